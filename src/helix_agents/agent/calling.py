@@ -1,0 +1,51 @@
+"""Calling what users wrote, whether it is sync or async."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar, cast
+
+from helix_agents.agent.failures import contained
+
+T = TypeVar("T")
+
+RunInThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a function on some thread and answers its result; `asyncio.to_thread` is one."""
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine; callable objects and partials included."""
+    # On an object that defines it, `__call__` is what runs; on a function it is a wrapper that says nothing.
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def call_quick(what: str, function: Callable[..., Awaitable[T] | T], *arguments: Any) -> T:
+    """Call something that is meant to be quick, on the event loop, and wait for it if it is async.
+
+    Raises:
+        Exception: what it raised.
+        ControlFlow: what it decided.
+    """
+    with contained(what):
+        result = function(*arguments)
+        return await cast("Awaitable[T]", result) if inspect.isawaitable(result) else cast("T", result)
+
+
+async def call_possibly_slow(what: str, function: Callable[[], Any], *, in_thread: RunInThread | None) -> Any:
+    """Call something that may block: on a thread when one is given, else on the event loop.
+
+    Raises:
+        Exception: what it raised.
+        ControlFlow: what it decided.
+    """
+    with contained(what):
+        result = function() if in_thread is None else await in_thread(lambda: _without_stop_iteration(what, function))
+        # A sync wrapper around an async function looks sync until it is called.
+        return await result if inspect.isawaitable(result) else result
+
+
+def _without_stop_iteration(what: str, function: Callable[[], Any]) -> Any:
+    """A future refuses to carry StopIteration: whoever waits for the thread would wait for ever."""
+    try:
+        return function()
+    except StopIteration as problem:
+        raise RuntimeError(f"{what} raised StopIteration") from problem

@@ -1,0 +1,185 @@
+"""What a tool, a hook or an instruction function is told about the run it works in, and what it may say back."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic, Self
+
+from typing_extensions import TypeVar
+
+from helix_agents.agent.schemas import jsonable
+from helix_agents.agent.state_draft import StateDraft
+from helix_agents.agent.state_type import NoState, StateT
+from helix_agents.domain.ids import RunId, SessionId, ToolCallId
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
+from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.usage import TokenCount
+
+DepsT = TypeVar("DepsT", default=Any)
+
+
+class UsageReport(Record):
+    """Something user code counted."""
+
+    name: str
+    amount: float = 1
+    tokens: TokenCount | None = None
+    success: bool = True
+    metadata: dict[str, JSON] = {}
+
+
+def _ignore(*_: object) -> None:
+    """Nobody listens."""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLink(Generic[StateT]):
+    """Where a context's words go: the engine's side of it, of no use to user code."""
+
+    draft: StateDraft[StateT]
+    emit: Callable[[str, JSON], object] = _ignore
+    record_usage: Callable[[UsageReport], object] = _ignore
+    is_cancelled: Callable[[], bool] = _never
+
+    def from_another_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
+        """The same link for a function that runs on a thread: what it says is said on the event loop, in order."""
+        return replace(
+            self,
+            emit=partial(loop.call_soon_threadsafe, self.emit),
+            record_usage=partial(loop.call_soon_threadsafe, self.record_usage),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """Where in the world something happens.
+
+    After a crash a step may be done again: `run_id`, `step` and `attempt` let it be recognised.
+    """
+
+    session_id: SessionId
+    run_id: RunId
+    step: int
+    attempt: int = 1
+    agent: str
+    user_id: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = MappingProxyType({})
+    parent_session_id: SessionId | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext(RunInfo, Generic[StateT, DepsT]):
+    """The run as instructions, approval predicates and hooks see it.
+
+    `deps` is what the executor's provider opened for this run in this process. `transcript` is the conversation as it
+    was when the step began.
+    """
+
+    link: RunLink[StateT]
+    deps: DepsT
+    transcript: Sequence[Message] = ()
+
+    @property
+    def state(self) -> StateT:
+        """The session's state. Tools and hooks may change it in place; the change is part of the step's commit."""
+        return self.link.draft.value
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked the run to stop; what still runs after a grace period is cancelled."""
+        return self.link.is_cancelled()
+
+    def emit(self, name: str, data: Any = None) -> None:
+        """Put an event of your own into the stream; readers see it at once.
+
+        Raises:
+            UnstorableValueError: the data has no JSON form.
+        """
+        self.link.emit(name, jsonable(data))
+
+    def record_usage(
+        self,
+        name: str,
+        amount: float = 1,
+        *,
+        tokens: TokenCount | None = None,
+        success: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Count something of your own; it is stored with the step and adds up under its name.
+
+        Raises:
+            UnstorableValueError: the metadata has no JSON form.
+        """
+        self.link.record_usage(
+            UsageReport(name=name, amount=amount, tokens=tokens, success=success, metadata=jsonable(metadata or {}))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolContext(RunContext[StateT, DepsT]):
+    """The run as a tool sees it; a parameter with this type is filled in by the engine, wherever it stands.
+
+    `idempotency_key` is the same for every attempt to run this call: hand it to the service you call, so that it
+    recognises a repetition.
+    """
+
+    tool_call_id: ToolCallId
+    idempotency_key: str
+
+    @classmethod
+    def standalone(
+        cls,
+        state: StateT | None = None,
+        deps: DepsT | None = None,
+        *,
+        emit: Callable[[str, JSON], object] = _ignore,
+        record_usage: Callable[[UsageReport], object] = _ignore,
+        transcript: Sequence[Message] = (),
+    ) -> "ToolContext[StateT, DepsT]":
+        """A context outside any run, to call a tool as a plain function in a test; `state` is changed in place."""
+        held: Any = NoState() if state is None else state
+        context: ToolContext[Any, Any] = ToolContext(
+            session_id="session-1",
+            run_id="run-1",
+            step=1,
+            agent="agent",
+            tool_call_id="call-1",
+            idempotency_key="run-1:call-1",
+            deps=deps,
+            transcript=transcript,
+            link=RunLink(draft=StateDraft.holding(held), emit=emit, record_usage=record_usage),
+        )
+        return context
+
+    def for_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
+        """The same context for a function that runs on a thread beside the event loop."""
+        return replace(self, link=self.link.from_another_thread(loop))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletedStep(Generic[StateT]):
+    """A step after its commit, for `stop_when` to judge. `number` counts from 1 within the turn."""
+
+    number: int
+    max_steps: int
+    reply: AssistantMessage
+    results: tuple[ToolMessage, ...] = ()
+    usage: TokenCount
+    draft: StateDraft[StateT]
+
+    @property
+    def state(self) -> StateT:
+        """The committed state, to read; changes to it go nowhere."""
+        return self.draft.value
+
+    def called(self, tool_name: str) -> bool:
+        """Whether the model called this tool in this step."""
+        return any(call.name == tool_name for call in self.reply.tool_calls)

@@ -1,0 +1,84 @@
+"""How a tool or a hook says that something went wrong, and how its exceptions are kept from doing more than that.
+
+| raised in a tool                | what happens                                                              |
+|---------------------------------|---------------------------------------------------------------------------|
+| `RetryTool("use YYYY-MM-DD")`   | the model is told and may call again; counts against the tool's retries   |
+| `ToolFailed("no such invoice")` | the model is told; it is final, and counts against nothing                |
+| `FailRun("budget exhausted")`   | the run fails with this reason                                            |
+| any other exception             | the model sees that the tool failed; the traceback is in the log          |
+
+In a hook only `FailRun` has a meaning; whatever else is raised is logged and the run goes on.
+
+All three derive from `BaseException`, so that neither an `except Exception` nor a retrying decorator around the
+caller's own code swallows a decision that is meant for the run.
+"""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import cast
+
+
+class ControlFlow(BaseException):
+    """A decision on its way from user code to the engine; it never leaves the effect it was made in."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class RetryTool(ControlFlow):
+    """The call can succeed with other arguments: say to the model which."""
+
+
+class ToolFailed(ControlFlow):
+    """The call failed for good: say to the model why."""
+
+
+class FailRun(ControlFlow):
+    """The whole run has to fail, for this reason."""
+
+    @property
+    def reason(self) -> str:
+        return self.message
+
+
+@contextmanager
+def contained(what: str) -> Generator[None]:
+    """Let user code end only by a result, a decision, an ordinary exception, or a cancellation that came from outside.
+
+    `sys.exit` in a tool must not end the process, and a cancellation of its own making must not look like a stop.
+    """
+    try:
+        yield
+    except (Exception, ControlFlow) as problem:
+        decision = _decision_in(problem)
+        if decision is None or decision is problem:
+            raise
+        raise decision from problem
+    except KeyboardInterrupt:
+        raise
+    except asyncio.CancelledError as problem:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError(f"{what} cancelled itself") from problem
+    except BaseException as problem:
+        decision = _decision_in(problem)
+        if decision is not None:
+            raise decision from problem
+        raise RuntimeError(f"{what} raised {type(problem).__name__}({problem})") from problem
+
+
+def _decision_in(problem: BaseException) -> ControlFlow | None:
+    """The decision itself, or the first one in a group that a TaskGroup made of it; one to fail the run comes first."""
+    if isinstance(problem, ControlFlow):
+        return problem
+    if not isinstance(problem, BaseExceptionGroup):
+        return None
+    group = cast("BaseExceptionGroup[BaseException]", problem)
+    found = [decision for each in group.exceptions if (decision := _decision_in(each)) is not None]
+    return next((decision for decision in found if isinstance(decision, FailRun)), found[0] if found else None)

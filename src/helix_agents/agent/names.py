@@ -1,0 +1,46 @@
+"""Which names agents and tools may have."""
+
+import re
+
+from helix_agents.domain.errors import DefinitionError
+
+FINISH = "__finish__"
+"""The tool a model calls to hand in its structured output."""
+
+ASK_HUMAN = "ask_human"
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+RESERVED_NAMES = frozenset(
+    {FINISH, ASK_HUMAN, "load_skill", "read_skill_file", "search_memory", "save_memory"},
+)
+RESERVED_PREFIXES = ("subagent__", "companion__", "workspace_", "state__")
+
+
+def check_name(kind: str, name: str) -> str:
+    """The name itself, if every provider and store takes it.
+
+    Raises:
+        DefinitionError: it is empty, too long, or holds other characters.
+    """
+    if not _NAME.fullmatch(name):
+        raise DefinitionError(
+            f"{kind} {name!r}",
+            "a name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -; model providers take no other.",
+        )
+    return name
+
+
+def check_tool_name(name: str) -> str:
+    """The name itself, if a tool of the user may have it.
+
+    Raises:
+        DefinitionError: it is malformed, or the library gives its own tools this name.
+    """
+    check_name("Tool", name)
+    prefix = next((prefix for prefix in RESERVED_PREFIXES if name.startswith(prefix)), None)
+    if prefix is not None:
+        raise DefinitionError(f"Tool {name!r}", f"names in {prefix!r} belong to built-in tools; rename it with name=….")
+    if name in RESERVED_NAMES:
+        raise DefinitionError(f"Tool {name!r}", "this name belongs to a built-in tool; rename it with name=….")
+    return name

@@ -1,0 +1,82 @@
+"""What pydantic knows of a type, in words a model understands: a JSON schema, and a sentence about a mistake."""
+
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from helix_agents.domain.errors import UnstorableValueError
+from helix_agents.domain.records import JSON, encode
+
+SCHEMA_PROBLEMS = (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError)
+"""What pydantic raises for a type it cannot work with."""
+
+_MOST_PROBLEMS = 8
+_LONGEST_VALUE = 80
+
+
+class _ModelFacingSchema(GenerateJsonSchema):
+    """Leaves out titles made from names, which only repeat the names, and what only a Python reader needs."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def json_schema(form: TypeAdapter[Any] | type[BaseModel]) -> dict[str, JSON]:
+    """The JSON schema of what the type accepts, never hidden behind a reference at the top."""
+    if isinstance(form, TypeAdapter):
+        schema = form.json_schema(schema_generator=_ModelFacingSchema)
+    else:
+        schema = form.model_json_schema(schema_generator=_ModelFacingSchema)
+    schema.pop("title", None)
+    # A recursive type is a bare reference; providers want to see an object.
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        own = schema["$defs"][reference.rpartition("/")[2]]
+        schema = {**{key: value for key, value in own.items() if key != "title"}, "$defs": schema["$defs"]}
+    return schema
+
+
+def is_object(schema: dict[str, JSON]) -> bool:
+    """Whether every value of the schema is a JSON object, as the arguments of a tool have to be."""
+    return schema.get("type") == "object"
+
+
+def adapter_for(form: Any) -> TypeAdapter[Any]:
+    """What validates and serialises a type; raises one of `SCHEMA_PROBLEMS` for a type that nothing can be said of."""
+    return TypeAdapter(form)
+
+
+def sentence(problem: ValidationError) -> str:
+    """What is wrong with a value, field by field, short enough for a model to read."""
+    errors = problem.errors(include_url=False, include_context=False)
+    parts: list[str] = []
+    for error in errors[:_MOST_PROBLEMS]:
+        where = ".".join(str(step) for step in error["loc"])
+        what = error["msg"].rstrip(".")
+        if error["type"] not in ("missing", "json_invalid", "extra_forbidden"):
+            shown = repr(error["input"])
+            what += f", got {shown if len(shown) <= _LONGEST_VALUE else shown[:_LONGEST_VALUE] + '…'}"
+        parts.append(f"{where}: {what}" if where else what)
+    if len(errors) > _MOST_PROBLEMS:
+        parts.append(f"and {len(errors) - _MOST_PROBLEMS} more")
+    return "; ".join(parts)
+
+
+def jsonable(value: Any) -> JSON:
+    """The value as JSON can carry it; a string stays the string it is.
+
+    Raises:
+        UnstorableValueError: it holds something with no JSON form, refers to itself, or is no valid text.
+    """
+    try:
+        plain = value if type(value) is str else to_jsonable_python(value, inf_nan_mode="null")
+    except (PydanticSerializationError, ValueError, RecursionError) as problem:
+        raise UnstorableValueError(type(value).__name__, str(problem)) from problem
+    # Whatever cannot be encoded has to be found here, where somebody can be told, and not in a commit.
+    encode(plain)
+    return plain

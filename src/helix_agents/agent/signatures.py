@@ -1,0 +1,142 @@
+"""Reads a function's signature: which arguments a model may give it, and where the engine puts the context."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
+
+from helix_agents.agent.context import RunContext, ToolContext
+from helix_agents.agent.schemas import SCHEMA_PROBLEMS, json_schema
+from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.records import JSON
+
+NOTHING: Any = inspect.Signature.empty
+"""The annotation of what has none."""
+
+
+class Arguments(BaseModel):
+    """What a model gave to one call. Fields have made-up names, so that no parameter's name can clash with ours."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """A function as a tool: its parameters, apart from the context, are what the model fills in."""
+
+    arguments: type[Arguments]
+    parameters: dict[str, str]
+    context: str | None = None
+    wanted_state: Any = NOTHING
+    returns: Any = NOTHING
+    by_position: tuple[str, ...] = ()
+    schema: dict[str, JSON] = field(repr=False)
+
+    def parse(self, data: bytes | str) -> dict[str, Any]:
+        """The parameters' values in a JSON object; raises pydantic's `ValidationError`."""
+        given = self.arguments.model_validate_json(data)
+        return {name: getattr(given, made_up) for made_up, name in self.parameters.items()}
+
+    def dump(self, values: Mapping[str, Any]) -> dict[str, JSON]:
+        """The values as JSON that `parse` reads back."""
+        given = self.arguments.model_construct(**{made_up: values[name] for made_up, name in self.parameters.items()})
+        return given.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False, fallback=repr)
+
+    def bind(self, function: Callable[..., Any], context: Any, values: Mapping[str, Any]) -> Callable[[], Any]:
+        """The function with everything it needs, ready to be called."""
+        given = dict(values) if self.context is None else {**values, self.context: context}
+        positional = [given.pop(name) for name in self.by_position]
+        return functools.partial(function, *positional, **given)
+
+
+def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[str, str]) -> Signature:
+    """What a function takes; `texts` describes its parameters.
+
+    Raises:
+        DefinitionError: no model could call it; says why.
+    """
+    hints = _hints(function, subject)
+    context: str | None = None
+    wanted_state: Any = NOTHING
+    fields: dict[str, Any] = {}
+    parameters: dict[str, str] = {}
+    by_position: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation = hints.get(name, NOTHING)
+        _check_parameter(parameter, annotation, subject)
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            by_position.append(name)
+        if (state := _state_of_context(annotation)) is not None:
+            if context is not None:
+                raise DefinitionError(subject, f"{context!r} and {name!r} are both a context; one is enough.")
+            context, wanted_state = name, state
+            continue
+        made_up = f"p{len(fields)}"
+        fields[made_up] = _field(name, annotation, parameter.default, texts.get(name))
+        parameters[made_up] = name
+    arguments = _model(fields, subject)
+    return Signature(
+        arguments=arguments,
+        parameters=parameters,
+        context=context,
+        wanted_state=wanted_state,
+        returns=hints.get("return", NOTHING),
+        by_position=tuple(by_position),
+        schema=json_schema(arguments),
+    )
+
+
+def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
+    target: Any = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    if not inspect.isroutine(target) and not inspect.isclass(target):
+        target = type(target).__call__
+    try:
+        return get_type_hints(target, include_extras=True)
+    except NameError as problem:
+        raise DefinitionError(
+            subject,
+            f"an annotation cannot be resolved: {problem}. Types in a tool's signature are needed at run time: "
+            "define them at module level and import them outside `if TYPE_CHECKING`.",
+        ) from problem
+
+
+def _check_parameter(parameter: inspect.Parameter, annotation: Any, subject: str) -> None:
+    name = parameter.name
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise DefinitionError(subject, f"a model cannot fill *{name}; give every argument a name and a type.")
+    if annotation is NOTHING and name in ("self", "cls"):
+        raise DefinitionError(subject, "it is a method without its object; bind it first: tool(my_object.method).")
+    if annotation is NOTHING:
+        raise DefinitionError(subject, f"parameter {name!r} has no type, so a model cannot know what to give.")
+
+
+def _state_of_context(annotation: Any) -> Any:
+    """The state type a context annotation names (`NOTHING` if it names none); None for any other annotation."""
+    # `type Ctx = ToolContext[Notes]` hides what it stands for.
+    annotation = getattr(annotation, "__value__", annotation)
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if (get_origin(annotation) or annotation) not in (ToolContext, RunContext):
+        return None
+    return next(iter(get_args(annotation)), NOTHING)
+
+
+def _field(name: str, annotation: Any, default: Any, text: str | None) -> tuple[Any, Any]:
+    described = any(isinstance(part, FieldInfo) and part.description for part in (default, *get_args(annotation)[1:]))
+    own: dict[str, Any] = {"alias": name}
+    if text and not described:
+        own["description"] = text
+    return Annotated[annotation, Field(**own)], ... if default is NOTHING else default
+
+
+def _model(fields: dict[str, Any], subject: str) -> type[Arguments]:
+    try:
+        return create_model("Arguments", __base__=Arguments, **fields)
+    except SCHEMA_PROBLEMS as problem:
+        raise DefinitionError(subject, f"a parameter has a type no JSON can be read into: {problem}") from problem

@@ -1,0 +1,139 @@
+"""A draft of the state: tools and hooks change it as an ordinary object, and it knows what has to be written."""
+
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple
+
+import msgspec
+
+from helix_agents.agent.state_type import StateT, StateType, state_type_of
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.records import JSON, decode_json, encode
+from helix_agents.domain.writes import NO_WRITES, Append, Delete, Replace, StepWrites, WriteOp, apply_writes
+
+
+class Savepoint(NamedTuple):
+    """A draft at one moment: its JSON, None if nobody has looked at it yet, and the lists still in their place."""
+
+    data: bytes | None
+    lists: frozenset[str]
+
+
+class StateDraft(Generic[StateT]):
+    """One reader's copy of the committed state, and the difference it makes.
+
+    Applying `writes()` to the base always gives the changed state. A list that only grew is an append, which merges
+    with the appends of tools that run beside this one; a deleted field is a delete; any other change replaces its
+    top-level key. Keys of the base that the type does not know stay as they are.
+
+    The state is read when `value` is first asked for: a tool that never looks at it costs nothing.
+    """
+
+    def __init__(self, state_type: StateType[StateT], base: Mapping[str, JSON]) -> None:
+        self._type = state_type
+        self._base = base
+        self._value: StateT | None = None
+        self._before: dict[str, bytes] = {}
+        self._lists: dict[str, list[Any]] = {}
+
+    @classmethod
+    def of(cls, state_type: type[StateT], custom_state: Mapping[str, JSON]) -> "StateDraft[StateT]":
+        """A draft of stored state."""
+        return cls(state_type_of(state_type), custom_state)
+
+    @classmethod
+    def holding(cls, value: StateT) -> "StateDraft[StateT]":
+        """A draft around an object of the caller's, which is changed in place."""
+        draft = cls(StateType(type(value)), {})
+        draft._base = draft._type.dump(value)
+        draft._take(value)
+        return draft
+
+    @property
+    def value(self) -> StateT:
+        """The object to read and change.
+
+        Raises:
+            InvalidStateError: the stored state does not fit the type.
+        """
+        if self._value is None:
+            return self._take(self._type.load(self._base))
+        return self._value
+
+    def writes(self, tool_call_id: ToolCallId | None = None) -> StepWrites:
+        """What turns the base into the draft as it is now, in the name of a call.
+
+        Raises:
+            InvalidStateError: the draft holds what its type refuses, so it could not be loaded again.
+        """
+        if self._value is None:
+            return NO_WRITES
+        data = self._type.dump_json(self._value)
+        after = _by_key(data)
+        if after == self._before:
+            return NO_WRITES
+        self._type.load_json(data)
+        ops: list[WriteOp] = [
+            Delete(key=key, tool_call_id=tool_call_id) for key in self._before if key not in after and key in self._base
+        ]
+        ops.extend(
+            self._change(key, data, tool_call_id) for key, data in after.items() if data != self._before.get(key)
+        )
+        return StepWrites(ops=tuple(ops))
+
+    def custom_state(self) -> dict[str, JSON]:
+        """The stored state as it would be after the writes; raises like `writes`."""
+        return apply_writes(self._base, self.writes().ops)
+
+    def savepoint(self) -> Savepoint:
+        """Remember the draft as it is now; raises like `writes`."""
+        if self._value is None:
+            return Savepoint(None, frozenset())
+        kept = frozenset(key for key in self._lists if self._in_place(key))
+        return Savepoint(self._type.dump_json(self._value), kept)
+
+    def rollback(self, savepoint: Savepoint) -> None:
+        """Forget every change since the savepoint. Objects taken from `value` before are no longer part of it."""
+        if savepoint.data is None:
+            self._value = None
+            return
+        self._value = self._type.load_json(savepoint.data)
+        self._lists = {key: found for key in savepoint.lists if isinstance(found := getattr(self._value, key), list)}
+
+    def _take(self, value: StateT) -> StateT:
+        self._before = _by_key(self._type.dump_json(value))
+        self._lists = {key: found for key in self._before if isinstance(found := getattr(value, key, None), list)}
+        self._value = value
+        return value
+
+    def _change(self, key: str, data: bytes, tool_call_id: ToolCallId | None) -> WriteOp:
+        tail = self._grown_by(key, data)
+        if tail is None:
+            return Replace(key=key, value=decode_json(data), tool_call_id=tool_call_id)
+        return Append(key=key, items=tail, tool_call_id=tool_call_id)
+
+    def _grown_by(self, key: str, data: bytes) -> list[JSON] | None:
+        """The new items of a list that kept its place and all its old items; None for any other change."""
+        if key not in self._lists or not self._in_place(key):
+            return None
+        old, new = _items(self._before[key]), _items(data)
+        if len(new) <= len(old) or new[: len(old)] != old:
+            return None
+        # An append meets what is stored: a field that is not stored yet, or in another spelling, has to be replaced.
+        if encode(self._base.get(key, [])) != encode(decode_json(self._before[key])):
+            return None
+        return [decode_json(item) for item in new[len(old) :]]
+
+    def _in_place(self, key: str) -> bool:
+        """Whether a field still holds the list it was loaded with; assigning another list replaces the field.
+
+        A type that validates assignments copies the list even for `+=`, so there the content alone decides.
+        """
+        return self._type.copies_on_assignment or getattr(self._value, key, None) is self._lists[key]
+
+
+def _by_key(data: bytes) -> dict[str, bytes]:
+    return {key: bytes(raw) for key, raw in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items()}
+
+
+def _items(data: bytes) -> list[bytes]:
+    return [bytes(raw) for raw in msgspec.json.decode(data, type=list[msgspec.Raw])]

@@ -1,0 +1,169 @@
+"""The type of an agent's state, a pydantic model or a dataclass, and how its values become JSON and come back."""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Generic, cast
+
+from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError
+from typing_extensions import TypeVar
+
+from helix_agents.agent.schemas import SCHEMA_PROBLEMS, sentence
+from helix_agents.domain.errors import DefinitionError, InvalidStateError
+from helix_agents.domain.records import JSON, decode_json, encode
+
+
+class NoState(BaseModel):
+    """The state of an agent that declares none: it has no fields."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"this agent has no state to set {name!r} on; define it with Agent(state=YourModel)")
+
+
+StateT = TypeVar("StateT", default=NoState)
+
+
+class StateType(Generic[StateT]):
+    """One state type. Values are stored under their field names, whatever aliases the type has for other uses."""
+
+    def __init__(self, python_type: type[StateT]) -> None:
+        self.python_type = python_type
+        self._adapter: TypeAdapter[StateT] = TypeAdapter(python_type)
+        self._is_model = issubclass(python_type, BaseModel)
+        config: Mapping[str, Any] = getattr(python_type, "model_config", None) or getattr(
+            python_type, "__pydantic_config__", {}
+        )
+        self.copies_on_assignment: bool = bool(config.get("validate_assignment"))
+        self._takes_any_key: bool = config.get("extra") == "allow"
+
+    @property
+    def name(self) -> str:
+        return self.python_type.__name__
+
+    def load(self, custom_state: Mapping[str, JSON]) -> StateT:
+        """The value behind stored state; a key that is missing takes its field's default.
+
+        Raises:
+            InvalidStateError: the type refuses it.
+        """
+        return self.load_json(encode(dict(custom_state)))
+
+    def load_json(self, data: bytes) -> StateT:
+        """As `load`, from a JSON document."""
+        try:
+            return self._adapter.validate_json(data, by_alias=False, by_name=True)
+        except ValidationError as problem:
+            raise InvalidStateError(self.name, sentence(problem)) from problem
+
+    def dump_json(self, value: StateT) -> bytes:
+        """The value as a JSON document, without fields that were deleted from it.
+
+        Raises:
+            InvalidStateError: something in it has no JSON form.
+        """
+        try:
+            return self._adapter.dump_json(
+                value, exclude=self._deleted(value), by_alias=False, round_trip=True, warnings=False
+            )
+        except (PydanticSerializationError, ValueError, RecursionError) as problem:
+            raise InvalidStateError(self.name, str(problem)) from problem
+
+    def dump(self, value: StateT) -> dict[str, JSON]:
+        """The value as stored state; raises like `dump_json`."""
+        return decode_json(self.dump_json(value))
+
+    def initial(self, given: StateT | Mapping[str, JSON] | None = None) -> dict[str, JSON]:
+        """The state a session starts with: the defaults, and over them what is given.
+
+        Raises:
+            InvalidStateError: what is given does not fit.
+        """
+        if isinstance(given, self.python_type):
+            dumped = self.dump_json(given)
+            self.load_json(dumped)
+            return decode_json(dumped)
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidStateError(self.name, f"{type(given).__name__} is neither a {self.name} nor a mapping")
+        overrides = cast("Mapping[str, JSON]", given or {})
+        self._check_known(overrides)
+        return {**overrides, **self.dump(self.load(overrides))}
+
+    def _check_known(self, overrides: Mapping[str, JSON]) -> None:
+        """A misspelt key would be stored and never read."""
+        fields = self._fields()
+        unknown = [key for key in overrides if key not in fields]
+        if unknown and not self._takes_any_key:
+            raise InvalidStateError(self.name, f"{', '.join(unknown)}: no such field; it has {', '.join(fields)}")
+
+    def _fields(self) -> tuple[str, ...]:
+        if issubclass(self.python_type, BaseModel):
+            return tuple(self.python_type.model_fields)
+        return tuple(field.name for field in dataclasses.fields(cast("Any", self.python_type)))
+
+    def _deleted(self, value: StateT) -> set[str] | None:
+        """Fields of a dataclass that `del` removed; a pydantic model leaves them out by itself."""
+        if self._is_model:
+            return None
+        own = getattr(value, "__dict__", None)
+        return {
+            name for name in self._fields() if (name not in own if own is not None else not hasattr(value, name))
+        } or None
+
+
+@lru_cache(maxsize=256)
+def state_type_of(python_type: type[StateT]) -> StateType[StateT]:
+    """The state type behind a class, made once.
+
+    Raises:
+        DefinitionError: the class cannot hold an agent's state; says why and what to do.
+    """
+    subject = f"State type {getattr(python_type, '__name__', repr(python_type))}"
+    _check_shape(python_type, subject)
+    try:
+        state_type = StateType(python_type)
+    except SCHEMA_PROBLEMS as problem:
+        raise DefinitionError(subject, f"pydantic cannot handle it: {problem}") from problem
+    _check_no_secrets(python_type, subject)
+    try:
+        state_type.initial()
+    except InvalidStateError as problem:
+        raise DefinitionError(subject, f"its defaults do not survive being stored: {problem.problem}.") from problem
+    return state_type
+
+
+def _check_shape(python_type: type[Any], subject: str) -> None:
+    is_model = inspect.isclass(python_type) and issubclass(python_type, BaseModel)
+    if not is_model and not (inspect.isclass(python_type) and dataclasses.is_dataclass(python_type)):
+        raise DefinitionError(subject, "a state type is a pydantic model or a dataclass.")
+    if issubclass(python_type, RootModel):
+        raise DefinitionError(subject, "a RootModel has no fields; state needs named fields.")
+    if issubclass(python_type, BaseModel):
+        required = [name for name, field in python_type.model_fields.items() if field.is_required()]
+        frozen = bool(python_type.model_config.get("frozen"))
+    else:
+        fields = dataclasses.fields(cast("Any", python_type))
+        missing = dataclasses.MISSING
+        required = [field.name for field in fields if field.default is missing and field.default_factory is missing]
+        frozen = cast("Any", python_type).__dataclass_params__.frozen
+    if required:
+        raise DefinitionError(
+            subject,
+            f"every field needs a default, as a session starts with nothing else; {', '.join(required)} "
+            f"{'has' if len(required) == 1 else 'have'} none.",
+        )
+    if frozen:
+        raise DefinitionError(subject, "it is frozen, but tools change ctx.state in place.")
+
+
+def _check_no_secrets(python_type: type[Any], subject: str) -> None:
+    """Secret types are stored as stars: the value would be lost without a word."""
+    try:
+        schema = TypeAdapter(python_type).json_schema()
+    except PydanticUserError:
+        # Not every type that can be stored has a JSON schema.
+        return
+    if b'"writeOnly":true' in encode(schema):
+        raise DefinitionError(subject, "state is stored in the open; hand secrets to tools as deps, not as state.")

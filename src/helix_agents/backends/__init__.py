@@ -1,0 +1,1 @@
+"""Where sessions live: one folder per technology, each one extra, all under one contract."""

@@ -1,0 +1,204 @@
+"""The writer every stream manager hands out: it takes chunks at once and stores them in few, ordered flushes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from helix_agents.backends.stream_rules import StreamHead, check_chunk_size
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.errors import HelixError, StoreClosedError
+from helix_agents.domain.records import encode
+from helix_agents.domain.streams import StreamAppend
+from helix_agents.ports.clock import Clock
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamWriter
+
+WAITING_BYTES = 4_194_304
+"""How much may wait for a slow store before a write waits too."""
+
+FIRST_RETRY_SECONDS = 0.1
+LAST_RETRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterSettings:
+    """What the writers of one manager have in common."""
+
+    clock: Clock
+    limits: StreamLimits
+    flush: FlushPolicy
+    waiting_bytes: int = WAITING_BYTES
+
+
+class BufferedWriter(StreamWriter):
+    """Buffers chunks and stores them when the flush policy says so, one flush at a time, in the order of the writes.
+
+    A flush whose outcome is not known is sent again as it was; the store recognises it by its batch number.
+    """
+
+    def __init__(
+        self, head: StreamHead, store: Callable[[StreamAppend], Awaitable[int]], settings: WriterSettings
+    ) -> None:
+        self._head = head
+        self._store = store
+        self._settings = settings
+        self._latest = head.latest
+        self._chunks: list[StreamChunk] = []
+        self._bytes = 0
+        self._oldest = 0.0
+        self._batch = 0
+        self._unsettled: StreamAppend | None = None
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._turn = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._retry_seconds = 0.0
+
+    @property
+    def writer(self) -> int:
+        return self._head.writer
+
+    async def write(self, chunk: StreamChunk) -> None:
+        self._check_usable()
+        stamped = replace(chunk, sequence=0, timestamp=chunk.timestamp or self._settings.clock.now_ms())
+        size = len(encode(stamped))
+        check_chunk_size(self._head.stream_id, size, self._settings.limits.chunk_bytes)
+        while self._bytes >= self._settings.waiting_bytes:
+            self._room.clear()
+            await self._room.wait()
+            self._check_usable()
+        if not self._chunks:
+            self._oldest = asyncio.get_running_loop().time()
+        self._chunks.append(stamped)
+        self._bytes += size
+        self._plan_flush()
+
+    async def flush(self) -> int:
+        self._check_usable()
+        async with self._turn:
+            await self._store_everything()
+        self._plan_flush()
+        return self._latest
+
+    @asynccontextmanager
+    async def take(self) -> AsyncGenerator[StreamAppend | None]:
+        self._check_usable()
+        async with self._turn:
+            if self._unsettled is not None:
+                await self._store_batch()
+            self._cut()
+            try:
+                yield self._unsettled
+                if self._unsettled is not None:
+                    self._latest += len(self._unsettled.chunks)
+                    self._unsettled = None
+            finally:
+                self._plan_flush()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            await self.flush()
+        finally:
+            self._closed = True
+            self._stop_timer()
+            self._room.set()
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise StoreClosedError(f"The writer of stream {self._head.stream_id!r}")
+
+    # -- when to flush ----------------------------------------------------------------------------------
+
+    def _plan_flush(self) -> None:
+        if self._background is not None or self._closed or not (self._chunks or self._unsettled):
+            return
+        policy = self._settings.flush
+        if self._retry_seconds:
+            self._flush_after(self._retry_seconds)
+        elif len(self._chunks) >= policy.chunks or self._bytes >= policy.bytes:
+            self._flush_in_background()
+        else:
+            waited = asyncio.get_running_loop().time() - self._oldest
+            self._flush_after(max(0.0, policy.interval_ms / 1000 - waited))
+
+    def _flush_after(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._flush_in_background)
+
+    def _flush_in_background(self) -> None:
+        self._stop_timer()
+        if self._background is None:
+            self._background = asyncio.get_running_loop().create_task(self._flush_once())
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _flush_once(self) -> None:
+        try:
+            async with self._turn:
+                await self._store_everything()
+        except Exception:
+            # What has to stop the writer is kept for its next call; the rest is a store that does not answer.
+            if self._failure is None:
+                self._retry_seconds = min(self._retry_seconds * 2 or FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
+        finally:
+            self._background = None
+            self._plan_flush()
+
+    # -- how to flush: the caller has the turn ----------------------------------------------------------
+
+    async def _store_everything(self) -> None:
+        if self._unsettled is not None:
+            await self._store_batch()
+        self._cut()
+        if self._unsettled is not None:
+            await self._store_batch()
+
+    def _cut(self) -> None:
+        """Make one batch of what is buffered."""
+        if not self._chunks:
+            return
+        self._batch += 1
+        self._unsettled = StreamAppend(
+            stream_id=self._head.stream_id,
+            run_id=self._head.run_id,
+            attempt=self._head.attempt,
+            writer=self._head.writer,
+            batch=self._batch,
+            chunks=tuple(self._chunks),
+        )
+        self._chunks = []
+        self._bytes = 0
+        self._stop_timer()
+        self._room.set()
+
+    async def _store_batch(self) -> None:
+        assert self._unsettled is not None
+        try:
+            self._latest = await self._store(self._unsettled)
+        except HelixError as problem:
+            if not problem.retryable:
+                self._fail(problem)
+            raise
+        except Exception as problem:
+            self._fail(problem)
+            raise
+        self._unsettled = None
+        self._retry_seconds = 0.0
+
+    def _fail(self, problem: Exception) -> None:
+        self._failure = problem
+        self._chunks = []
+        self._unsettled = None
+        self._stop_timer()
+        self._room.set()

@@ -1,0 +1,105 @@
+"""The reader every stream manager hands out: it delivers what is there, then waits for what comes."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import NamedTuple
+
+from helix_agents.backends.stream_rules import StreamHead, failure_of, notice
+from helix_agents.backends.wakeups import Waiter
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.ports.clock import Clock
+from helix_agents.ports.streams import StreamReader
+
+
+class Look(NamedTuple):
+    """What a manager found after a cursor, in one consistent read: the stream and the next chunks, perhaps not all."""
+
+    head: StreamHead
+    chunks: Sequence[StreamChunk]
+
+
+class FollowingReader(StreamReader):
+    """Follows one stream from a cursor.
+
+    `look` answers None when the stream is gone. `listen` is entered before the look that finds nothing new, so a chunk
+    that comes between look and wait still wakes the reader; `poll_seconds` is how long it trusts that.
+    """
+
+    def __init__(
+        self,
+        cursor: int,
+        *,
+        look: Callable[[int], Awaitable[Look | None]],
+        listen: Callable[[], AbstractAsyncContextManager[Waiter]],
+        poll_seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._sequence = max(cursor, 0)
+        self._look = look
+        self._listen = listen
+        self._poll_seconds = poll_seconds
+        self._clock = clock
+        self._ready: deque[StreamChunk] = deque()
+        self._waiter: Waiter | None = None
+        self._listening = AsyncExitStack()
+        self._closed = False
+
+    @property
+    def sequence(self) -> int:
+        return self._sequence
+
+    def __aiter__(self) -> AsyncIterator[StreamChunk]:
+        return self
+
+    async def __anext__(self) -> StreamChunk:
+        while not self._closed:
+            if self._ready:
+                chunk = self._ready.popleft()
+                self._sequence = chunk.sequence
+                return chunk
+            look = await self._look(self._sequence)
+            if look is None:
+                break
+            if self._take(look):
+                # A look may be answered without waiting; whoever reads a long history lets others have a turn.
+                await asyncio.sleep(0)
+                continue
+            if look.head.status != "active":
+                await self._stop_listening()
+                if look.head.status == "failed":
+                    raise failure_of(look.head)
+                raise StopAsyncIteration
+            await self._wait()
+        await self.close()
+        raise StopAsyncIteration
+
+    async def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        if self._waiter is not None:
+            # Whoever waits in this reader finds it closed.
+            self._waiter.ring()
+        await self._stop_listening()
+
+    def _take(self, look: Look) -> bool:
+        """Keep what was found; whether it was anything."""
+        note = notice(look.head, self._sequence, self._clock.now_ms())
+        if note is not None:
+            self._ready.append(note)
+        # Behind a note that sets the cursor back, the chunks are those of the next look.
+        if note is None or note.sequence > self._sequence:
+            self._ready.extend(look.chunks)
+        return bool(self._ready)
+
+    async def _wait(self) -> None:
+        if self._waiter is None:
+            self._waiter = await self._listening.enter_async_context(self._listen())
+        else:
+            await self._waiter.wait(self._poll_seconds)
+
+    async def _stop_listening(self) -> None:
+        self._waiter = None
+        listening, self._listening = self._listening, AsyncExitStack()
+        await listening.aclose()

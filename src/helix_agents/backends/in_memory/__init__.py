@@ -1,0 +1,68 @@
+"""The reference backend: everything in the memory of one process, with the guarantees of a database but durability."""
+
+import threading
+
+from helix_agents.backends.in_memory.handle import NO_LIMITS
+from helix_agents.backends.in_memory.locks import InMemoryLockManager
+from helix_agents.backends.in_memory.memory import Memory
+from helix_agents.backends.in_memory.store import InMemoryStateStore
+from helix_agents.backends.in_memory.streams import InMemoryStreamManager
+from helix_agents.backends.in_memory.usage import InMemoryUsageStore
+from helix_agents.backends.system import SystemClock
+from helix_agents.domain.errors import InvalidStoreUrlError
+from helix_agents.ports.backend import Backend, Migrate
+from helix_agents.ports.clock import Clock
+from helix_agents.ports.seam import Seam
+from helix_agents.ports.state_store import StoreLimits
+from helix_agents.ports.streams import FlushPolicy, StreamLimits
+
+__all__ = [
+    "InMemoryLockManager",
+    "InMemoryStateStore",
+    "InMemoryStreamManager",
+    "InMemoryUsageStore",
+    "Memory",
+    "open_backend",
+]
+
+_SCHEME = "memory://"
+_named: dict[str, Memory] = {}
+_naming = threading.Lock()
+
+
+async def open_backend(
+    url: str,
+    *,
+    namespace: str = "",
+    migrate: Migrate = "auto",
+    limits: StoreLimits = NO_LIMITS,
+    stream_limits: StreamLimits | None = None,
+    flush: FlushPolicy | None = None,
+    clock: Clock | None = None,
+    seam: Seam | None = None,
+) -> Backend:
+    """Open a memory: `memory://` one of its own, `memory://name` the one this process knows by that name.
+
+    A named memory lives as long as the process, whoever closes it. It has nothing to migrate.
+
+    Raises:
+        InvalidStoreUrlError: the URL is not of this kind.
+    """
+    if not url.startswith(_SCHEME):
+        raise InvalidStoreUrlError(url, "it is not memory:// or memory://name")
+    memory = _memory(url.removeprefix(_SCHEME))
+    clock = clock or SystemClock()
+    return Backend(
+        url=url,
+        state=InMemoryStateStore(memory, namespace=namespace, limits=limits, clock=clock, seam=seam),
+        streams=InMemoryStreamManager(memory, namespace=namespace, limits=stream_limits, flush=flush, clock=clock),
+        locks=InMemoryLockManager(memory, namespace=namespace, clock=clock, seam=seam),
+        usage=InMemoryUsageStore(memory, namespace=namespace, clock=clock, seam=seam),
+    )
+
+
+def _memory(name: str) -> Memory:
+    if not name:
+        return Memory()
+    with _naming:
+        return _named.setdefault(name, Memory())

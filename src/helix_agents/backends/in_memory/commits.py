@@ -1,0 +1,152 @@
+"""The writes that make a run one story: its start, its steps, and its end from outside."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from helix_agents.backends.in_memory.checkpoints import checkpoint_row
+from helix_agents.backends.in_memory.creation import create
+from helix_agents.backends.in_memory.handle import Handle, own
+from helix_agents.backends.in_memory.history import standing_at, with_messages, with_state
+from helix_agents.backends.in_memory.pending import change_calls, put_call
+from helix_agents.backends.in_memory.rows import current_run, session_row, tree, tree_calls
+from helix_agents.backends.in_memory.runs import next_turn, put_run, settle_current_run
+from helix_agents.backends.in_memory.sessions import store
+from helix_agents.backends.in_memory.staging import discard, stage, staged_for
+from helix_agents.backends.in_memory.step_commit import Step, commit_step
+from helix_agents.backends.in_memory.sub_sessions import add_refs
+from helix_agents.backends.in_memory.tables import SessionRow
+from helix_agents.backends.in_memory.transaction import Transaction
+from helix_agents.domain import door
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import (
+    Committed,
+    ParentLink,
+    RunStartCommitted,
+    SettleSession,
+    StartRun,
+    StepCommit,
+    check_expectations,
+    check_repeated_start,
+    check_settle,
+    given_up,
+    is_unsettled,
+    settled_run,
+    started_run,
+)
+from helix_agents.domain.errors import RunAlreadyExistsError
+from helix_agents.domain.ids import CheckpointId, SessionId
+from helix_agents.domain.messages import Message
+from helix_agents.domain.pending import abandon
+from helix_agents.domain.runs import check_fence
+from helix_agents.domain.session_changes import savable, settled, started
+from helix_agents.domain.sessions import SessionState, StatusChanged, StatusOutcome
+
+
+def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
+    row = tx.tables.sessions.get(start.session_id)
+    existing = tx.tables.runs.get(start.run_id)
+    if check_repeated_start(start, existing, row.record.current_run_id if row else None):
+        if start.run_id not in tx.tables.starts:
+            raise RunAlreadyExistsError(start.run_id)
+        return tx.tables.starts[start.run_id]
+    if start.parent is not None:
+        _link_parent(tx, start.parent)
+    row = _expected_session(tx, start)
+    settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
+    if start.rewind_to is not None:
+        row = _rewound(tx, row, start.rewind_to)
+    for call in given_up(start, tree_calls(tx.tables, start.session_id)):
+        put_call(tx, call)
+    row = with_state(tx, with_messages(tx, row, start.append_messages), start.writes.ops)
+    row = replace(row, record=started(row.record, start, row.record.message_count, tx.now), remembered=None)
+    store(tx, row)
+    tx.remove(tx.tables.flags, start.session_id)
+    run = started_run(start, next_turn(tx.tables, start.session_id), tx.now)
+    put_run(tx, run)
+    answer = RunStartCommitted(run=run, new_version=row.record.version, message_count=row.record.message_count)
+    tx.put(tx.tables.starts, start.run_id, answer)
+    return answer
+
+
+def _link_parent(tx: Transaction, parent: ParentLink) -> None:
+    check_fence(parent.session_id, current_run(tx.tables, parent.session_id), parent.fence)
+    add_refs(tx, parent.session_id, (parent.ref,))
+    stage(tx, parent.session_id, parent.stage)
+
+
+def _expected_session(tx: Transaction, start: StartRun) -> SessionRow:
+    """The session this run starts in: made if asked for, and otherwise as its caller read it."""
+    if start.create is not None:
+        row = create(tx, start.session_id, start.create)
+        store(tx, row)
+        # Making the session and starting its run are one commit: the first, not the second.
+        return replace(row, record=msgspec.structs.replace(row.record, version=0))
+    row = session_row(tx.tables, start.session_id)
+    check_expectations(start, row.record, current_run(tx.tables, start.session_id))
+    return row
+
+
+def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> SessionRow:
+    """The session back at one of its checkpoints, with nothing staged."""
+    session_id = row.record.session_id
+    place = checkpoint_row(tx.tables, session_id, checkpoint_id)
+    discard(tx, session_id, staged_for(tx.tables, session_id, None))
+    return standing_at(tx, row, place.segment, messages=place.checkpoint.message_count, states=place.state_count)
+
+
+def _settle(tx: Transaction, session_id: SessionId, request: SettleSession, messages: Sequence[Message] = ()) -> None:
+    row = session_row(tx.tables, session_id)
+    run = settled_run(current_run(tx.tables, session_id), request, tx.now)
+    if run is not None:
+        put_run(tx, run)
+    tx.remove(tx.tables.flags, session_id)
+    store(tx, with_messages(tx, replace(row, record=settled(row.record, request, tx.now)), messages))
+
+
+class InMemoryCommits(Handle):
+    """The facet `Commits`."""
+
+    async def start_run(self, start: StartRun) -> RunStartCommitted:
+        start = own(start)
+        door.check_start(start)
+        async with self._writing("start_run") as tx:
+            return _start(tx, start)
+
+    async def save_state_and_promote_staging(
+        self,
+        session_id: SessionId,
+        state: SessionState,
+        append_messages: Sequence[Message],
+        checkpoint_meta: CheckpointMeta,
+        *,
+        expected_version: int | None = None,
+        commit: StepCommit | None = None,
+    ) -> Committed:
+        step = Step(
+            session_id=session_id,
+            state=own(savable(state, with_custom_state=commit is None)),
+            messages=append_messages,
+            meta=checkpoint_meta,
+            expected_version=expected_version,
+            commit=None if commit is None else own(commit),
+        )
+        door.check_step(step.state, step.meta, step.commit)
+        async with self._writing("save_state_and_promote_staging") as tx:
+            answer = commit_step(tx, self.memory, self.namespace, step)
+        return own(answer)
+
+    async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        request = own(request)
+        async with self._writing("settle_session") as tx:
+            row = session_row(tx.tables, request.session_id)
+            conflict = check_settle(request, row.record, current_run(tx.tables, request.session_id))
+            if conflict is not None:
+                return conflict
+            change_calls(tx, tree_calls(tx.tables, request.session_id), abandon)
+            _settle(tx, request.session_id, request, request.append_messages)
+            for below in tree(tx.tables, request.session_id)[1:]:
+                if is_unsettled(tx.tables.sessions[below].record):
+                    _settle(tx, below, request)
+            return StatusChanged(new_version=row.record.version + 1)

@@ -1,0 +1,73 @@
+"""How a session comes to be: from nothing, or as a branch of another one."""
+
+from dataclasses import replace
+
+from helix_agents.backends.in_memory.checkpoints import checkpoint_row
+from helix_agents.backends.in_memory.history import standing_at, with_checkpoint, with_messages, with_state
+from helix_agents.backends.in_memory.lineage import Segment, newest_messages, sees_state
+from helix_agents.backends.in_memory.messages import message_of
+from helix_agents.backends.in_memory.rows import session_row
+from helix_agents.backends.in_memory.tables import SessionRow, Tables
+from helix_agents.backends.in_memory.transaction import Transaction
+from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.session_changes import branched, created
+from helix_agents.domain.sessions import BranchPoint, CreateSession
+from helix_agents.domain.transcript import not_executed, open_tail
+from helix_agents.domain.writes import difference
+
+
+def create(tx: Transaction, session_id: SessionId, options: CreateSession) -> SessionRow:
+    """The new session's row, for the caller to store.
+
+    Raises:
+        SessionAlreadyExistsError: the id is taken.
+    """
+    if session_id in tx.tables.sessions:
+        raise SessionAlreadyExistsError(session_id)
+    if options.branch is not None:
+        return _branch(tx, session_id, options, options.branch)
+    parent_id = options.parent_session_id
+    parent = tx.tables.sessions.get(parent_id) if parent_id is not None else None
+    segment = Segment(owner=session_id)
+    tx.append_under(tx.tables.segments, session_id, segment)
+    if parent_id is not None:
+        tx.append_under(tx.tables.children, parent_id, session_id)
+    row = SessionRow(
+        record=created(session_id, options, tx.now, parent=parent.record if parent else None),
+        custom_state={},
+        segment=segment,
+        state_count=0,
+        first_state_count=0,
+    )
+    row = with_state(tx, row, difference({}, options.custom_state).ops)
+    return replace(row, first_state_count=row.state_count)
+
+
+def _branch(tx: Transaction, session_id: SessionId, options: CreateSession, point: BranchPoint) -> SessionRow:
+    source = session_row(tx.tables, point.from_session_id)
+    segment, messages, states = _place(tx.tables, source, point)
+    calls = open_tail(message_of(entry) for _, entry in newest_messages(segment, messages))
+    blank = replace(source, record=branched(session_id, source.record, options, tx.now), remembered=None)
+    row = standing_at(tx, blank, segment, messages=messages, states=states)
+    row = replace(row, first_state_count=row.state_count)
+    return with_checkpoint(tx, with_messages(tx, row, not_executed(calls)), "save")
+
+
+def _place(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int]:
+    """The segment, message count and state count that a branch starts from."""
+    session_id = source.record.session_id
+    if point.checkpoint_id is not None:
+        found = checkpoint_row(tables, session_id, point.checkpoint_id)
+        return found.segment, found.checkpoint.message_count, found.state_count
+    if point.message_count is None:
+        return source.segment, source.record.message_count, source.state_count
+    if not 0 <= point.message_count <= source.record.message_count:
+        raise CheckpointNotFoundError(session_id, f"message {point.message_count}")
+    states = source.first_state_count
+    for row in reversed(tables.checkpoints.get(session_id, {}).values()):
+        in_the_past = sees_state(source.segment, source.state_count, row.segment, row.state_count)
+        if in_the_past and row.checkpoint.message_count <= point.message_count:
+            states = row.state_count
+            break
+    return source.segment, point.message_count, states

@@ -1,0 +1,67 @@
+"""Locks with leases, shared by everyone on the same memory."""
+
+import asyncio
+
+import msgspec
+
+from helix_agents.backends.in_memory.handle import Handle
+from helix_agents.domain.errors import LockHeldError, LockLostError
+from helix_agents.domain.ids import check_id
+from helix_agents.domain.locks import Lock
+from helix_agents.ports.locks import LockManager
+
+LOOK_AGAIN = 0.05
+"""A release wakes who waits; a lease that ran out is noticed within these seconds."""
+
+
+class InMemoryLockManager(Handle):
+    """Locks on the memory's keys. The tokens of a key only grow, over every release."""
+
+    async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
+        check_id(key, "lock key")
+        owner = check_id(owner, "owner") if owner is not None else self._ids.new("owner")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        with self.memory.wakeups.listen(self._topic(key)) as waiter:
+            while True:
+                lock = await self._try(key, ttl_ms, owner)
+                if lock is not None:
+                    return lock
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise LockHeldError(key)
+                await waiter.wait(min(left, LOOK_AGAIN))
+
+    async def renew(self, lock: Lock, *, ttl_ms: int) -> Lock:
+        async with self._writing("renew") as tx:
+            self._check_held(tx.tables.locks.get(lock.key), lock)
+            renewed = msgspec.structs.replace(lock, expires_at=tx.now + ttl_ms)
+            tx.put(tx.tables.locks, lock.key, renewed)
+        return renewed
+
+    async def release(self, lock: Lock) -> None:
+        async with self._writing("release") as tx:
+            self._check_held(tx.tables.locks.get(lock.key), lock)
+            tx.remove(tx.tables.locks, lock.key)
+            tx.afterwards(lambda: self.memory.wakeups.ring((self._topic(lock.key),)))
+
+    async def _try(self, key: str, ttl_ms: int, owner: str) -> Lock | None:
+        async with self._writing("acquire") as tx:
+            held = tx.tables.locks.get(key)
+            if held is not None and held.expires_at > tx.now:
+                return None
+            token = tx.tables.last_token.get(key, 0) + 1
+            lock = Lock(key=key, token=token, owner=owner, expires_at=tx.now + ttl_ms)
+            tx.put(tx.tables.last_token, key, token)
+            tx.put(tx.tables.locks, key, lock)
+        return lock
+
+    def _check_held(self, held: Lock | None, lock: Lock) -> None:
+        if held is None or held.token != lock.token:
+            raise LockLostError(lock.key, lock.token)
+
+    def _topic(self, key: str) -> str:
+        return f"lock/{self.namespace}/{key}"
+
+
+_: type[LockManager] = InMemoryLockManager

@@ -1,0 +1,49 @@
+"""The data that several handles share, as several processes share a database."""
+
+import threading
+from typing import Any, Protocol
+
+from helix_agents.backends.in_memory.tables import Tables
+from helix_agents.backends.wakeups import Wakeups
+from helix_agents.domain.streams import StreamAppend
+
+
+class SharedStream(Protocol):
+    """What a step commit and the deletion of a session need of a stream. All of it is called with the lock held."""
+
+    def check_append(self, append: StreamAppend) -> int:
+        """The latest sequence the stream would have after the append, which is not made yet.
+
+        Raises:
+            SupersededError: a newer run, attempt or writer owns the stream.
+            ChunkTooLargeError: a chunk is larger than the stream takes.
+        """
+        ...
+
+    def append(self, append: StreamAppend) -> None:
+        """Store the chunks and wake the readers; called right after `check_append` let them pass, and cannot fail."""
+        ...
+
+    def end_readers(self) -> None:
+        """Wake the readers to find that their stream is gone."""
+        ...
+
+
+class Memory:
+    """Tables by namespace, streams by namespace and stream id, and the one lock that makes every operation atomic.
+
+    Whoever reads or writes any of it holds the lock, from the first read to the last write. `wakeups` are for tasks
+    that wait for a change.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.wakeups = Wakeups()
+        self.streams: dict[tuple[str, str], Any] = {}
+        self._tables: dict[str, Tables] = {}
+
+    def tables(self, namespace: str) -> Tables:
+        """The rows of one namespace; the caller holds the lock."""
+        if namespace not in self._tables:
+            self._tables[namespace] = Tables()
+        return self._tables[namespace]

@@ -1,0 +1,45 @@
+"""The state store in memory: the contract in its shortest form."""
+
+from helix_agents.backends.in_memory.checkpoints import InMemoryCheckpoints
+from helix_agents.backends.in_memory.commits import InMemoryCommits
+from helix_agents.backends.in_memory.effects import InMemoryEffects
+from helix_agents.backends.in_memory.flags import InMemoryFlags
+from helix_agents.backends.in_memory.messages import InMemoryMessages
+from helix_agents.backends.in_memory.pending import InMemoryPending
+from helix_agents.backends.in_memory.runs import InMemoryRuns
+from helix_agents.backends.in_memory.sessions import InMemorySessions
+from helix_agents.backends.in_memory.staging import InMemoryStaging
+from helix_agents.backends.in_memory.sub_sessions import InMemorySubSessions
+from helix_agents.domain.records import SCHEMA_VERSION
+from helix_agents.ports.state_store import SessionStateStore, StoreLimits
+
+
+class InMemoryStateStore(
+    InMemorySessions,
+    InMemoryMessages,
+    InMemoryRuns,
+    InMemoryCheckpoints,
+    InMemorySubSessions,
+    InMemoryStaging,
+    InMemoryFlags,
+    InMemoryPending,
+    InMemoryEffects,
+    InMemoryCommits,
+):
+    """Sessions that live as long as their `Memory`; stores on the same one see the same data, from any thread."""
+
+    @property
+    def limits(self) -> StoreLimits:
+        return self._limits
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    async def migration_version(self) -> int:
+        return SCHEMA_VERSION
+
+    async def vacuum(self) -> None:
+        """Nothing to do: what was deleted is gone from the memory already."""
+
+
+_: type[SessionStateStore] = InMemoryStateStore

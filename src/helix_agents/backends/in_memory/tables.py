@@ -1,0 +1,64 @@
+"""What a namespace holds: plain dicts of rows that nobody outside the backend can reach."""
+
+from dataclasses import dataclass
+
+from helix_agents.backends.in_memory.lineage import Segment
+from helix_agents.domain.checkpoints import Checkpoint
+from helix_agents.domain.commits import RememberedCommit, RunStartCommitted
+from helix_agents.domain.effects import Effect
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, ToolCallId
+from helix_agents.domain.locks import Lock
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.records import JSON
+from helix_agents.domain.runs import Lease, RunRecord
+from helix_agents.domain.sessions import InterruptFlag, SessionState
+from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.sub_sessions import SubSessionRef
+from helix_agents.domain.usage import UsageEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """A session's record, its present custom state, and where it stands in the lineage.
+
+    `first_state_count` is where it stood when it was created; `remembered` answers a step commit sent again.
+    """
+
+    record: SessionState
+    custom_state: dict[str, JSON]
+    segment: Segment
+    state_count: int
+    first_state_count: int
+    remembered: RememberedCommit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """A checkpoint and the place in the lineage it marks."""
+
+    checkpoint: Checkpoint
+    segment: Segment
+    state_count: int
+
+
+class Tables:
+    """All rows of one namespace. What belongs to a session is found under its id, oldest first."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[SessionId, SessionRow] = {}
+        self.segments: dict[SessionId, list[Segment]] = {}
+        self.children: dict[SessionId, list[SessionId]] = {}
+        self.checkpoints: dict[SessionId, dict[CheckpointId, CheckpointRow]] = {}
+        self.refs: dict[SessionId, dict[SessionId, SubSessionRef]] = {}
+        self.staged: dict[SessionId, dict[tuple[StepId, ToolCallId], StagedChange]] = {}
+        self.flags: dict[SessionId, InterruptFlag] = {}
+        self.effects: dict[SessionId, dict[ToolCallId, Effect]] = {}
+        self.session_runs: dict[SessionId, list[RunId]] = {}
+        self.runs: dict[RunId, RunRecord] = {}
+        self.starts: dict[RunId, RunStartCommitted] = {}
+        self.leases: dict[str, Lease] = {}
+        # By root session, since one person answers for a whole tree.
+        self.pending: dict[SessionId, dict[ToolCallId, PendingCall]] = {}
+        self.usage: dict[tuple[RunId, int, int, int], UsageEntry] = {}
+        self.locks: dict[str, Lock] = {}
+        self.last_token: dict[str, int] = {}

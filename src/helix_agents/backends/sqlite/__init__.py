@@ -1,0 +1,62 @@
+"""The embedded default: sessions, streams, locks and usage in one SQLite file."""
+
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.locks import SQLiteLockManager
+from helix_agents.backends.sqlite.store import SQLiteStateStore
+from helix_agents.backends.sqlite.streams import SQLiteStreamManager
+from helix_agents.backends.sqlite.usage import SQLiteUsageStore
+from helix_agents.domain.errors import InvalidStoreUrlError
+from helix_agents.ports.backend import Backend, Migrate
+
+__all__ = [
+    "Database",
+    "SQLiteLockManager",
+    "SQLiteStateStore",
+    "SQLiteStreamManager",
+    "SQLiteUsageStore",
+    "open_backend",
+]
+
+_FILE_OPTIONS = ("synchronous", "seam", "busy_ms")
+
+
+async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "auto", **options: Any) -> Backend:
+    """Open a file: `sqlite:///helix.db` beside the process, `sqlite:////var/lib/helix.db` anywhere.
+
+    `?synchronous=normal` trades the last commits before a power loss for speed; `full` is the default.
+    """
+    path, asked = _parse(url)
+    of_file: dict[str, Any] = (
+        {"migrate": migrate} | asked | {name: options.pop(name) for name in _FILE_OPTIONS if name in options}
+    )
+    clock = options.pop("clock", None)
+    limits = options.pop("limits", None)
+    database = await Database.open(path, **of_file)
+    return Backend(
+        url=url,
+        state=SQLiteStateStore(database, namespace=namespace, limits=limits, clock=clock),
+        streams=SQLiteStreamManager(database, namespace=namespace, clock=clock, **options),
+        locks=SQLiteLockManager(database, namespace=namespace, clock=clock),
+        usage=SQLiteUsageStore(database, namespace=namespace, clock=clock),
+    )
+
+
+def _parse(url: str) -> tuple[str, dict[str, Any]]:
+    """The path and the options a URL names."""
+    location, _, query = url.removeprefix("sqlite://").partition("?")
+    if not location.startswith("/") or len(location) == 1:
+        raise InvalidStoreUrlError(url, "a file is missing; write sqlite:///helix.db or sqlite:////absolute/path.db")
+    asked: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name == "synchronous" and value.upper() in ("FULL", "NORMAL"):
+            asked[name] = value.upper()
+        elif name == "migrate" and value in ("auto", "check"):
+            asked[name] = value
+        else:
+            raise InvalidStoreUrlError(
+                url, f"{name}={value} is not an option; there are synchronous=full|normal and migrate=auto|check"
+            )
+    return unquote(location[1:]), asked

@@ -1,0 +1,217 @@
+"""The atomic writes of a run in SQLite: its start, its steps, and its end from outside."""
+
+from collections.abc import Sequence
+
+from helix_agents.backends.sqlite.branches import rewind
+from helix_agents.backends.sqlite.checkpoints import write_checkpoint
+from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.backends.sqlite.flags import drop_flag
+from helix_agents.backends.sqlite.lineage import append_messages, load_custom_state
+from helix_agents.backends.sqlite.pending import calls_below, change_calls, save_call
+from helix_agents.backends.sqlite.rows import (
+    SessionRow,
+    checkpoint_name,
+    children_of,
+    find_run,
+    find_session,
+    load_session,
+    put,
+    record_of,
+    save_session,
+)
+from helix_agents.backends.sqlite.runs import current_run, make_current, next_turn, settle_current, store_current
+from helix_agents.backends.sqlite.sessions import SQLiteSessions
+from helix_agents.backends.sqlite.staging import drop_staged, stage, take_staged
+from helix_agents.backends.sqlite.step_commit import EncodedStep, commit_step
+from helix_agents.backends.sqlite.sub_sessions import add_refs
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import (
+    Committed,
+    ParentLink,
+    RunStartCommitted,
+    SettleSession,
+    StartRun,
+    StepCommit,
+    check_expectations,
+    check_repeated_start,
+    check_settle,
+    given_up,
+    is_unsettled,
+    settled_run,
+    started_run,
+)
+from helix_agents.domain.door import check_start, check_step
+from helix_agents.domain.errors import RunAlreadyExistsError, SessionNotFoundError, StaleStateError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import Message
+from helix_agents.domain.pending import abandon
+from helix_agents.domain.runs import RunRecord, check_fence
+from helix_agents.domain.session_changes import saved, settled, started
+from helix_agents.domain.sessions import SessionState, StatusChanged, StatusOutcome
+from helix_agents.domain.writes import difference, merge_warnings
+
+
+class SQLiteCommits(SQLiteSessions):
+    """The writes that make a run one story."""
+
+    async def start_run(self, start: StartRun) -> RunStartCommitted:
+        check_start(start)
+        bodies = self._encoded(start.session_id, start.append_messages)
+        if start.parent is not None:
+            self._check_staged(start.parent.session_id, start.parent.stage)
+        now = self._clock.now_ms()
+        return await self._db.write(lambda connection: self._start(connection, start, bodies, now))
+
+    async def save_state_and_promote_staging(
+        self,
+        session_id: SessionId,
+        state: SessionState,
+        append_messages: Sequence[Message],
+        checkpoint_meta: CheckpointMeta,
+        *,
+        expected_version: int | None = None,
+        commit: StepCommit | None = None,
+    ) -> Committed:
+        check_step(state, checkpoint_meta, commit)
+        bodies = self._encoded(session_id, append_messages)
+        now = self._clock.now_ms()
+        if commit is None:
+            return await self._db.write(
+                lambda connection: self._save_and_promote(
+                    connection, session_id, state, bodies, checkpoint_meta, expected_version, now
+                )
+            )
+        self._check_staged(session_id, commit.stage)
+        step = EncodedStep(self._namespace, state, bodies, checkpoint_meta, commit, expected_version, now)
+        return await self._db.write(lambda connection: commit_step(connection, step, self._state_writes))
+
+    async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        bodies = self._encoded(request.session_id, request.append_messages)
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> StatusOutcome:
+            row = load_session(connection, self._namespace, request.session_id)
+            conflict = check_settle(request, record_of(row), current_run(connection, row))
+            if conflict is not None:
+                return conflict
+            change_calls(connection, self._namespace, calls_below(connection, row), abandon)
+            append_messages(connection, row, bodies, now)
+            for child in children_of(connection, self._namespace, request.session_id):
+                below = load_session(connection, self._namespace, child)
+                if is_unsettled(record_of(below)):
+                    self._settle(connection, below, request, now)
+            self._settle(connection, row, request, now)
+            return StatusChanged(new_version=row.version)
+
+        return await self._db.write(work)
+
+    def _start(self, connection: Connection, start: StartRun, bodies: list[str], now: int) -> RunStartCommitted:
+        row = find_session(connection, self._namespace, start.session_id)
+        existing = find_run(connection, self._namespace, start.run_id)
+        if check_repeated_start(start, existing, row.run_id if row is not None else None):
+            assert existing is not None
+            return self._first_answer(connection, existing)
+        if start.parent is not None:
+            self._link_parent(connection, start.parent, now)
+        row = self._expected_session(connection, row, start, now)
+        before = row.version
+        settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
+        if start.rewind_to is not None:
+            rewind(connection, row, start.rewind_to)
+            drop_staged(connection, row, None)
+        for call in given_up(start, calls_below(connection, row)):
+            save_call(connection, self._namespace, call)
+        append_messages(connection, row, bodies, now)
+        put(row, started(record_of(row), start, row.message_count, now))
+        if start.writes:
+            self._state_writes.log(connection, row, start.writes.ops, version_before=before)
+        else:
+            self._state_writes.keep(row, before)
+        drop_flag(connection, self._namespace, row.session_id)
+        run = started_run(start, next_turn(connection, row), now)
+        make_current(connection, row, run)
+        save_session(connection, row)
+        connection.execute(
+            "UPDATE __agents_runs SET start_version = ?, start_messages = ? WHERE namespace = ? AND run_id = ?",
+            (row.version, row.message_count, self._namespace, run.run_id),
+        )
+        return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count)
+
+    def _first_answer(self, connection: Connection, run: RunRecord) -> RunStartCommitted:
+        """What a start answered whose caller did not get it."""
+        first = connection.one(
+            "SELECT start_version, start_messages FROM __agents_runs WHERE namespace = ? AND run_id = ?",
+            (self._namespace, run.run_id),
+        )
+        if first is None or first[0] is None:
+            raise RunAlreadyExistsError(run.run_id)
+        return RunStartCommitted(run=run, new_version=first[0], message_count=first[1])
+
+    def _settle(self, connection: Connection, row: SessionRow, request: SettleSession, now: int) -> None:
+        drop_flag(connection, self._namespace, row.session_id)
+        run = settled_run(current_run(connection, row), request, now)
+        put(row, settled(record_of(row), request, now))
+        if run is not None:
+            store_current(connection, row, run)
+        save_session(connection, row)
+
+    def _link_parent(self, connection: Connection, parent: ParentLink, now: int) -> None:
+        row = load_session(connection, self._namespace, parent.session_id)
+        check_fence(row.session_id, current_run(connection, row), parent.fence)
+        add_refs(connection, self._namespace, row.session_id, (parent.ref,), now)
+        if parent.stage:
+            stage(connection, row, parent.stage, now)
+
+    def _expected_session(
+        self, connection: Connection, row: SessionRow | None, start: StartRun, now: int
+    ) -> SessionRow:
+        """The session this run starts in, made if asked for and exactly as the caller read it."""
+        if start.create is not None:
+            made = self._insert_session(connection, start.session_id, start.create, now)
+            # Making the session and starting its run are one commit: the first, not the second.
+            made.version = 0
+            return made
+        if row is None:
+            raise SessionNotFoundError(start.session_id)
+        check_expectations(start, record_of(row), current_run(connection, row))
+        return row
+
+    def _save_and_promote(
+        self,
+        connection: Connection,
+        session_id: SessionId,
+        state: SessionState,
+        bodies: list[str],
+        meta: CheckpointMeta,
+        expected_version: int | None,
+        now: int,
+    ) -> Committed:
+        """The step commit of a caller outside the engine: the record as a whole, compared with what is stored."""
+        row = load_session(connection, self._namespace, session_id)
+        before = row.version
+        if expected_version not in (None, before):
+            raise StaleStateError(session_id, expected_version or 0, before)
+        stored = load_custom_state(connection, row.segment, row.state_count)
+        put(row, saved(record_of(row), state, now))
+        append_messages(connection, row, bodies, now)
+        ops = (*take_staged(connection, row, meta.step_id), *difference(stored, state.custom_state).ops)
+        if ops:
+            self._state_writes.log(connection, row, ops, version_before=before)
+        write_checkpoint(
+            connection,
+            row,
+            source="staging",
+            now=now,
+            has_writes=bool(ops),
+            step_id=meta.step_id,
+            step_count=meta.step_count,
+            stream_sequence=meta.stream_sequence,
+        )
+        save_session(connection, row)
+        return Committed(
+            checkpoint_id=checkpoint_name(row.checkpoint) or "",
+            new_version=row.version,
+            message_count=row.message_count,
+            stream_sequence=meta.stream_sequence,
+            warnings=merge_warnings(ops),
+        )

@@ -1,0 +1,160 @@
+"""One SQLite connection whose every statement passes the seam, and what its errors mean to a user."""
+
+# apsw's stubs name types of Python 3.12, which a checker on 3.11 cannot resolve.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias
+
+import apsw
+
+from helix_agents.domain.errors import (
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+from helix_agents.ports.seam import Seam
+
+Value: TypeAlias = str | int | float | bytes | None
+Row: TypeAlias = tuple[Any, ...]
+Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
+
+
+class Connection:
+    """What a backend's functions get: statements in, rows out. `ring` announces a topic once the commit is durable."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        synchronous: Synchronous,
+        seam: Seam | None,
+        busy_ms: int,
+        read_only: bool,
+        create: bool = False,
+    ) -> None:
+        self.path = path
+        self.topics: set[str] = set()
+        self._seam = seam
+        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+        self.raw = apsw.Connection(path, flags=flags, statementcachesize=256)
+        if busy_ms:
+            self.raw.set_busy_handler(_wait_up_to(busy_ms))
+        self.raw.pragma("synchronous", synchronous)
+        self.raw.pragma("foreign_keys", False)
+        self.raw.pragma("temp_store", "MEMORY")
+        if read_only:
+            self.raw.pragma("query_only", True)
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> None:
+        """Run a statement for its effect."""
+        self.raw.execute(statement, values)
+        if self._seam is not None:
+            self._pass(statement)
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[Value]]) -> None:
+        """Run a statement once per row."""
+        self.raw.executemany(statement, rows)
+        if self._seam is not None:
+            self._pass(statement)
+
+    def one(self, statement: str, values: Sequence[Value] = ()) -> Row | None:
+        """The first row, or None."""
+        rows = self.raw.execute(statement, values).fetchall()
+        if self._seam is not None:
+            self._pass(statement)
+        return rows[0] if rows else None
+
+    def all(self, statement: str, values: Sequence[Value] = ()) -> list[Row]:
+        """Every row."""
+        rows = self.raw.execute(statement, values).fetchall()
+        if self._seam is not None:
+            self._pass(statement)
+        return rows
+
+    def each(self, statement: str, values: Sequence[Value] = ()) -> Iterator[Row]:
+        """Rows one by one; the rest of the query is not run when the caller stops."""
+        cursor = self.raw.execute(statement, values)
+        if self._seam is not None:
+            self._pass(statement)
+        try:
+            yield from cursor
+        finally:
+            cursor.close()
+
+    def changed(self) -> int:
+        """How many rows the last statement changed."""
+        return self.raw.changes()
+
+    def ring(self, topic: str) -> None:
+        """Wake whoever waits for this topic, in any process, once the transaction is durable."""
+        self.topics.add(topic)
+
+    def roll_back(self) -> None:
+        """Undo the open transaction, if there is one, without asking the seam: a lost connection does the same."""
+        self.topics.clear()
+        if self.raw.in_transaction:
+            with contextlib.suppress(apsw.Error):
+                self.raw.execute("ROLLBACK")
+
+    def enter_wal(self, limit_ms: int) -> None:
+        """Switch the file to write-ahead logging, which many processes may try on a new file at once."""
+        deadline = time.monotonic() + limit_ms / 1000
+        while True:
+            try:
+                if self.raw.pragma("journal_mode") != "wal":
+                    self.raw.pragma("journal_mode", "WAL")
+                return
+            except apsw.BusyError:
+                # SQLite does not ask the busy handler here, as waiting with a read lock could block both sides.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.001, 0.01))
+
+    def close(self) -> None:
+        self.raw.close()
+
+    def _pass(self, statement: str) -> None:
+        assert self._seam is not None
+        try:
+            self._seam(statement)
+        except Exception as problem:
+            raise StoreUnavailableError(self.path, f"connection lost: {problem}") from problem
+
+
+def _wait_up_to(limit_ms: int) -> Callable[[int], bool]:
+    """A busy handler: short, uneven waits let many processes take turns; SQLite's own waits grow to 100 ms."""
+    started = 0.0
+
+    def wait(attempt: int) -> bool:
+        nonlocal started
+        if attempt == 0:
+            started = time.monotonic()
+        elif (time.monotonic() - started) * 1000 > limit_ms:
+            return False
+        time.sleep(random.uniform(0.0002, 0.002 if attempt < 20 else 0.01))
+        return True
+
+    return wait
+
+
+def meaning(problem: apsw.Error, store: str) -> StoreError:
+    """The error a user should see for one of SQLite's."""
+    match problem:
+        case apsw.FullError():
+            return StoreFullError(store)
+        case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
+            return StoreReadOnlyError(store)
+        case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError():
+            return StoreCorruptError(store, str(problem))
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreUnavailableError(store, "another process keeps it locked")
+        case apsw.CantOpenError():
+            return StoreUnavailableError(store, "the file or its folder does not exist, or may not be opened")
+        case _:
+            return StoreUnavailableError(store, str(problem) or type(problem).__name__)

@@ -1,0 +1,195 @@
+"""One SQLite file as this backend uses it: who writes, who reads, how it is opened and closed."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from helix_agents.backends.sqlite.connection import Connection, Row, Synchronous, Value, meaning
+from helix_agents.backends.sqlite.doorbell import Doorbell
+from helix_agents.backends.sqlite.lanes import Lane, WriteLane
+from helix_agents.backends.sqlite.migrations import check_schema, migrate
+from helix_agents.domain.errors import StoreClosedError, UnsafeSQLiteError
+from helix_agents.ports.backend import Migrate
+from helix_agents.ports.seam import Seam
+
+T = TypeVar("T")
+
+OLDEST_SAFE_SQLITE = (3, 51, 3)
+DEFAULT_BUSY_MS = 30_000
+
+
+def linked_sqlite() -> str:
+    """The version of the SQLite library in this process."""
+    return apsw.sqlite_lib_version()
+
+
+def check_sqlite() -> None:
+    """Refuse a library that can corrupt a database in WAL mode.
+
+    Raises:
+        UnsafeSQLiteError: names the version and the cure.
+    """
+    version = tuple(int(part) for part in linked_sqlite().split(".")[:3])
+    if version < OLDEST_SAFE_SQLITE:
+        raise UnsafeSQLiteError(linked_sqlite(), ".".join(map(str, OLDEST_SAFE_SQLITE)))
+
+
+class Database:
+    """An open file, shared by the store, streams, locks and usage of one process.
+
+    Writes go through one thread, which groups what is waiting into one transaction. Reads by key run right where they
+    are asked for, as WAL readers wait for nobody; anything that scans runs in a thread of its own.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        synchronous: Synchronous = "FULL",
+        seam: Seam | None = None,
+        busy_ms: int = DEFAULT_BUSY_MS,
+        create: bool = True,
+    ) -> None:
+        self.path = path.absolute()
+        self.name = str(self.path)
+        self.bell = Doorbell(self.path)
+        self._synchronous: Synchronous = synchronous
+        self._seam = seam
+        self._busy_ms = busy_ms
+        self._create = create
+        self._users = 0
+        self._closed = False
+        self._by_thread = threading.local()
+        self._inline: list[Connection] = []
+        self._writer = WriteLane(f"helix-write {path.name}", self.name, self._connect_writer, self.bell.ring)
+        self._reader = Lane(f"helix-read {path.name}", self.name, self._connect_reader)
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        synchronous: Synchronous = "FULL",
+        migrate: Migrate = "auto",
+        seam: Seam | None = None,
+        busy_ms: int = DEFAULT_BUSY_MS,
+    ) -> "Database":
+        """Open the file, creating and migrating it unless told only to check; many processes may do so at once.
+
+        Raises:
+            UnsafeSQLiteError: the linked library is not safe.
+            SchemaTooNewError: a newer version of this library has migrated the file.
+            SchemaTooOldError: it has to be migrated and `migrate="check"` forbids that.
+            StoreError: the file cannot be used; says why.
+        """
+        check_sqlite()
+        database = cls(Path(path), synchronous=synchronous, seam=seam, busy_ms=busy_ms, create=migrate == "auto")
+        try:
+            await database._writer.do(_prepare(database.name, migrate))
+        except BaseException:
+            await database._shut()
+            raise
+        return database
+
+    def use(self) -> "Database":
+        """Count one more part that needs the file open."""
+        self._users += 1
+        return self
+
+    async def close(self) -> None:
+        """Count one part less; the last one closes the file."""
+        self._users -= 1
+        if self._users <= 0:
+            await self._shut()
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run work in a write transaction: durable when this returns, undone when it raises."""
+        return await self._writer.do(work)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run work that may take long on one consistent view of the data."""
+        return await self._reader.do(work)
+
+    async def read_by_key(self, work: Callable[[Connection], T], *, transaction: bool = True) -> T:
+        """Run a few look-ups by key on one consistent view, without leaving the calling thread."""
+        if self._closed:
+            raise StoreClosedError(self.name)
+        connection = self._inline_connection()
+        try:
+            if transaction:
+                connection.execute("BEGIN")
+            try:
+                return work(connection)
+            finally:
+                connection.roll_back()
+        except apsw.BusyError:
+            # Rare: another process rebuilds the WAL index. Waiting for that is not for the event loop.
+            return await self.read(work)
+        except apsw.Error as problem:
+            raise meaning(problem, self.name) from problem
+
+    async def look_up(self, statement: str, values: Sequence[Value]) -> Row | None:
+        """One row by key with one statement: what waiting loops may ask."""
+        return await self.read_by_key(lambda connection: connection.one(statement, values), transaction=False)
+
+    async def vacuum(self) -> None:
+        """Rebuild the file without what was deleted, and empty the log beside it."""
+        await self._writer.do(_vacuum, transaction=False)
+
+    def on_rollback(self, forget: Callable[[], None]) -> None:
+        """Have this called, in the writing thread, whenever a transaction was undone."""
+        self._writer.on_rollback.append(forget)
+
+    def _inline_connection(self) -> Connection:
+        connection: Connection | None = getattr(self._by_thread, "connection", None)
+        if connection is None:
+            connection = Connection(
+                self.name, synchronous=self._synchronous, seam=self._seam, busy_ms=0, read_only=True
+            )
+            self._by_thread.connection = connection
+            self._inline.append(connection)
+        return connection
+
+    def _connect_writer(self) -> Connection:
+        connection = Connection(
+            self.name,
+            synchronous=self._synchronous,
+            seam=self._seam,
+            busy_ms=self._busy_ms,
+            read_only=False,
+            create=self._create,
+        )
+        connection.enter_wal(self._busy_ms)
+        return connection
+
+    def _connect_reader(self) -> Connection:
+        return Connection(
+            self.name, synchronous=self._synchronous, seam=self._seam, busy_ms=self._busy_ms, read_only=True
+        )
+
+    async def _shut(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._reader.close()
+        await self._writer.close()
+        for connection in self._inline:
+            connection.close()
+        await self.bell.close()
+
+
+def _vacuum(connection: Connection) -> None:
+    connection.execute("VACUUM")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _prepare(name: str, mode: Migrate) -> Callable[[Connection], None]:
+    def prepare(connection: Connection) -> None:
+        if mode == "auto":
+            migrate(connection)
+        check_schema(connection, name)
+
+    return prepare

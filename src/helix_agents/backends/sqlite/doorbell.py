@@ -1,0 +1,245 @@
+"""Wakes processes that wait for a change in a shared SQLite file, as SQLite itself tells nobody.
+
+Beside the file lies a folder with one named pipe per event loop that listens. Whoever committed writes a short line
+into each. A pipe is a hint and never the truth: listeners look again by themselves after a while, so a platform without
+named pipes, a full pipe or a lost line costs time and nothing else.
+"""
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from helix_agents.backends.wakeups import Waiter, Wakeups
+
+BELL = ".bell"
+UNFINISHED = ".making"
+READ_BYTES = 65_536
+# The smallest size that every system promises to write into a pipe in one piece.
+ATOMIC_BYTES = 512
+# A pipe that held more than this may have been full when somebody rang; which topics were turned away is not known.
+CROWDED_BYTES = 16_384
+# Folders change at the pace of the kernel's clock: a listing this fresh may be followed by a change it cannot see.
+SETTLED_NS = 100_000_000
+ABANDONED_SECONDS = 60.0
+MAKING_TRIES = 5
+
+
+class Doorbell:
+    """The bell of one open file. Rings reach listeners in this process directly and other processes by their pipes."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = path.with_name(f"{path.name}-bells")
+        self._wakeups = Wakeups()
+        self._ears: dict[asyncio.AbstractEventLoop, _Ear] = {}
+        self._others = _Others(self._folder)
+
+    def ring(self, topics: Iterable[str]) -> None:
+        """Wake every listener of these topics, in any process. Never waits or fails; callable from any thread."""
+        keys = {_key(topic) for topic in topics}
+        self._wakeups.ring(keys)
+        self._others.ring(keys)
+
+    @asynccontextmanager
+    async def listen(self, topic: str) -> AsyncGenerator[Waiter]:
+        """Listen to a topic for as long as the block lasts; rings from its beginning on are remembered."""
+        loop = asyncio.get_running_loop()
+        ear = self._ears.setdefault(loop, _Ear(loop, self._folder, self._wakeups))
+        with self._wakeups.listen(_key(topic)) as waiter:
+            self._others.ignore(ear.name)
+            await ear.open()
+            yield waiter
+
+    async def close(self) -> None:
+        """Take the pipes away and let go of everybody else's; idempotent."""
+        ears = list(self._ears.values())
+        self._ears.clear()
+        for ear in ears:
+            ear.stop_reading()
+        await asyncio.to_thread(self._let_go, ears)
+
+    def _let_go(self, ears: list["_Ear"]) -> None:
+        self._others.close()
+        for ear in ears:
+            ear.remove()
+        with contextlib.suppress(OSError):
+            # Only an empty folder goes: others may be listening.
+            self._folder.rmdir()
+
+
+class _Ear:
+    """The pipe on which one event loop hears other processes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, wakeups: Wakeups) -> None:
+        self.name = f"{os.getpid()}-{secrets.token_hex(8)}{BELL}"
+        self._loop = loop
+        self._folder = folder
+        self._wakeups = wakeups
+        self._opening = asyncio.Lock()
+        self._tried = False
+        self._fd: int | None = None
+        self._rest = b""
+
+    async def open(self) -> None:
+        """Make the pipe, once; a system that cannot is deaf and leaves its listeners to look by themselves."""
+        if self._tried:
+            return
+        async with self._opening:
+            if not self._tried:
+                await asyncio.to_thread(self._make)
+                self._tried = True
+                if self._fd is not None:
+                    self._loop.add_reader(self._fd, self._hear)
+
+    def stop_reading(self) -> None:
+        """Take the pipe out of its event loop, whichever thread this is."""
+        if self._fd is None or self._loop.is_closed():
+            return
+        if self._loop is asyncio.get_running_loop():
+            self._loop.remove_reader(self._fd)
+        else:
+            self._loop.call_soon_threadsafe(self._loop.remove_reader, self._fd)
+
+    def remove(self) -> None:
+        """Take the pipe away."""
+        if self._fd is not None:
+            _unlink(self._folder / self.name)
+            os.close(self._fd)
+            self._fd = None
+
+    def _make(self) -> None:
+        if not hasattr(os, "mkfifo"):
+            return
+        # Whoever leaves last takes the folder away, perhaps between two lines of this.
+        for _ in range(MAKING_TRIES):
+            if self._fd is not None:
+                return
+            self._try_to_make(self._folder / f"{self.name}{UNFINISHED}")
+
+    def _try_to_make(self, making: Path) -> None:
+        try:
+            self._folder.mkdir(exist_ok=True)
+            _sweep(self._folder)
+            os.mkfifo(making)
+            # Open for both, so that the pipe never ends when the last ringer leaves.
+            self._fd = os.open(making, os.O_RDWR | os.O_NONBLOCK)
+            # Under its real name only now: a pipe that nobody has open looks like one left by a dead process.
+            making.rename(self._folder / self.name)
+        except OSError:
+            _unlink(making)
+            self.remove()
+
+    def _hear(self) -> None:
+        heard = b"".join(_drain(self._fd)) if self._fd is not None else b""
+        *lines, self._rest = (self._rest + heard).split(b"\n")
+        if len(heard) > CROWDED_BYTES:
+            self._wakeups.ring_everybody()
+        else:
+            self._wakeups.ring({line.decode("ascii", "replace") for line in lines})
+
+
+class _Others:
+    """The pipes of all who listen elsewhere, kept open and looked up again when the folder changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._own: set[str] = set()
+        self._bells: dict[str, int] = {}
+        self._listed_at: int | None = None
+
+    def ignore(self, name: str) -> None:
+        """Never ring this one: its listeners are woken directly."""
+        self._own.add(name)
+
+    def ring(self, keys: Iterable[str]) -> None:
+        lines = "".join(f"{key}\n" for key in keys).encode("ascii")
+        with self._lock:
+            self._look_around()
+            for name, fd in list(self._bells.items()):
+                self._press(name, fd, lines)
+
+    def close(self) -> None:
+        with self._lock:
+            for name in list(self._bells):
+                self._forget(name)
+            self._listed_at = None
+
+    def _look_around(self) -> None:
+        try:
+            changed_at = os.stat(self._folder).st_mtime_ns
+            if changed_at == self._listed_at:
+                return
+            names = {name for name in os.listdir(self._folder) if name.endswith(BELL)} - self._own
+        except OSError:
+            changed_at, names = None, set[str]()
+        for name in self._bells.keys() - names:
+            self._forget(name)
+        for name in names - self._bells.keys():
+            self._meet(name)
+        settled = changed_at is not None and time.time_ns() - changed_at > SETTLED_NS
+        self._listed_at = changed_at if settled else None
+
+    def _meet(self, name: str) -> None:
+        path = self._folder / name
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as problem:
+            if problem.errno == errno.ENXIO:
+                # Nobody has it open for reading: its process died.
+                _unlink(path)
+            return
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            self._bells[name] = fd
+        else:
+            os.close(fd)
+
+    def _press(self, name: str, fd: int, lines: bytes) -> None:
+        size = ATOMIC_BYTES - ATOMIC_BYTES % LINE_BYTES
+        try:
+            for start in range(0, len(lines), size):
+                os.write(fd, lines[start : start + size])
+        except BlockingIOError:
+            # Full: its owner has enough to wake up for, and knows that a crowded pipe may have lost some.
+            return
+        except OSError:
+            self._forget(name)
+            _unlink(self._folder / name)
+
+    def _forget(self, name: str) -> None:
+        os.close(self._bells.pop(name))
+
+
+def _key(topic: str) -> str:
+    """A topic in few letters, so that a line never has to be written in two pieces; a collision wakes for nothing."""
+    return hashlib.blake2b(topic.encode(), digest_size=8).hexdigest()
+
+
+LINE_BYTES = len(_key("")) + 1
+
+
+def _drain(fd: int) -> Iterator[bytes]:
+    with contextlib.suppress(BlockingIOError):
+        while heard := os.read(fd, READ_BYTES):
+            yield heard
+
+
+def _sweep(folder: Path) -> None:
+    """Remove pipes whose maker died before it finished them."""
+    for path in folder.glob(f"*{UNFINISHED}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                path.unlink()
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,195 @@
+"""Threads that own a connection each: one that writes, grouping commits, and one that reads what takes long."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import apsw
+
+from helix_agents.backends.sqlite.connection import Connection, meaning
+from helix_agents.domain.errors import StoreClosedError
+
+T = TypeVar("T")
+
+MAX_GROUP = 256
+
+
+class Job:
+    """One piece of work and the task that waits for it."""
+
+    __slots__ = ("future", "loop", "problem", "result", "transaction", "work")
+
+    def __init__(self, work: Callable[[Connection], Any], loop: asyncio.AbstractEventLoop, transaction: bool) -> None:
+        self.work = work
+        self.loop = loop
+        self.transaction = transaction
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.result: Any = None
+        self.problem: BaseException | None = None
+
+    def answer(self) -> None:
+        if self.future.done():
+            return
+        if self.problem is not None:
+            self.future.set_exception(self.problem)
+        else:
+            self.future.set_result(self.result)
+
+
+class Lane:
+    """A thread with one connection that works off a queue, in order."""
+
+    def __init__(self, name: str, store: str, connect: Callable[[], Connection]) -> None:
+        self._store = store
+        self._connect = connect
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._closed = False
+        self._connection: Connection | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    async def do(self, work: Callable[[Connection], T], *, transaction: bool = True) -> T:
+        """Run the work in the thread, in a transaction unless told not to; what it raises is raised here."""
+        if self._closed:
+            raise StoreClosedError(self._store)
+        job = Job(work, asyncio.get_running_loop(), transaction)
+        self._queue.put(job)
+        return await job.future
+
+    async def close(self) -> None:
+        """Finish what is queued and end the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            jobs = [job]
+            ends = False
+            while len(jobs) < MAX_GROUP and not self._queue.empty():
+                following = self._queue.get()
+                if following is None:
+                    ends = True
+                    break
+                jobs.append(following)
+            self._work_off(jobs)
+            _answer(jobs)
+            if ends:
+                break
+        if self._connection is not None:
+            self._connection.close()
+
+    def _work_off(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self._alone(job, "BEGIN")
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _alone(self, job: Job, begin: str) -> None:
+        """One job in a transaction of its own, or in none."""
+        job.problem = None
+        try:
+            connection = self._connected()
+            if job.transaction:
+                connection.execute(begin)
+            job.result = job.work(connection)
+            if job.transaction:
+                connection.execute("COMMIT")
+        except BaseException as problem:
+            self._roll_back()
+            job.problem = self._told(problem)
+        else:
+            self._committed(connection)
+
+    def _committed(self, connection: Connection) -> None:
+        connection.topics.clear()
+
+    def _roll_back(self) -> None:
+        if self._connection is not None:
+            self._connection.roll_back()
+
+    def _told(self, problem: BaseException) -> BaseException:
+        """The problem in the words of the domain."""
+        if not isinstance(problem, apsw.Error):
+            return problem
+        told = meaning(problem, self._store)
+        told.__cause__ = problem
+        return told
+
+
+class WriteLane(Lane):
+    """The lane that writes: what is queued at one moment shares one transaction and one sync to disk.
+
+    A job that fails before it changed anything leaves the group as it is. If one fails later, the group is undone and
+    each job runs again alone, so no job ever depends on its neighbours.
+    """
+
+    def __init__(
+        self, name: str, store: str, connect: Callable[[], Connection], ring: Callable[[set[str]], None]
+    ) -> None:
+        self._ring = ring
+        self.on_rollback: list[Callable[[], None]] = []
+        super().__init__(name, store, connect)
+
+    def _work_off(self, jobs: list[Job]) -> None:
+        if len(jobs) > 1 and all(job.transaction for job in jobs) and self._together(jobs):
+            return
+        for job in jobs:
+            # IMMEDIATE takes the write lock before reading, so compare and swap see one state.
+            self._alone(job, "BEGIN IMMEDIATE")
+
+    def _together(self, jobs: list[Job]) -> bool:
+        try:
+            connection = self._connected()
+            connection.execute("BEGIN IMMEDIATE")
+            for job in jobs:
+                before = connection.raw.total_changes()
+                try:
+                    job.result = job.work(connection)
+                except Exception as problem:
+                    if connection.raw.total_changes() != before:
+                        raise
+                    job.problem = self._told(problem)
+            connection.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            for job in jobs:
+                job.problem = None
+            return False
+        self._committed(connection)
+        return True
+
+    def _committed(self, connection: Connection) -> None:
+        if connection.topics:
+            topics, connection.topics = connection.topics, set()
+            self._ring(topics)
+
+    def _roll_back(self) -> None:
+        super()._roll_back()
+        for forget in self.on_rollback:
+            forget()
+
+
+def _answer(jobs: list[Job]) -> None:
+    """Wake the waiting tasks, one call per event loop however many jobs were grouped."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.loop, []).append(job)
+    for loop, done in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_answer_all, done)
+        except RuntimeError:
+            # The loop was closed while its work was under way; nobody waits any more.
+            continue
+
+
+def _answer_all(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.answer()

@@ -1,0 +1,100 @@
+"""Locks in SQLite: one row per key, whose token only grows."""
+
+import asyncio
+
+from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.system import RandomIds, SystemClock
+from helix_agents.domain.errors import LockHeldError, LockLostError
+from helix_agents.domain.ids import check_id
+from helix_agents.domain.locks import Lock
+from helix_agents.ports.clock import Clock, IdSource
+
+# The doorbell wakes a waiter when a lock is released; leases that run out ring no bell.
+LOOK_AGAIN = 0.5
+
+
+class SQLiteLockManager:
+    """Locks for all processes on one file."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        namespace: str = "",
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        self._db = database.use()
+        self._namespace = namespace
+        self._clock = clock or SystemClock()
+        self._ids = ids or RandomIds()
+
+    async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
+        check_id(key, "lock key")
+        holder = owner or self._ids.new("lock")
+        lock = await self._try(key, ttl_ms, holder)
+        if lock is not None:
+            return lock
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        async with self._db.bell.listen(self._topic(key)) as waiter:
+            while (lock := await self._try(key, ttl_ms, holder)) is None:
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise LockHeldError(key)
+                await waiter.wait(min(left, LOOK_AGAIN))
+        return lock
+
+    async def renew(self, lock: Lock, *, ttl_ms: int) -> Lock:
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> Lock:
+            self._check_held(connection, lock)
+            connection.execute(
+                "UPDATE __agents_locks SET expires_at = ? WHERE namespace = ? AND key = ?",
+                (now + ttl_ms, self._namespace, lock.key),
+            )
+            return Lock(key=lock.key, token=lock.token, owner=lock.owner, expires_at=now + ttl_ms)
+
+        return await self._db.write(work)
+
+    async def release(self, lock: Lock) -> None:
+        def work(connection: Connection) -> None:
+            self._check_held(connection, lock)
+            connection.execute(
+                "UPDATE __agents_locks SET owner = NULL, expires_at = 0 WHERE namespace = ? AND key = ?",
+                (self._namespace, lock.key),
+            )
+            connection.ring(self._topic(lock.key))
+
+        await self._db.write(work)
+
+    async def close(self) -> None:
+        await self._db.close()
+
+    async def _try(self, key: str, ttl_ms: int, owner: str) -> Lock | None:
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> Lock | None:
+            # A row is kept when its lock is free, so that the next token is higher than any before.
+            row = connection.one(
+                "INSERT INTO __agents_locks (namespace, key, token, owner, expires_at) VALUES (?, ?, 1, ?, ?)"
+                " ON CONFLICT (namespace, key) DO UPDATE SET token = token + 1, owner = excluded.owner,"
+                " expires_at = excluded.expires_at WHERE __agents_locks.owner IS NULL OR __agents_locks.expires_at <= ?"
+                " RETURNING token",
+                (self._namespace, key, owner, now + ttl_ms, now),
+            )
+            return Lock(key=key, token=row[0], owner=owner, expires_at=now + ttl_ms) if row is not None else None
+
+        return await self._db.write(work)
+
+    def _check_held(self, connection: Connection, lock: Lock) -> None:
+        row = connection.one(
+            "SELECT token, owner FROM __agents_locks WHERE namespace = ? AND key = ?", (self._namespace, lock.key)
+        )
+        if row is None or row[0] != lock.token or row[1] is None:
+            raise LockLostError(lock.key, lock.token)
+
+    def _topic(self, key: str) -> str:
+        return f"lock/{self._namespace}/{key}"

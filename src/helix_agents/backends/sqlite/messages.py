@@ -1,0 +1,72 @@
+"""The transcript in SQLite."""
+
+from collections.abc import Sequence
+
+from helix_agents.backends.sqlite.branches import cut_back
+from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.backends.sqlite.facet import Facet
+from helix_agents.backends.sqlite.lineage import append_messages, read_messages
+from helix_agents.backends.sqlite.rows import load_session, put, record_of, save_session
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import Message, StoredMessage
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.session_changes import changed
+
+
+class SQLiteMessages(Facet):
+    """The messages of a session."""
+
+    async def append_messages(self, session_id: SessionId, messages: Sequence[Message]) -> int:
+        bodies = self._encoded(session_id, messages)
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> int:
+            row = load_session(connection, self._namespace, session_id)
+            if bodies:
+                before = row.version
+                put(row, changed(record_of(row), now))
+                append_messages(connection, row, bodies, now)
+                self._state_writes.keep(row, before)
+                save_session(connection, row)
+            return row.message_count
+
+        return await self._db.write(work)
+
+    async def get_messages(
+        self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[StoredMessage]:
+        check_page(offset, limit)
+
+        def work(connection: Connection) -> Page[StoredMessage]:
+            row = load_session(connection, self._namespace, session_id)
+            last = row.message_count - offset
+            found = read_messages(connection, row.segment, max(1, last - limit + 1), last)
+            return Page(items=tuple(reversed(found)), total=row.message_count, offset=offset, limit=limit)
+
+        return await self._db.read(work)
+
+    async def load_transcript(self, session_id: SessionId, *, after: int = 0) -> tuple[StoredMessage, ...]:
+        def work(connection: Connection) -> tuple[StoredMessage, ...]:
+            row = load_session(connection, self._namespace, session_id)
+            return tuple(read_messages(connection, row.segment, after + 1, row.message_count))
+
+        return await self._db.read(work)
+
+    async def get_message_count(self, session_id: SessionId) -> int:
+        def work(connection: Connection) -> int:
+            return load_session(connection, self._namespace, session_id).message_count
+
+        return await self._db.read_by_key(work)
+
+    async def truncate_messages(self, session_id: SessionId, count: int) -> int:
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> int:
+            row = load_session(connection, self._namespace, session_id)
+            if count < row.message_count:
+                put(row, changed(record_of(row), now))
+                cut_back(connection, row, row.segment, max(0, count), row.state_count)
+                save_session(connection, row)
+            return row.message_count
+
+        return await self._db.write(work)

@@ -1,0 +1,278 @@
+"""The engine's step commit in SQLite: the hot path, whose cost does not depend on what was before."""
+
+from dataclasses import dataclass, field
+
+from helix_agents.backends.sqlite.checkpoints import read_checkpoint, write_checkpoint
+from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.backends.sqlite.effects import forget_effects
+from helix_agents.backends.sqlite.flags import drop_flag
+from helix_agents.backends.sqlite.lineage import append_messages
+from helix_agents.backends.sqlite.pending import ask_calls, calls_below, change_calls, find_call, own_calls
+from helix_agents.backends.sqlite.rows import (
+    Place,
+    SessionRow,
+    checkpoint_name,
+    encode_metadata,
+    encode_suspension,
+    encode_tags,
+    load_session,
+)
+from helix_agents.backends.sqlite.runs import current_run, store_current
+from helix_agents.backends.sqlite.staging import stage, take_staged
+from helix_agents.backends.sqlite.state_writes import StateWrites
+from helix_agents.backends.sqlite.stream_rows import append_chunks
+from helix_agents.backends.sqlite.sub_sessions import add_refs, update_ref
+from helix_agents.backends.sqlite.usage import insert_usage
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import Committed, StepCommit
+from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
+from helix_agents.domain.records import Record, decode, encode
+from helix_agents.domain.runs import RunUpdate, check_fence, updated
+from helix_agents.domain.sessions import SessionDetail, SessionState
+from helix_agents.domain.writes import WriteOp, merge_warnings
+
+# One statement checks the fence, takes the next version and moves every count; the rows to insert follow from what it
+# returns. It changes no indexed column.
+_ADVANCE = """
+UPDATE __agents_sessions SET
+    version = version + 1, status = ?, step_count = ?, updated_at = ?, message_count = message_count + ?,
+    checkpoint = (segment << 32) | (version + 1), checkpointed_at = ?, checkpoint_source = 'staging',
+    state_count = state_count + ?, state_since_bytes = state_since_bytes + ?,
+    commit_step = ?, commit_round = ?, commit_checkpoint = (segment << 32) | (version + 1), commit_extra = NULL,
+    agent_type = ?, mode = coalesce(mode, ?), user_id = ?, expires_at = ?, tags = ?, metadata = ?,
+    suspension_context = ?, detail = ?
+WHERE namespace = ? AND session_id = ? AND run_id = ? AND attempt = ? AND running = 1
+    AND (commit_step, commit_round) < (?, ?) AND version = coalesce(?, version)
+RETURNING key, namespace, session_id, root_session_id, status, step_count, run_id, attempt, running, version, segment,
+    message_count, state_count, state_base_bytes, state_since_bytes, staged, mode
+"""
+
+
+class CommitExtra(Record):
+    """What a remembered answer says beyond what its checkpoint knows."""
+
+    again: bool = False
+    pending: tuple[PendingCall, ...] = ()
+
+
+@dataclass(slots=True)
+class EncodedStep:
+    """A step with everything encoded that can be before the writing thread is asked."""
+
+    namespace: str
+    state: SessionState
+    bodies: list[str]
+    meta: CheckpointMeta
+    commit: StepCommit
+    expected_version: int | None
+    now: int
+    writes: str | None = field(init=False)
+    detail: str = field(init=False)
+    tags: str | None = field(init=False)
+    metadata: str | None = field(init=False)
+    suspension: str | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tags = encode_tags(self.state.tags)
+        self.metadata = encode_metadata(self.state.metadata)
+        self.suspension = encode_suspension(self.state.suspension_context)
+        self.writes = encode(self.commit.writes).decode() if self.commit.writes.ops else None
+        self.detail = encode(SessionDetail.of(self.state)).decode()
+
+
+def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWrites) -> Committed:
+    """Commit a step of the run that holds the fence.
+
+    Raises:
+        SupersededError: another run or attempt holds it, or a later commit of this one was made.
+        StaleStateError: the caller expected another version.
+    """
+    commit, meta, now = step.commit, step.meta, step.now
+    row = _advance(connection, step)
+    if row is None:
+        return _explain(connection, step)
+    version_before = row.version - 1
+    _check_mode(row, step.state)
+    if commit.stage:
+        stage(connection, row, commit.stage, now)
+    ops = commit.writes.ops
+    staged = take_staged(connection, row, meta.step_id) if row.staged and commit.promote_staging else ()
+    if step.bodies:
+        row.message_count -= len(step.bodies)
+        append_messages(connection, row, step.bodies, now)
+    if ops or staged:
+        _log_writes(connection, step, row, state_writes, (*staged, *ops), version_before)
+    else:
+        state_writes.keep(row, version_before)
+    sequence = meta.stream_sequence
+    if commit.stream is not None:
+        sequence = append_chunks(connection, step.namespace, commit.stream, now)
+    write_checkpoint(
+        connection,
+        row,
+        source="staging",
+        now=now,
+        has_writes=bool(ops or staged),
+        step_id=meta.step_id,
+        step_count=meta.step_count,
+        stream_sequence=sequence,
+    )
+    extra = _side_rows(connection, step, row)
+    return Committed(
+        checkpoint_id=checkpoint_name(row.checkpoint) or "",
+        new_version=row.version,
+        message_count=row.message_count,
+        stream_sequence=sequence,
+        warnings=merge_warnings((*staged, *ops)),
+        again=extra.again,
+        pending=extra.pending,
+    )
+
+
+def _advance(connection: Connection, step: EncodedStep) -> Place | None:
+    """Take the next version under the fence; None when the fence or the expectation does not hold."""
+    state, commit, meta = step.state, step.commit, step.meta
+    found = connection.one(
+        _ADVANCE,
+        (
+            state.status,
+            meta.step_count,
+            step.now,
+            len(step.bodies),
+            step.now,
+            0 if step.writes is None else 1,
+            0 if step.writes is None else len(step.writes),
+            commit.step,
+            commit.round,
+            state.agent_type,
+            state.mode,
+            state.user_id,
+            state.expires_at,
+            step.tags,
+            step.metadata,
+            step.suspension,
+            step.detail,
+            step.namespace,
+            state.session_id,
+            commit.fence.run_id,
+            commit.fence.attempt,
+            commit.step,
+            commit.round,
+            step.expected_version,
+        ),
+    )
+    return Place(*found) if found is not None else None
+
+
+def _log_writes(
+    connection: Connection,
+    step: EncodedStep,
+    row: Place,
+    state_writes: StateWrites,
+    ops: tuple[WriteOp, ...],
+    version_before: int,
+) -> None:
+    """Log the step's writes; the row was advanced as if the commit's own writes were all."""
+    expected = (row.state_count, row.state_base_bytes, row.state_since_bytes)
+    if step.writes is not None:
+        row.state_count -= 1
+        row.state_since_bytes -= len(step.writes)
+    text = step.writes if len(ops) == len(step.commit.writes.ops) else None
+    state_writes.log(connection, row, ops, version_before=version_before, text=text)
+    if (row.state_count, row.state_base_bytes, row.state_since_bytes) != expected:
+        connection.execute(
+            "UPDATE __agents_sessions SET state_count = ?, state_base_bytes = ?, state_since_bytes = ? WHERE key = ?",
+            (row.state_count, row.state_base_bytes, row.state_since_bytes, row.key),
+        )
+
+
+def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitExtra:
+    """Everything of the commit that is not messages, state and checkpoint; most steps have none of it."""
+    commit, now, namespace = step.commit, step.now, step.namespace
+    if commit.refs:
+        add_refs(connection, namespace, row.session_id, commit.refs, now)
+    for update in commit.ref_updates:
+        update_ref(connection, namespace, row.session_id, update, now)
+    if commit.pending:
+        ask_calls(connection, namespace, commit.pending)
+    if commit.consume:
+        change_calls(connection, namespace, _named(connection, row, commit.consume), lambda call: consume(call, now))
+    if commit.deliver_late_answers:
+        told = _named(connection, row, commit.deliver_late_answers)
+        change_calls(connection, namespace, told, deliver_late_answer)
+    if commit.drop_pending:
+        change_calls(connection, namespace, own_calls(connection, row), drop)
+    if commit.forget_effects:
+        forget_effects(connection, namespace, row.session_id, commit.forget_effects)
+    if commit.take_stop:
+        drop_flag(connection, namespace, row.session_id, commit.fence.run_id)
+    if commit.usage:
+        insert_usage(connection, namespace, commit.usage, now)
+    extra = CommitExtra()
+    if commit.suspend:
+        below = calls_below(connection, row)
+        waiting = tuple(call for call in below if call.state in OPEN)
+        extra = CommitExtra(again=any(call.state in READY for call in below), pending=waiting)
+        connection.execute(
+            "UPDATE __agents_sessions SET commit_extra = ? WHERE key = ?", (encode(extra).decode(), row.key)
+        )
+    if commit.run is not None:
+        _update_run(connection, step, row, commit.run, keep_running=extra.again)
+    return extra
+
+
+def _named(connection: Connection, row: Place, call_ids: tuple[ToolCallId, ...]) -> list[PendingCall]:
+    """The calls with these ids that the tree knows."""
+    found = (find_call(connection, row.namespace, row.root_session_id, call_id) for call_id in call_ids)
+    return [call for call in found if call is not None]
+
+
+def _update_run(
+    connection: Connection, step: EncodedStep, row: Place, update: RunUpdate, *, keep_running: bool
+) -> None:
+    run = current_run(connection, row)
+    assert run is not None
+    status = run.status if keep_running or update.status is None else update.status
+    count = step.meta.step_count if update.step_count is None else update.step_count
+    changed = RunUpdate(status=status, step_count=count, completion_reason=update.completion_reason, error=update.error)
+    store_current(connection, row, updated(run, changed, step.now))
+    if status != "running":
+        connection.execute("UPDATE __agents_sessions SET running = 0 WHERE key = ?", (row.key,))
+
+
+def _check_mode(row: Place, state: SessionState) -> None:
+    if row.mode != state.mode:
+        raise ModeIsWriteOnceError(state.session_id, str(row.mode), str(state.mode))
+
+
+def _explain(connection: Connection, step: EncodedStep) -> Committed:
+    """Why the commit was not made: the first answer if it was made before, else the refusal."""
+    commit = step.commit
+    row = load_session(connection, step.namespace, step.state.session_id)
+    run = current_run(connection, row)
+    same_commit = (commit.step, commit.round) == (row.commit_step, row.commit_round)
+    if run is not None and run.fence == commit.fence and same_commit:
+        return _remembered(connection, row)
+    check_fence(row.session_id, run, commit.fence)
+    if (commit.step, commit.round) < (row.commit_step, row.commit_round):
+        last = f"it already committed step {row.commit_step}, round {row.commit_round}"
+        raise SupersededError(row.session_id, commit.fence.run_id, commit.fence.attempt, last)
+    raise StaleStateError(row.session_id, step.expected_version or 0, row.version)
+
+
+def _remembered(connection: Connection, row: SessionRow) -> Committed:
+    assert row.commit_checkpoint is not None
+    checkpoint = read_checkpoint(connection, row.commit_checkpoint)
+    assert checkpoint is not None
+    extra = decode(row.commit_extra, CommitExtra) if row.commit_extra is not None else CommitExtra()
+    return Committed(
+        checkpoint_id=checkpoint.checkpoint_id,
+        new_version=checkpoint.version,
+        message_count=checkpoint.message_count,
+        stream_sequence=checkpoint.stream_sequence,
+        warnings=merge_warnings(checkpoint.writes.ops),
+        again=extra.again,
+        pending=extra.pending,
+    )

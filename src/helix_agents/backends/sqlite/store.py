@@ -1,0 +1,97 @@
+"""The state store on SQLite: the sum of its facets."""
+
+from pathlib import Path
+
+from helix_agents.backends.sqlite.checkpoints import SQLiteCheckpoints
+from helix_agents.backends.sqlite.commits import SQLiteCommits
+from helix_agents.backends.sqlite.connection import Synchronous
+from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.effects import SQLiteEffects
+from helix_agents.backends.sqlite.flags import SQLiteFlags
+from helix_agents.backends.sqlite.messages import SQLiteMessages
+from helix_agents.backends.sqlite.migrations import schema_version
+from helix_agents.backends.sqlite.pending import SQLitePending
+from helix_agents.backends.sqlite.runs import SQLiteRuns
+from helix_agents.backends.sqlite.staging import SQLiteStaging
+from helix_agents.backends.sqlite.sub_sessions import SQLiteSubSessions
+from helix_agents.backends.system import SystemClock
+from helix_agents.domain.ids import check_id
+from helix_agents.ports.backend import Migrate
+from helix_agents.ports.clock import Clock
+from helix_agents.ports.seam import Seam
+from helix_agents.ports.state_store import SessionStateStore, StoreLimits
+
+
+class SQLiteStateStore(
+    SQLiteCommits,
+    SQLiteMessages,
+    SQLiteRuns,
+    SQLiteCheckpoints,
+    SQLiteSubSessions,
+    SQLiteStaging,
+    SQLiteFlags,
+    SQLitePending,
+    SQLiteEffects,
+):
+    """Sessions in one SQLite file that several processes may use at once."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        namespace: str = "",
+        limits: StoreLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if namespace:
+            check_id(namespace, "namespace")
+        super().__init__(
+            database.use(), namespace=namespace, limits=limits or StoreLimits(), clock=clock or SystemClock()
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        namespace: str = "",
+        limits: StoreLimits | None = None,
+        clock: Clock | None = None,
+        seam: Seam | None = None,
+        synchronous: Synchronous = "FULL",
+        migrate: Migrate = "auto",
+    ) -> "SQLiteStateStore":
+        """Open a store of its own on a file; see `Database.open` for what can be wrong with one."""
+        database = await Database.open(path, synchronous=synchronous, migrate=migrate, seam=seam)
+        return cls(database, namespace=namespace, limits=limits, clock=clock)
+
+    @property
+    def database(self) -> Database:
+        """The open file, for parts that share it."""
+        return self._db
+
+    @property
+    def namespace(self) -> str:
+        """The tenant that no call can step out of."""
+        return self._namespace
+
+    @property
+    def limits(self) -> StoreLimits:
+        return self._limits
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    async def migration_version(self) -> int:
+        return await self._db.read(schema_version)
+
+    async def vacuum(self) -> None:
+        await self._db.vacuum()
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._db.close()
+
+
+_: type[SessionStateStore] = SQLiteStateStore

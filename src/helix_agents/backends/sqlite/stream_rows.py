@@ -1,0 +1,205 @@
+"""A stream as rows: how its head and its chunks are read and changed inside a transaction."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from msgspec.structs import replace
+
+from helix_agents.backends import stream_rules as rules
+from helix_agents.backends.sqlite.connection import Connection, Row
+from helix_agents.backends.stream_rules import Claim, StreamHead
+from helix_agents.domain.chunks import MARKERS, StreamChunk
+from helix_agents.domain.ids import StreamId
+from helix_agents.domain.records import decode, decode_json, encode
+from helix_agents.domain.streams import StreamAppend, StreamError
+
+_HEAD_FIELDS = StreamHead.__struct_fields__
+HEAD_COLUMNS = ", ".join(_HEAD_FIELDS)
+_CHANGE_HEAD = f"UPDATE __agents_streams SET {', '.join(f'{name} = ?' for name in _HEAD_FIELDS)} WHERE key = ?"
+_INSERT_HEAD = (
+    f"INSERT INTO __agents_streams (namespace, {HEAD_COLUMNS}) VALUES (?{', ?' * len(_HEAD_FIELDS)}) RETURNING key"
+)
+_CHUNK: type[StreamChunk] = cast("type[StreamChunk]", StreamChunk)
+_MARKER_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in MARKERS)
+LAST_SEQUENCE = 0xFFFF_FFFF
+
+
+def topic_of(namespace: str, stream_id: StreamId) -> str:
+    """What is rung when a stream changed."""
+    return f"stream/{namespace}/{stream_id}"
+
+
+class StreamRow:
+    """One stream inside a transaction. Changes to the head are written by `save`, which also rings its bell."""
+
+    def __init__(self, connection: Connection, namespace: str, key: int, head: StreamHead) -> None:
+        self._connection = connection
+        self._namespace = namespace
+        self.key = key
+        self.head = head
+
+    @classmethod
+    def find(cls, connection: Connection, namespace: str, stream_id: StreamId) -> "StreamRow | None":
+        """The stream with this id."""
+        row = connection.one(
+            f"SELECT key, {HEAD_COLUMNS} FROM __agents_streams WHERE namespace = ? AND stream_id = ?",
+            (namespace, stream_id),
+        )
+        return cls(connection, namespace, row[0], _head_of(row[1:])) if row is not None else None
+
+    @classmethod
+    def find_by_key(cls, connection: Connection, namespace: str, key: int) -> "StreamRow | None":
+        """The stream with this key, which no other stream ever has."""
+        row = connection.one(f"SELECT {HEAD_COLUMNS} FROM __agents_streams WHERE key = ?", (key,))
+        return cls(connection, namespace, key, _head_of(row)) if row is not None else None
+
+    @classmethod
+    def insert(cls, connection: Connection, namespace: str, head: StreamHead) -> "StreamRow":
+        """Store a new stream."""
+        row = connection.one(_INSERT_HEAD, (namespace, *_columns_of(head)))
+        assert row is not None
+        return cls(connection, namespace, row[0], head)
+
+    def save(self) -> None:
+        """Store the head as it is now and wake the readers once that is durable."""
+        self._connection.execute(_CHANGE_HEAD, (*_columns_of(self.head), self.key))
+        self._connection.ring(topic_of(self._namespace, self.head.stream_id))
+
+    def append(self, append: StreamAppend, now: int) -> None:
+        """Add what the stream's current writer sent.
+
+        Raises:
+            SupersededError: it is not the current writer.
+        """
+        rules.check_append(self.head, append)
+        if not rules.is_repeated(self.head, append):
+            self._add(*rules.appended(self.head, append, now))
+
+    def discard(self, claim: Claim, step: int, now: int) -> int:
+        """Drop a run's content of this step and later ones; answers how many chunks went."""
+        start = rules.search_from(self.head, claim.run_id, step)
+        if start > self.head.latest:
+            return 0
+        searched = self._connection.all(
+            "SELECT sequence, run_id = ? AND step >= ?, type FROM __agents_stream_chunks WHERE id BETWEEN ? AND ?"
+            " ORDER BY id",
+            (claim.run_id, step, self._id(start), self._id(self.head.latest)),
+        )
+        found = [(sequence, bool(fits) and kind not in _MARKER_TYPES) for sequence, fits, kind in searched]
+        ranges = rules.ranges_of(found)
+        if not ranges:
+            return 0
+        for first, last in ranges:
+            self._delete(first, last)
+        gone = sum(goes for _, goes in found)
+        self._add(*rules.discarded(self.head, claim, step, ranges, gone, now))
+        return gone
+
+    def truncate_below(self, floor: int) -> int:
+        """Drop the chunks below a number; answers how many went. The caller saves."""
+        gone = self._delete(0, floor - 1)
+        self.head = rules.trimmed(self.head, floor, gone)
+        return gone
+
+    def after(self, sequence: int, limit: int = -1) -> tuple[StreamChunk, ...]:
+        """The chunks after a number, the next `limit` of them."""
+        if sequence >= self.head.latest:
+            return ()
+        return self._chunks("", (self._id(max(sequence, 0)) + 1, self._id(self.head.latest), limit))
+
+    def of_run(self, run_id: str, from_step: int) -> tuple[StreamChunk, ...]:
+        """The chunks of a run from a step on."""
+        return self._chunks(
+            "run_id = ? AND step >= ? AND ", (run_id, from_step, self._id(0), self._id(self.head.latest), -1)
+        )
+
+    def first_sequence(self) -> int | None:
+        """The number of the oldest chunk there."""
+        row = self._connection.one(
+            "SELECT sequence FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1",
+            (self._id(self.head.floor), self._id(self.head.latest)),
+        )
+        return row[0] if row is not None else None
+
+    def remove(self) -> None:
+        """Remove the stream and everything in it."""
+        self._delete(0, LAST_SEQUENCE)
+        self._connection.execute("DELETE FROM __agents_streams WHERE key = ?", (self.key,))
+        self._connection.ring(topic_of(self._namespace, self.head.stream_id))
+
+    def _add(self, head: StreamHead, chunks: Sequence[StreamChunk]) -> None:
+        self._connection.execute_many(
+            "INSERT INTO __agents_stream_chunks (id, run_id, step, type, body) VALUES (?, ?, ?, ?, ?)",
+            [
+                (
+                    self._id(chunk.sequence),
+                    chunk.run_id,
+                    chunk.step,
+                    chunk.__struct_config__.tag,
+                    encode(replace(chunk, sequence=0)).decode(),
+                )
+                for chunk in chunks
+            ],
+        )
+        self.head = head
+        if head.max_chunks is not None and head.count > head.max_chunks:
+            self.truncate_below(self._oldest_of_the_newest(head.max_chunks))
+        self.save()
+
+    def _oldest_of_the_newest(self, count: int) -> int:
+        row = self._connection.one(
+            "SELECT sequence FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1 OFFSET ?",
+            (self._id(self.head.floor), self._id(self.head.latest), count - 1),
+        )
+        return row[0] if row is not None else self.head.latest + 1
+
+    def _delete(self, first: int, last: int) -> int:
+        self._connection.execute(
+            "DELETE FROM __agents_stream_chunks WHERE id BETWEEN ? AND ?", (self._id(first), self._id(last))
+        )
+        return self._connection.changed()
+
+    def _chunks(self, condition: str, values: Sequence[str | int]) -> tuple[StreamChunk, ...]:
+        rows = self._connection.all(
+            f"SELECT sequence, body FROM __agents_stream_chunks WHERE {condition}id BETWEEN ? AND ?"
+            " ORDER BY id LIMIT ?",
+            values,
+        )
+        return tuple(replace(decode(body, _CHUNK), sequence=sequence) for sequence, body in rows)
+
+    def _id(self, sequence: int) -> int:
+        return self.key << 32 | sequence
+
+
+def append_chunks(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int:
+    """Store chunks in whatever transaction is open; answers the stream's latest sequence.
+
+    Raises:
+        SupersededError: a newer run, attempt or writer owns the stream; nothing was written.
+    """
+    stream = StreamRow.find(connection, namespace, append.stream_id)
+    if stream is None:
+        raise rules.deleted(append)
+    stream.append(append, now)
+    return stream.head.latest
+
+
+def delete_stream_rows(connection: Connection, namespace: str, stream_id: StreamId) -> None:
+    """Remove a stream, if it is there, in whatever transaction is open."""
+    stream = StreamRow.find(connection, namespace, stream_id)
+    if stream is not None:
+        stream.remove()
+
+
+def _columns_of(head: StreamHead) -> tuple[str | int | None, ...]:
+    values = {name: getattr(head, name) for name in _HEAD_FIELDS}
+    values["output"] = encode(head.output).decode() if head.output is not None else None
+    values["error"] = encode(head.error).decode() if head.error is not None else None
+    return tuple(values.values())
+
+
+def _head_of(row: Row) -> StreamHead:
+    values = dict(zip(_HEAD_FIELDS, row, strict=True))
+    values["output"] = decode_json(values["output"]) if values["output"] is not None else None
+    values["error"] = decode(values["error"], StreamError) if values["error"] is not None else None
+    return StreamHead(**values)

@@ -1,0 +1,241 @@
+"""Streams in SQLite, written and read by any number of processes on one file."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from helix_agents.backends import stream_rules as rules
+from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
+from helix_agents.backends.following_reader import FollowingReader, Look
+from helix_agents.backends.sqlite.connection import Connection, Synchronous
+from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.stream_rows import StreamRow, append_chunks, delete_stream_rows, topic_of
+from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.backends.system import SystemClock
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.errors import StoreClosedError
+from helix_agents.domain.ids import RunId, StreamId, check_id
+from helix_agents.domain.records import JSON
+from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+from helix_agents.ports.clock import Clock
+from helix_agents.ports.seam import Seam
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+
+T = TypeVar("T")
+
+READ_AHEAD = 256
+# One look is a BEGIN and a SELECT, and a waiting reader may send two statements a second.
+POLL_SECONDS = 1.0
+
+
+class SQLiteStreamManager(StreamManager):
+    """Streams in one SQLite file; readers in other processes are woken by its doorbell."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        namespace: str = "",
+        clock: Clock | None = None,
+        limits: StreamLimits | None = None,
+        flush: FlushPolicy | None = None,
+    ) -> None:
+        self._database = database.use()
+        self._namespace = check_id(namespace, "namespace") if namespace else ""
+        self._clock = clock or SystemClock()
+        self._limits = limits or StreamLimits()
+        self._writers = WriterSettings(clock=self._clock, limits=self._limits, flush=flush or FlushPolicy())
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        namespace: str = "",
+        clock: Clock | None = None,
+        limits: StreamLimits | None = None,
+        flush: FlushPolicy | None = None,
+        seam: Seam | None = None,
+        synchronous: Synchronous = "FULL",
+    ) -> "SQLiteStreamManager":
+        """Open a manager of its own on a file; see `Database.open` for what can be wrong with one."""
+        database = await Database.open(path, synchronous=synchronous, seam=seam)
+        return cls(database, namespace=namespace, clock=clock, limits=limits, flush=flush)
+
+    @property
+    def _db(self) -> Database:
+        if self._closed:
+            raise StoreClosedError(self._database.name)
+        return self._database
+
+    @property
+    def limits(self) -> StreamLimits:
+        return self._limits
+
+    def shares_transactions_with(self, store: object) -> bool:
+        database = getattr(store, "database", None)
+        same_file = isinstance(database, Database) and database.path == self._database.path
+        return same_file and getattr(store, "namespace", None) == self._namespace
+
+    async def create_writer(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        agent_type: str,
+        *,
+        turn: int = 0,
+        attempt: int = 1,
+        step: int | None = None,
+    ) -> StreamWriter:
+        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> StreamHead:
+            stream = StreamRow.find(connection, self._namespace, stream_id)
+            head = rules.with_new_writer(stream and stream.head, claim, agent_type, self._limits.max_chunks, now)
+            if stream is None:
+                return StreamRow.insert(connection, self._namespace, head).head
+            stream.head = head
+            if step is None or not stream.discard(claim, step, now):
+                stream.save()
+            return stream.head
+
+        return BufferedWriter(await self._db.write(work), self._append, self._writers)
+
+    async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
+        return await self.create_resumable_reader(stream_id)
+
+    async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
+        key = await self._read_by_key(stream_id, lambda stream: stream.key)
+        if key is None:
+            return None
+
+        async def look(cursor: int) -> Look | None:
+            def work(connection: Connection) -> Look | None:
+                stream = StreamRow.find_by_key(connection, self._namespace, key)
+                return Look(stream.head, stream.after(cursor, READ_AHEAD)) if stream is not None else None
+
+            return await self._db.read_by_key(work)
+
+        return FollowingReader(
+            from_sequence,
+            look=look,
+            listen=lambda: self._db.bell.listen(topic_of(self._namespace, stream_id)),
+            poll_seconds=POLL_SECONDS,
+            clock=self._clock,
+        )
+
+    async def end_stream(
+        self, stream_id: StreamId, run_id: RunId, *, status: EndStatus, output: JSON = None, attempt: int = 1
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output))
+
+    async def fail_stream(self, stream_id: StreamId, run_id: RunId, error: StreamError, *, attempt: int = 1) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error))
+
+    async def pause_stream(self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="paused"))
+
+    async def resume_stream(self, stream_id: StreamId) -> None:
+        await self._change(stream_id, rules.resumed)
+
+    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
+        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
+        await self._change(stream_id, lambda head, now: rules.claimed(head, claim, now))
+
+    async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
+        return await self._read_by_key(stream_id, _info)
+
+    async def get_all_chunks(self, stream_id: StreamId) -> tuple[StreamChunk, ...]:
+        return await self._read(stream_id, lambda stream: stream.after(0)) or ()
+
+    async def get_chunks_from_step(
+        self, stream_id: StreamId, from_step: int, run_id: RunId | None = None
+    ) -> tuple[StreamChunk, ...]:
+        return await self._read(stream_id, lambda stream: stream.of_run(run_id or stream.head.run_id, from_step)) or ()
+
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
+        claim = Claim(stream_id=stream_id, run_id=run_id)
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> int:
+            stream = StreamRow.find(connection, self._namespace, stream_id)
+            return stream.discard(claim, step + 1, now) if stream is not None else 0
+
+        return await self._db.write(work)
+
+    async def snapshot(self, stream_id: StreamId, *, after: int = 0) -> StreamSnapshot | None:
+        return await self._read(
+            stream_id, lambda stream: StreamSnapshot(info=_info(stream), chunks=stream.after(after))
+        )
+
+    async def delete_stream(self, stream_id: StreamId) -> None:
+        await self._db.write(lambda connection: delete_stream_rows(connection, self._namespace, stream_id))
+
+    async def prune(self, older_than_ms: int) -> int:
+        due = self._clock.now_ms() - older_than_ms
+
+        def find(connection: Connection) -> list[StreamId]:
+            rows = connection.all(
+                "SELECT stream_id FROM __agents_streams WHERE namespace = ? AND prunable_since <= ?",
+                (self._namespace, due),
+            )
+            return [stream_id for (stream_id,) in rows]
+
+        def prune_one(stream_id: StreamId) -> Callable[[Connection], int]:
+            return lambda connection: _prune(StreamRow.find(connection, self._namespace, stream_id), due)
+
+        # One transaction each: whoever wants to write meanwhile waits for one stream, not for all.
+        return sum([await self._db.write(prune_one(stream_id)) for stream_id in await self._db.read(find)])
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._database.close()
+
+    async def _append(self, append: StreamAppend) -> int:
+        now = self._clock.now_ms()
+        return await self._db.write(lambda connection: append_chunks(connection, self._namespace, append, now))
+
+    async def _rest(self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest) -> None:
+        claim = Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
+        await self._change(stream_id, lambda head, now: rules.rested(head, claim, rest, now))
+
+    async def _change(self, stream_id: StreamId, change: Callable[[StreamHead, int], StreamHead]) -> None:
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> None:
+            stream = StreamRow.find(connection, self._namespace, stream_id)
+            if stream is not None:
+                stream.head = change(stream.head, now)
+                stream.save()
+
+        await self._db.write(work)
+
+    async def _read(self, stream_id: StreamId, question: Callable[[StreamRow], T]) -> T | None:
+        return await self._db.read(self._asking(stream_id, question))
+
+    async def _read_by_key(self, stream_id: StreamId, question: Callable[[StreamRow], T]) -> T | None:
+        return await self._db.read_by_key(self._asking(stream_id, question))
+
+    def _asking(self, stream_id: StreamId, question: Callable[[StreamRow], T]) -> Callable[[Connection], T | None]:
+        def work(connection: Connection) -> T | None:
+            stream = StreamRow.find(connection, self._namespace, stream_id)
+            return question(stream) if stream is not None else None
+
+        return work
+
+
+def _info(stream: StreamRow) -> StreamInfo:
+    return rules.info_of(stream.head, stream.first_sequence())
+
+
+def _prune(stream: StreamRow | None, due: int) -> int:
+    """Drop what a stream that came to rest by then has no more use for."""
+    if stream is None or stream.head.prunable_since is None or stream.head.prunable_since > due:
+        return 0
+    gone = stream.truncate_below(rules.prunable_below(stream.head))
+    stream.head = rules.pruned(stream.head)
+    stream.save()
+    return gone

@@ -1,0 +1,130 @@
+"""Usage in SQLite."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from helix_agents.backends.sqlite.connection import Connection, Row, Value
+from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.paging import read_page
+from helix_agents.backends.sqlite.rows import children_of
+from helix_agents.backends.system import SystemClock
+from helix_agents.domain.door import check_usage
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.records import decode, encode
+from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll_up
+from helix_agents.ports.clock import Clock
+
+
+def insert_usage(connection: Connection, namespace: str, entries: Iterable[UsageEntry], now: int) -> int:
+    """Store entries; one that is there already counts nothing. Says how many were new."""
+    new = 0
+    for entry in entries:
+        stamped = entry if entry.recorded_at else msgspec.structs.replace(entry, recorded_at=now)
+        connection.execute(
+            "INSERT INTO __agents_usage (namespace, session_id, root_session_id, run_id, attempt, step, n, source_type,"
+            " source_name, user_id, agent_type, recorded_at, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT DO NOTHING",
+            (
+                namespace,
+                stamped.session_id,
+                stamped.root_session_id,
+                stamped.run_id,
+                stamped.attempt,
+                stamped.step,
+                stamped.n,
+                stamped.source_type,
+                stamped.source_name,
+                stamped.user_id,
+                stamped.agent_type,
+                stamped.recorded_at,
+                encode(stamped).decode(),
+            ),
+        )
+        new += connection.changed()
+    return new
+
+
+def entry_of(row: Row) -> UsageEntry:
+    """An entry, from its `body`."""
+    return decode(row[0], UsageEntry)
+
+
+class SQLiteUsageStore:
+    """What sessions used, in the same file as the sessions."""
+
+    def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
+        self._db = database.use()
+        self._namespace = namespace
+        self._clock = clock or SystemClock()
+
+    async def record_usage(self, entries: Sequence[UsageEntry]) -> int:
+        for entry in entries:
+            check_usage(entry)
+        now = self._clock.now_ms()
+        return await self._db.write(lambda connection: insert_usage(connection, self._namespace, entries, now))
+
+    async def query_usage(
+        self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[UsageEntry]:
+        check_page(offset, limit)
+        conditions, values = _conditions(where or UsageFilter())
+
+        def work(connection: Connection) -> Page[UsageEntry]:
+            return read_page(
+                connection,
+                columns="body",
+                source=f"__agents_usage WHERE namespace = ?{conditions}",
+                order="recorded_at DESC, run_id DESC, attempt DESC, step DESC, n DESC",
+                values=(self._namespace, *values),
+                offset=offset,
+                limit=limit,
+                item=entry_of,
+            )
+
+        return await self._db.read(work)
+
+    async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
+        def work(connection: Connection) -> UsageRollup:
+            entries: list[UsageEntry] = []
+            for owner in (session_id, *children_of(connection, self._namespace, session_id)):
+                entries.extend(
+                    entry_of(row)
+                    for row in connection.all(
+                        "SELECT body FROM __agents_usage WHERE namespace = ? AND session_id = ? ORDER BY key",
+                        (self._namespace, owner),
+                    )
+                )
+            return roll_up(entries)
+
+        return await self._db.read(work)
+
+    async def delete_usage(self, session_id: SessionId) -> int:
+        def work(connection: Connection) -> int:
+            connection.execute(
+                "DELETE FROM __agents_usage WHERE namespace = ? AND session_id = ?", (self._namespace, session_id)
+            )
+            return connection.changed()
+
+        return await self._db.write(work)
+
+    async def close(self) -> None:
+        await self._db.close()
+
+
+def _conditions(where: UsageFilter) -> tuple[str, list[Value]]:
+    """The filter as SQL; every value is bound."""
+    given: tuple[tuple[str, Value], ...] = (
+        ("session_id =", where.session_id),
+        ("root_session_id =", where.root_session_id),
+        ("run_id =", where.run_id),
+        ("user_id =", where.user_id),
+        ("agent_type =", where.agent_type),
+        ("source_type =", where.source_type),
+        ("source_name =", where.source_name),
+        ("recorded_at >=", where.recorded_from),
+        ("recorded_at <=", where.recorded_to),
+    )
+    held = [(column, value) for column, value in given if value is not None]
+    return "".join(f" AND {column} ?" for column, _ in held), [value for _, value in held]

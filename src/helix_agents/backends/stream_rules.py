@@ -1,0 +1,373 @@
+"""The rules of a stream, written once for every manager: who may write, which number a chunk gets, what goes."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from helix_agents.domain.chunks import MARKERS, StepCommitted, StepDiscarded, StreamChunk, StreamResync, Truncated
+from helix_agents.domain.errors import ChunkTooLargeError, StreamFailedError, SupersededError
+from helix_agents.domain.ids import RunId, StreamId, check_id
+from helix_agents.domain.records import JSON, Record, encode
+from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamStatus
+
+UNKNOWN_STEP: Final = 1 << 62
+
+
+class StreamHead(Record):
+    """All that is known of a stream besides its chunks.
+
+    `writer` numbers those who wrote, `batch` is the last thing the current one stored. Numbers below `floor` were
+    truncated. `committed` is the newest `step_committed` of the stream's own session. `top_step` bounds a search: no
+    content of the current run is of a later step, and content of that step begins at `top_first` at the earliest.
+    `prunable_since` is when the stream came to rest with something left to prune.
+    """
+
+    stream_id: StreamId
+    agent_type: str
+    status: StreamStatus = "active"
+    run_id: RunId
+    turn: int = 0
+    attempt: int = 1
+    writer: int = 0
+    batch: int = 0
+    latest: int = 0
+    floor: int = 1
+    count: int = 0
+    max_chunks: int | None = None
+    committed: int = 0
+    top_step: int = -1
+    top_first: int = 1
+    prunable_since: int | None = None
+    end_status: EndStatus | None = None
+    output: JSON = None
+    error: StreamError | None = None
+    created_at: int
+    updated_at: int
+
+
+class Claim(Record):
+    """Which run a call is made for."""
+
+    stream_id: StreamId
+    run_id: RunId
+    turn: int = 0
+    attempt: int = 1
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Who owns it
+# ---------------------------------------------------------------------------------------------------------
+
+
+def checked_claim(stream_id: StreamId, run_id: RunId, turn: int, attempt: int) -> Claim:
+    """A claim whose ids were checked, as it brings them in.
+
+    Raises:
+        InvalidIdError: one of them cannot be an id.
+    """
+    check_id(stream_id, "stream id")
+    check_id(run_id, "run id")
+    return Claim(stream_id=stream_id, run_id=run_id, turn=turn, attempt=attempt)
+
+
+def new_head(claim: Claim, agent_type: str, now: int) -> StreamHead:
+    """A stream that nobody wrote to yet."""
+    return StreamHead(
+        stream_id=claim.stream_id,
+        agent_type=agent_type,
+        run_id=claim.run_id,
+        turn=claim.turn,
+        attempt=claim.attempt,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def claimed(head: StreamHead, claim: Claim, now: int) -> StreamHead:
+    """The stream, active and owned by the claimant.
+
+    Raises:
+        SupersededError: a later turn, or a later attempt of the same run, owns it.
+    """
+    active = replace(
+        head, status="active", prunable_since=None, end_status=None, output=None, error=None, updated_at=now
+    )
+    if claim.run_id == head.run_id:
+        if claim.attempt < head.attempt:
+            raise superseded(claim, f"attempt {head.attempt} of it took over")
+        return replace(active, attempt=claim.attempt, turn=max(claim.turn, head.turn))
+    if claim.turn < head.turn:
+        raise superseded(claim, f"run {head.run_id!r} of a later turn took over")
+    # A run of a later turn is new here; of any other it is not known what it wrote before.
+    top_step, top_first = (-1, head.latest + 1) if claim.turn > head.turn else (UNKNOWN_STEP, 1)
+    return replace(
+        active,
+        run_id=claim.run_id,
+        turn=claim.turn,
+        attempt=claim.attempt,
+        top_step=top_step,
+        top_first=top_first,
+    )
+
+
+def with_new_writer(
+    head: StreamHead | None, claim: Claim, agent_type: str, max_chunks: int | None, now: int
+) -> StreamHead:
+    """The stream with one more writer, who shuts out all earlier ones.
+
+    Raises:
+        SupersededError: a later turn or attempt owns it, or this attempt has brought it to rest.
+    """
+    if head is None:
+        return replace(new_head(claim, agent_type, now), writer=1, max_chunks=max_chunks)
+    owned = claimed(head, claim, now)
+    if head.status != "active" and (head.run_id, head.attempt) == (claim.run_id, claim.attempt):
+        # A late repeat of work that was done; a writer would leave readers waiting on a run that is over.
+        raise superseded(claim, f"it has {head.status} its stream" if head.status != "paused" else "it is paused")
+    return replace(owned, agent_type=agent_type, writer=head.writer + 1, batch=0, max_chunks=max_chunks)
+
+
+def check_append(head: StreamHead, append: StreamAppend, chunk_bytes: int | None = None) -> None:
+    """Let pass what the stream's current writer sends.
+
+    Raises:
+        SupersededError: it is not the current writer, or the stream does not take chunks any more.
+        ChunkTooLargeError: a chunk is larger than `chunk_bytes`.
+    """
+    claim = claim_of(append)
+    check_owner(head, claim)
+    if append.attempt != head.attempt or append.writer != head.writer:
+        raise superseded(claim, "a newer writer took over")
+    if head.status != "active":
+        raise superseded(claim, f"the stream is {head.status}")
+    for chunk in append.chunks:
+        check_chunk_size(append.stream_id, len(encode(chunk)), chunk_bytes)
+
+
+def check_owner(head: StreamHead, claim: Claim) -> None:
+    """Let pass the run that owns the stream, in its present attempt or a later one.
+
+    Raises:
+        SupersededError: another run, or a later attempt, owns it.
+    """
+    if claim.run_id != head.run_id:
+        raise superseded(claim, f"run {head.run_id!r} took over")
+    if claim.attempt < head.attempt:
+        raise superseded(claim, f"attempt {head.attempt} of it took over")
+
+
+def check_chunk_size(stream_id: StreamId, size: int, limit: int | None) -> None:
+    """Let a chunk pass that is within the limit; None is no limit.
+
+    Raises:
+        ChunkTooLargeError: it is larger.
+    """
+    if limit is not None and size > limit:
+        raise ChunkTooLargeError(stream_id, size, limit)
+
+
+def claim_of(append: StreamAppend) -> Claim:
+    """Whose append it is."""
+    return Claim(stream_id=append.stream_id, run_id=append.run_id, attempt=append.attempt)
+
+
+def deleted(append: StreamAppend) -> SupersededError:
+    """What a writer gets whose stream is not there any more."""
+    return superseded(claim_of(append), "the stream was deleted")
+
+
+def superseded(claim: Claim, reason: str) -> SupersededError:
+    """What a writer gets that has to stop."""
+    return SupersededError(claim.stream_id, claim.run_id, claim.attempt, reason)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# How it grows and shrinks
+# ---------------------------------------------------------------------------------------------------------
+
+
+def is_repeated(head: StreamHead, append: StreamAppend) -> bool:
+    """Whether the stream has stored this batch already; asked after `check_append`."""
+    return append.batch != 0 and append.batch <= head.batch
+
+
+def appended(head: StreamHead, append: StreamAppend, now: int) -> tuple[StreamHead, tuple[StreamChunk, ...]]:
+    """The stream after an append, and the chunks under their numbers."""
+    grown, chunks = numbered(head, append.chunks, now)
+    return replace(grown, batch=append.batch or head.batch), chunks
+
+
+def numbered(head: StreamHead, chunks: Sequence[StreamChunk], now: int) -> tuple[StreamHead, tuple[StreamChunk, ...]]:
+    """The stream with these chunks at its end, and the chunks under their numbers."""
+    sequence, committed = head.latest, head.committed
+    top_step, top_first = head.top_step, head.top_first
+    placed: list[StreamChunk] = []
+    for chunk in chunks:
+        sequence += 1
+        placed.append(replace(chunk, sequence=sequence))
+        if isinstance(chunk, StepCommitted) and chunk.parent_tool_call_id is None:
+            committed = sequence
+        if chunk.step > top_step and chunk.run_id == head.run_id and not isinstance(chunk, MARKERS):
+            top_step, top_first = chunk.step, sequence
+    grown = replace(
+        head,
+        latest=sequence,
+        count=head.count + len(placed),
+        committed=committed,
+        top_step=top_step,
+        top_first=top_first,
+        updated_at=now,
+    )
+    return grown, tuple(placed)
+
+
+def search_from(head: StreamHead, run_id: RunId, step: int) -> int:
+    """The lowest number at which content of this step of a run, or of a later step, can be."""
+    if run_id != head.run_id or step < head.top_step:
+        return head.floor
+    return head.top_first if step == head.top_step else head.latest + 1
+
+
+def is_content(chunk: StreamChunk, run_id: RunId, step: int) -> bool:
+    """Whether a chunk goes when this step of a run, and all later ones, are discarded."""
+    return chunk.run_id == run_id and chunk.step >= step and not isinstance(chunk, MARKERS)
+
+
+def ranges_of(found: Iterable[tuple[int, bool]]) -> list[tuple[int, int]]:
+    """The inclusive ranges of what goes, from all numbers searched, in order, each with whether it goes."""
+    ranges: list[tuple[int, int]] = []
+    connected = False
+    for sequence, goes in found:
+        if goes and connected:
+            ranges[-1] = (ranges[-1][0], sequence)
+        elif goes:
+            ranges.append((sequence, sequence))
+        connected = goes
+    return ranges
+
+
+def discarded(
+    head: StreamHead, claim: Claim, step: int, ranges: Sequence[tuple[int, int]], gone: int, now: int
+) -> tuple[StreamHead, tuple[StreamChunk, ...]]:
+    """The stream after `gone` chunks in these ranges went, and the chunks that say so."""
+    notes = tuple(
+        StepDiscarded(
+            session_id=head.stream_id,
+            run_id=claim.run_id,
+            agent_type=head.agent_type,
+            step=step,
+            timestamp=now,
+            from_sequence=first,
+            to_sequence=last,
+        )
+        for first, last in ranges
+    )
+    shrunk, placed = numbered(replace(head, count=head.count - gone), notes, now)
+    if claim.run_id == head.run_id:
+        shrunk = replace(shrunk, top_step=step, top_first=shrunk.latest + 1)
+    return shrunk, placed
+
+
+def trimmed(head: StreamHead, floor: int, gone: int) -> StreamHead:
+    """The stream after the `gone` chunks below `floor` went for lack of room or by age."""
+    return replace(head, floor=max(floor, head.floor), count=head.count - gone)
+
+
+def pruned(head: StreamHead) -> StreamHead:
+    """The stream with nothing left to prune."""
+    return replace(head, prunable_since=None)
+
+
+def prunable_below(head: StreamHead) -> int:
+    """Numbers below this one may go by age: what a paused stream said since its last commit is nowhere else."""
+    return head.committed + 1 if head.status == "paused" else head.latest + 1
+
+
+# ---------------------------------------------------------------------------------------------------------
+# How it comes to rest, and what readers are told
+# ---------------------------------------------------------------------------------------------------------
+
+
+class Rest(Record):
+    """How a run leaves its stream."""
+
+    status: StreamStatus
+    end_status: EndStatus | None = None
+    output: JSON = None
+    error: StreamError | None = None
+
+
+def rested(head: StreamHead, claim: Claim, rest: Rest, now: int) -> StreamHead:
+    """The stream as its run left it; a stream that ended or failed stays as it first did.
+
+    Raises:
+        SupersededError: another run, or a later attempt, owns it.
+    """
+    check_owner(head, claim)
+    if head.status in ("ended", "failed") or head.status == rest.status:
+        return head
+    return replace(
+        head,
+        status=rest.status,
+        end_status=rest.end_status,
+        output=rest.output,
+        error=rest.error,
+        attempt=claim.attempt,
+        prunable_since=now,
+        updated_at=now,
+    )
+
+
+def resumed(head: StreamHead, now: int) -> StreamHead:
+    """The stream, active again if it was paused."""
+    if head.status != "paused":
+        return head
+    return replace(head, status="active", prunable_since=None, updated_at=now)
+
+
+def info_of(head: StreamHead, first_sequence: int | None) -> StreamInfo:
+    """What anybody may know of a stream; `first_sequence` is that of the oldest chunk there, if there is one."""
+    return StreamInfo(
+        stream_id=head.stream_id,
+        status=head.status,
+        run_id=head.run_id,
+        attempt=head.attempt,
+        total_chunks=head.count,
+        first_sequence=head.latest + 1 if first_sequence is None else first_sequence,
+        latest_sequence=head.latest,
+        end_status=head.end_status,
+        output=head.output,
+        error=head.error,
+        created_at=head.created_at,
+        updated_at=head.updated_at,
+    )
+
+
+def notice(head: StreamHead, cursor: int, now: int) -> Truncated | StreamResync | None:
+    """What a reader at this cursor has to be told before it reads on; the note takes the place of what is missing."""
+    if cursor > head.latest:
+        return StreamResync(
+            session_id=head.stream_id,
+            run_id=head.run_id,
+            agent_type=head.agent_type,
+            sequence=head.floor - 1,
+            timestamp=now,
+            reason=f"this stream never reached {cursor}",
+        )
+    if cursor < head.floor - 1:
+        return Truncated(
+            session_id=head.stream_id,
+            run_id=head.run_id,
+            agent_type=head.agent_type,
+            sequence=head.floor - 1,
+            timestamp=now,
+            first_sequence=head.floor,
+        )
+    return None
+
+
+def failure_of(head: StreamHead) -> StreamFailedError:
+    """What a reader of a failed stream gets when it has read everything."""
+    error = head.error or StreamError(code="unknown", message="no reason was given")
+    return StreamFailedError(head.stream_id, error.code, error.message)

@@ -1,0 +1,31 @@
+"""A checkpoint: the boundary a committed step left behind, to rewind to or to branch from."""
+
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId
+from helix_agents.domain.records import Record
+from helix_agents.domain.sessions import CheckpointSource, SessionStatus
+from helix_agents.domain.writes import NO_WRITES, StepWrites
+
+
+class CheckpointMeta(Record):
+    """Where a commit stands: its step and the stream position it answers for."""
+
+    step_id: StepId
+    step_count: int
+    stream_sequence: int = 0
+
+
+class Checkpoint(Record):
+    """Messages by count and the step's writes; the state is rebuilt from them on demand, never copied."""
+
+    checkpoint_id: CheckpointId
+    session_id: SessionId
+    run_id: RunId | None = None
+    step_id: StepId | None = None
+    step_count: int
+    status: SessionStatus
+    message_count: int
+    stream_sequence: int = 0
+    writes: StepWrites = NO_WRITES
+    source: CheckpointSource
+    version: int
+    created_at: int

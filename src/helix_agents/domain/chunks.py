@@ -1,0 +1,268 @@
+"""Everything visible while an agent works: one tagged union of chunks with sequence numbers."""
+
+from typing import Any, TypeAlias, TypeVar
+
+from msgspec.structs import replace
+
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, ToolCallId
+from helix_agents.domain.records import JSON, Record, encode
+from helix_agents.domain.writes import MergeWarning
+
+
+class ChunkHeader(Record, tag_field="type"):
+    """What every chunk says of itself. The store assigns `sequence`; a producer leaves it 0.
+
+    A child's chunk in its parent's stream carries the child's session and the call that delegated to it.
+    """
+
+    session_id: SessionId
+    run_id: RunId
+    agent_type: str
+    step: int = 0
+    sequence: int = 0
+    timestamp: int = 0
+    parent_tool_call_id: ToolCallId | None = None
+
+
+class TextDelta(ChunkHeader, tag="text_delta"):
+    """The next piece of the answer."""
+
+    delta: str
+
+
+class ThinkingChunk(ChunkHeader, tag="thinking"):
+    """The next piece of reasoning, or, when complete, the end of a block with its signature."""
+
+    content: str
+    is_complete: bool = False
+    signature: str | None = None
+
+
+class ToolArgStreamStart(ChunkHeader, tag="tool_arg_stream_start"):
+    """The model began to write the arguments of a call."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+
+
+class ToolArgStreamDelta(ChunkHeader, tag="tool_arg_stream_delta"):
+    """The next piece of a call's arguments, as raw JSON text."""
+
+    tool_call_id: ToolCallId
+    delta: str
+
+
+class ToolArgStreamEnd(ChunkHeader, tag="tool_arg_stream_end"):
+    """The arguments of a call are complete."""
+
+    tool_call_id: ToolCallId
+
+
+class ToolStart(ChunkHeader, tag="tool_start"):
+    """A call starts: here, or at the client that has to run it."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+    arguments: JSON = None
+
+
+class ToolEnd(ChunkHeader, tag="tool_end"):
+    """A call has its result."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+    result: JSON = None
+
+
+class ToolError(ChunkHeader, tag="tool_error"):
+    """A call failed, was denied, timed out or was not executed; the model is told the same."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+    error: str
+    code: str | None = None
+
+
+class ToolApprovalRequest(ChunkHeader, tag="tool_approval_request"):
+    """A call waits for a person's decision."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+    approval_id: str
+    input: JSON = None
+    reason: str | None = None
+
+
+class SubagentStart(ChunkHeader, tag="subagent_start"):
+    """A child session starts to work on a call."""
+
+    tool_call_id: ToolCallId
+    child_session_id: SessionId
+    child_agent_type: str
+
+
+class SubagentEnd(ChunkHeader, tag="subagent_end"):
+    """A child session is done with a call."""
+
+    tool_call_id: ToolCallId
+    child_session_id: SessionId
+    child_agent_type: str
+    status: str
+    result: JSON = None
+
+
+class StatePatch(ChunkHeader, tag="state_patch"):
+    """The custom state changed: RFC 6902 operations."""
+
+    patch: list[JSON]
+
+
+class Custom(ChunkHeader, tag="custom"):
+    """An event a tool or hook emitted."""
+
+    name: str
+    data: JSON = None
+
+
+class Output(ChunkHeader, tag="output"):
+    """The run's final output."""
+
+    output: JSON = None
+
+
+class ErrorChunk(ChunkHeader, tag="error"):
+    """The run failed."""
+
+    error: str
+    code: str
+    retryable: bool = False
+
+
+class RunStarted(ChunkHeader, tag="run_started"):
+    """A turn begins."""
+
+    turn: int
+    attempt: int = 1
+
+
+class RunResumed(ChunkHeader, tag="run_resumed"):
+    """A turn begins that goes on with what an earlier run left."""
+
+    turn: int
+    previous_run_id: RunId | None = None
+    checkpoint_id: CheckpointId | None = None
+
+
+class RunPaused(ChunkHeader, tag="run_paused"):
+    """The run ended because it needs somebody."""
+
+    reason: str
+    tool_call_ids: tuple[ToolCallId, ...] = ()
+
+
+class RunInterrupted(ChunkHeader, tag="run_interrupted"):
+    """The run was stopped."""
+
+    reason: str | None = None
+
+
+class RunSuperseded(ChunkHeader, tag="run_superseded"):
+    """Another run took this one's place."""
+
+    by_run_id: RunId
+
+
+class CheckpointCreated(ChunkHeader, tag="checkpoint_created"):
+    """A boundary to come back to."""
+
+    checkpoint_id: CheckpointId
+
+
+class StepCommitted(ChunkHeader, tag="step_committed"):
+    """All chunks of this step are final: its messages are in the store."""
+
+    step_id: StepId
+    checkpoint_id: CheckpointId
+    message_count: int
+    warnings: tuple[MergeWarning, ...] = ()
+
+
+class StepDiscarded(ChunkHeader, tag="step_discarded"):
+    """The chunks in this inclusive range never happened: the step is done again."""
+
+    from_sequence: int
+    to_sequence: int
+
+
+class StreamResync(ChunkHeader, tag="stream_resync"):
+    """What a reader saw no longer holds (the session was rewound): take a new snapshot."""
+
+    reason: str
+
+
+class Truncated(ChunkHeader, tag="truncated"):
+    """Chunks before this number are gone; made for a reader that asks for them, never stored."""
+
+    first_sequence: int
+
+
+StreamChunk: TypeAlias = (
+    TextDelta
+    | ThinkingChunk
+    | ToolArgStreamStart
+    | ToolArgStreamDelta
+    | ToolArgStreamEnd
+    | ToolStart
+    | ToolEnd
+    | ToolError
+    | ToolApprovalRequest
+    | SubagentStart
+    | SubagentEnd
+    | StatePatch
+    | Custom
+    | Output
+    | ErrorChunk
+    | RunStarted
+    | RunResumed
+    | RunPaused
+    | RunInterrupted
+    | RunSuperseded
+    | CheckpointCreated
+    | StepCommitted
+    | StepDiscarded
+    | StreamResync
+    | Truncated
+)
+
+MARKERS = (
+    RunStarted,
+    RunResumed,
+    RunPaused,
+    RunInterrupted,
+    RunSuperseded,
+    StepDiscarded,
+    StreamResync,
+)
+"""What is said about a run rather than by it: these stay when the content of a step is discarded."""
+
+Delta = TypeVar("Delta", TextDelta, ThinkingChunk, ToolArgStreamDelta)
+
+# A store adds a sequence and a time to what a producer wrote.
+_STAMP_BYTES = 80
+
+
+def split_delta(chunk: Delta, limit_bytes: int | None) -> tuple[Delta, ...]:
+    """The same text in as many chunks as it takes for each to fit a stream that takes at most `limit_bytes`.
+
+    Only the last piece of a complete reasoning block says that it is complete.
+    """
+    text = chunk.content if isinstance(chunk, ThinkingChunk) else chunk.delta
+    if limit_bytes is None or len(text) < 2 or len(encode(chunk)) + _STAMP_BYTES <= limit_bytes:
+        return (chunk,)
+    middle = len(text) // 2
+    first: dict[str, Any] = {"delta": text[:middle]}
+    rest: dict[str, Any] = {"delta": text[middle:]}
+    if isinstance(chunk, ThinkingChunk):
+        first = {"content": text[:middle], "is_complete": False, "signature": None}
+        rest = {"content": text[middle:]}
+    return (*split_delta(replace(chunk, **first), limit_bytes), *split_delta(replace(chunk, **rest), limit_bytes))

@@ -1,0 +1,278 @@
+"""The writes that must be atomic, each as one request: starting a run, committing a step, settling a session."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from helix_agents.domain.errors import (
+    RunAlreadyExistsError,
+    RunConflictError,
+    StaleStateError,
+    SupersededError,
+)
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId
+from helix_agents.domain.messages import Message
+from helix_agents.domain.pending import PendingCall, abandon, drop
+from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.runs import Fence, RunRecord, RunStatus, RunUpdate, check_same_attempt, described, updated
+from helix_agents.domain.sessions import (
+    CreateSession,
+    InterruptContext,
+    SessionState,
+    SessionStatus,
+    StatusConflict,
+    SuspensionContext,
+)
+from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.streams import StreamAppend
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
+from helix_agents.domain.usage import UsageEntry
+from helix_agents.domain.writes import NO_WRITES, MergeWarning, StepWrites
+
+
+class StepCommit(Record):
+    """What one step makes durable beside its state and messages.
+
+    The fence is checked first. `step` and `round` name the commit within its run: the same one of the same attempt
+    sent again gets the first answer, an older one is superseded.
+
+    With `suspend` the run's new status is conditional: if an answered call that nobody consumed lies in this session
+    or below it, everything is stored except that the run goes on (`Committed.again`).
+
+    `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and the
+    `custom_state` of the given record is not looked at.
+    """
+
+    fence: Fence
+    step: int
+    round: int = 0
+    writes: StepWrites = NO_WRITES
+    stage: tuple[StagedChange, ...] = ()
+    promote_staging: bool = True
+    pending: tuple[PendingCall, ...] = ()
+    consume: tuple[ToolCallId, ...] = ()
+    deliver_late_answers: tuple[ToolCallId, ...] = ()
+    drop_pending: bool = False
+    refs: tuple[SubSessionRef, ...] = ()
+    ref_updates: tuple[SubSessionRefUpdate, ...] = ()
+    forget_effects: tuple[ToolCallId, ...] = ()
+    run: RunUpdate | None = None
+    suspend: bool = False
+    take_stop: bool = False
+    usage: tuple[UsageEntry, ...] = ()
+    stream: StreamAppend | None = None
+
+
+class Committed(Record):
+    """The step is durable."""
+
+    checkpoint_id: CheckpointId
+    new_version: int
+    message_count: int = 0
+    stream_sequence: int = 0
+    warnings: tuple[MergeWarning, ...] = ()
+    again: bool = False
+    pending: tuple[PendingCall, ...] = ()
+
+
+class ParentLink(Record):
+    """What a child's start writes at its parent, in the same transaction and under the parent's fence."""
+
+    session_id: SessionId
+    fence: Fence
+    ref: SubSessionRef
+    stage: tuple[StagedChange, ...] = ()
+
+
+class StartRun(Record):
+    """Begin a run; refused if the session or its current run changed since the caller read them.
+
+    `create` makes the session in the same transaction and expects that it is not there. The run this one replaces,
+    if it still runs, is settled as `replaced_status` with `replaced_reason`. After it, no older fence writes anything.
+
+    `keep_suspension` lets the run go on with what is open, as `suspension_context` says if one is given.
+    `abandon_pending` gives up every call that is open in the session's tree, `drop_unanswered` only those that nobody
+    answered.
+    """
+
+    session_id: SessionId
+    run_id: RunId
+    create: CreateSession | None = None
+    expected_version: int | None = None
+    expected_run: Fence | None = None
+    agent_version: int | None = None
+    append_messages: tuple[Message, ...] = ()
+    writes: StepWrites = NO_WRITES
+    rewind_to: CheckpointId | None = None
+    keep_step_count: bool = False
+    keep_suspension: bool = False
+    suspension_context: SuspensionContext | None = None
+    abandon_pending: bool = False
+    drop_unanswered: bool = False
+    expires_at: int | None = None
+    previous_run_id: RunId | None = None
+    parent_run_id: RunId | None = None
+    parent: ParentLink | None = None
+    start_sequence: int = 0
+    owner: str | None = None
+    workflow_id: str | None = None
+    count_resume: bool = False
+    replaced_status: RunStatus = "failed"
+    replaced_reason: str = "superseded"
+
+
+class RunStartCommitted(Record):
+    """The run is current; its fence may write."""
+
+    run: RunRecord
+    new_version: int
+    message_count: int
+
+
+class SettleSession(Record):
+    """End what a session does from outside its run: expiry, an operator, an interrupt of a session that waits.
+
+    One commit: status by compare-and-set, error and reason, messages, the current run's end, waiting calls dropped,
+    and the same for every session below it.
+    """
+
+    session_id: SessionId
+    expected: tuple[SessionStatus, ...]
+    status: SessionStatus
+    expected_version: int | None = None
+    expected_run: Fence | None = None
+    error: str | None = None
+    failure_reason: str | None = None
+    interrupt_context: InterruptContext | None = None
+    append_messages: tuple[Message, ...] = ()
+    run_status: RunStatus = "failed"
+    completion_reason: str | None = None
+    output: JSON = None
+
+
+class RememberedCommit(Record):
+    """The step commit a session saw last, and its answer, for the caller who did not get it."""
+
+    fence: Fence
+    step: int
+    round: int
+    answer: Committed
+
+
+def check_step_commit(
+    session_id: SessionId, current: RunRecord | None, commit: StepCommit, remembered: RememberedCommit | None
+) -> Committed | None:
+    """The first answer, if this commit was made before; None when it is new and may write.
+
+    Raises:
+        SupersededError: another run or attempt is current, the run ended, or a later commit was made.
+    """
+    run = check_same_attempt(session_id, current, commit.fence)
+    place = (commit.step, commit.round)
+    last = None if remembered is None else (remembered.step, remembered.round)
+    if remembered is not None and remembered.fence == commit.fence and place == last:
+        return remembered.answer
+    if run.status != "running":
+        reason = f"the run is {run.status}"
+    elif remembered is not None and remembered.fence.run_id == run.run_id and last is not None and place <= last:
+        reason = f"step {remembered.step} round {remembered.round} is committed already"
+    else:
+        return None
+    raise SupersededError(session_id, run.run_id, run.attempt, reason)
+
+
+def committed_run(run: RunRecord, update: RunUpdate, step_count: int, *, again: bool, now: int) -> RunRecord:
+    """The run after a step commit that says something of it; with `again` it goes on whatever was said."""
+    count = step_count if update.step_count is None else update.step_count
+    given = RunUpdate() if again else update
+    return updated(run, msgspec.structs.replace(given, step_count=count), now)
+
+
+def check_repeated_start(start: StartRun, existing: RunRecord | None, current_run_id: RunId | None) -> bool:
+    """Whether this start was made before by its own caller, who gets the first answer; `existing` has its run id.
+
+    Raises:
+        RunAlreadyExistsError: the run id belongs to another session.
+        RunConflictError: the start was made before, and the session went on to another run or attempt.
+    """
+    if existing is None:
+        return False
+    if existing.session_id != start.session_id:
+        raise RunAlreadyExistsError(start.run_id)
+    first = Fence(run_id=start.run_id)
+    if existing.fence != first or current_run_id != start.run_id:
+        found = existing.fence if current_run_id == start.run_id else None
+        raise RunConflictError(
+            start.session_id, described(first), described(found) if found else f"run {current_run_id!r}"
+        )
+    return True
+
+
+def check_expectations(start: StartRun, session: SessionState, current: RunRecord | None) -> None:
+    """Let a start pass whose caller read the session and its current run as they are.
+
+    Raises:
+        StaleStateError: the session changed.
+        RunConflictError: another run or attempt is current.
+    """
+    if start.expected_version is not None and start.expected_version != session.version:
+        raise StaleStateError(session.session_id, start.expected_version, session.version)
+    if start.expected_run is None and start.expected_version is None:
+        return
+    fence = None if current is None else current.fence
+    if fence != start.expected_run:
+        raise RunConflictError(session.session_id, described(start.expected_run), described(fence))
+
+
+def started_run(start: StartRun, turn: int, now: int) -> RunRecord:
+    """The record of a run that begins."""
+    return RunRecord(
+        run_id=start.run_id,
+        session_id=start.session_id,
+        turn=turn,
+        start_sequence=start.start_sequence,
+        previous_run_id=start.previous_run_id,
+        parent_run_id=start.parent_run_id or (start.parent.fence.run_id if start.parent else None),
+        owner=start.owner,
+        workflow_id=start.workflow_id,
+        started_at=now,
+    )
+
+
+def check_settle(request: SettleSession, session: SessionState, current: RunRecord | None) -> StatusConflict | None:
+    """Why a session may not be settled, or None when status, version and run are as expected."""
+    fence = None if current is None else current.fence
+    fits = (
+        session.status in request.expected
+        and request.expected_version in (None, session.version)
+        and request.expected_run in (None, fence)
+    )
+    return None if fits else StatusConflict(current_status=session.status, current_version=session.version)
+
+
+def is_unsettled(session: SessionState) -> bool:
+    """Whether a session below a settled one has something left to end."""
+    return session.status in ("active", "interrupted", "paused")
+
+
+def settled_run(run: RunRecord | None, request: SettleSession, now: int) -> RunRecord | None:
+    """The current run after its session was settled; None when it had ended for good before."""
+    if run is None or run.status in ("completed", "failed", "interrupted"):
+        return None
+    update = RunUpdate(
+        status=request.run_status,
+        completion_reason=request.completion_reason or request.failure_reason,
+        error=request.error,
+    )
+    return updated(run, update, now)
+
+
+def given_up(start: StartRun, calls: Iterable[PendingCall]) -> list[PendingCall]:
+    """The rows after a start that lets go of open calls of its session's tree; a rewind lets go of all."""
+    if start.abandon_pending or start.rewind_to is not None:
+        changed = map(abandon, calls)
+    elif start.drop_unanswered:
+        changed = map(drop, calls)
+    else:
+        return []
+    return [call for call in changed if call is not None]

@@ -1,0 +1,105 @@
+"""The check at the door of every store: each id that a write brings in, before anything is written."""
+
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import StartRun, StepCommit
+from helix_agents.domain.effects import BeginEffect
+from helix_agents.domain.ids import RunId, SessionId, check_id
+from helix_agents.domain.runs import RunMetadata
+from helix_agents.domain.sessions import CreateSession, SessionState
+from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.sub_sessions import SubSessionRef
+from helix_agents.domain.usage import UsageEntry
+
+
+def _check_optional(value: str | None, kind: str) -> None:
+    if value is not None:
+        check_id(value, kind)
+
+
+def check_create(session_id: SessionId, options: CreateSession) -> None:
+    """The ids of a new session."""
+    check_id(session_id)
+    _check_optional(options.parent_session_id, "parent session id")
+    _check_optional(options.root_session_id, "root session id")
+    _check_optional(options.stream_id, "stream id")
+    _check_optional(options.user_id, "user id")
+
+
+def check_saved(state: SessionState) -> None:
+    """The ids that saving a session's record may change."""
+    _check_optional(state.stream_id, "stream id")
+    _check_optional(state.user_id, "user id")
+    _check_optional(state.suspended_step_id, "step id")
+
+
+def check_run(run_id: RunId, metadata: RunMetadata) -> None:
+    """The ids of a run recorded outside the engine."""
+    check_id(run_id, "run id")
+    _check_optional(metadata.previous_run_id, "run id")
+    _check_optional(metadata.parent_run_id, "run id")
+    _check_optional(metadata.owner, "owner")
+
+
+def check_checkpoint(meta: CheckpointMeta) -> None:
+    """The ids of a checkpoint."""
+    check_id(meta.step_id, "step id")
+
+
+def check_staged(change: StagedChange) -> None:
+    """The ids of a staged change."""
+    check_id(change.step_id, "step id")
+    check_id(change.tool_call_id, "tool call id")
+
+
+def check_ref(ref: SubSessionRef) -> None:
+    """The ids of a reference to a child session."""
+    check_id(ref.sub_session_id)
+    check_id(ref.tool_call_id, "tool call id")
+
+
+def check_usage(entry: UsageEntry) -> None:
+    """The ids of a usage entry."""
+    check_id(entry.session_id)
+    check_id(entry.root_session_id, "root session id")
+    check_id(entry.run_id, "run id")
+    _check_optional(entry.user_id, "user id")
+
+
+def check_effect(request: BeginEffect) -> None:
+    """The ids of a tool that is about to run."""
+    check_id(request.tool_call_id, "tool call id")
+    check_id(request.owner, "owner")
+    for change in request.stage:
+        check_staged(change)
+
+
+def check_start(start: StartRun) -> None:
+    """The ids of a run that begins, of the session it may create, and of what it writes at a parent."""
+    check_id(start.run_id, "run id")
+    _check_optional(start.previous_run_id, "run id")
+    _check_optional(start.parent_run_id, "run id")
+    _check_optional(start.owner, "owner")
+    if start.create is not None:
+        check_create(start.session_id, start.create)
+    if start.parent is not None:
+        check_ref(start.parent.ref)
+        for change in start.parent.stage:
+            check_staged(change)
+
+
+def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | None) -> None:
+    """The ids of a step commit."""
+    check_saved(state)
+    check_checkpoint(meta)
+    if commit is None:
+        return
+    for change in commit.stage:
+        check_staged(change)
+    for call in commit.pending:
+        check_id(call.tool_call_id, "tool call id")
+        check_id(call.session_id)
+        check_id(call.root_session_id, "root session id")
+    for ref in commit.refs:
+        check_ref(ref)
+    for entry in commit.usage:
+        check_usage(entry)

@@ -1,0 +1,733 @@
+"""Every error a user of this library can meet, grouped by who has to act.
+
+HelixError
+├── CallerError                    change the call
+│   ├── InvalidIdError
+│   ├── InvalidPageError
+│   ├── UnstorableValueError
+│   ├── SessionNotFoundError
+│   ├── SessionAlreadyExistsError
+│   ├── RunNotFoundError
+│   ├── RunAlreadyExistsError
+│   ├── CheckpointNotFoundError
+│   ├── ModeIsWriteOnceError
+│   ├── NotARootSessionError
+│   ├── NothingToResumeError
+│   ├── NothingToRetryError
+│   ├── StillWaitingError
+│   ├── InvalidWriteError
+│   ├── InvalidStateError
+│   ├── ToolInputError             the caller is the model
+│   ├── ToolOutputError
+│   ├── StateSizeExceededError
+│   ├── ChunkTooLargeError
+│   └── StreamFailedError          the run behind the stream failed
+├── ConflictError                  somebody else was first: read again, decide again
+│   ├── AgentAlreadyRunningError
+│   ├── StaleStateError
+│   ├── RunConflictError
+│   ├── SupersededError
+│   ├── LockHeldError
+│   └── LockLostError
+├── SetupError                     fix the configuration or the installation
+│   ├── DefinitionError
+│   ├── UnknownAgentError
+│   ├── StateSchemaChangedError
+│   ├── UnknownBackendError
+│   ├── UnknownModelError
+│   ├── InvalidStoreUrlError
+│   ├── MissingExtraError
+│   ├── IncompleteStoreError
+│   ├── UnsafeSQLiteError
+│   ├── SchemaTooOldError
+│   ├── SchemaTooNewError
+│   └── RecordTooNewError
+├── ModelError                     the model or its provider did not answer as needed
+│   ├── ModelOverloadedError       rate limits and overload: worth asking again
+│   ├── ModelUnavailableError      network, time-outs, server errors: worth asking again
+│   ├── ModelRefusedError          the provider refused the request as it is
+│   └── ContextTooLongError        the history no longer fits
+└── StoreError                     look after the store
+    ├── StoreUnavailableError
+    ├── StoreFullError
+    ├── StoreReadOnlyError
+    ├── StoreCorruptError
+    ├── SessionCorruptError
+    └── StoreClosedError
+
+Fields travel in `args`, so every error survives pickling; `code` is stable and safe to match on.
+"""
+
+from typing import Any, ClassVar, dataclass_transform
+
+
+@dataclass_transform()
+class _FieldsError(Exception):
+    """Turns the annotated fields of a subclass into positional or keyword arguments."""
+
+    _field_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = tuple(
+            name for name, kind in cls.__dict__.get("__annotations__", {}).items() if "ClassVar" not in str(kind)
+        )
+        cls._field_names = cls._field_names + own
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        names = self._field_names
+        values = dict(zip(names, args, strict=False))
+        if len(args) > len(names) or values.keys() & kwargs.keys() or kwargs.keys() - set(names):
+            raise TypeError(f"{type(self).__name__} takes {names}, got {args} and {kwargs}")
+        values.update(kwargs)
+        for name in names:
+            if name not in values:
+                if not hasattr(type(self), name):
+                    raise TypeError(f"{type(self).__name__} lacks {name!r}")
+                values[name] = getattr(type(self), name)
+            setattr(self, name, values[name])
+        super().__init__(*(values[name] for name in names))
+
+
+class HelixError(_FieldsError):
+    """The root of all errors of this library."""
+
+    code: ClassVar[str] = "helix_error"
+    retryable: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return (self.__doc__ or self.code).partition("\n")[0]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Change the call
+# ---------------------------------------------------------------------------------------------------------
+
+
+class CallerError(HelixError):
+    """The call asks for something that cannot be; the same call again fails again."""
+
+    code = "caller_error"
+
+
+class InvalidIdError(CallerError):
+    """An id is empty, too long, or holds control characters."""
+
+    code = "validation_error"
+    kind: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.value[:80]!r} is not usable: {self.reason}."
+
+
+class InvalidPageError(CallerError):
+    """A page was asked for that no listing has."""
+
+    code = "validation_error"
+    offset: int
+    limit: int
+    most: int
+
+    def __str__(self) -> str:
+        return (
+            f"A page needs offset >= 0 and limit from 1 to {self.most}, not offset={self.offset}, limit={self.limit}."
+        )
+
+
+class UnstorableValueError(CallerError):
+    """A value cannot be written as JSON."""
+
+    code = "validation_error"
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"This {self.what} cannot be stored as JSON: {self.reason}."
+
+
+class SessionNotFoundError(CallerError):
+    """No session has this id."""
+
+    code = "session_not_found"
+    session_id: str
+
+    def __str__(self) -> str:
+        return f"There is no session {self.session_id!r}."
+
+
+class SessionAlreadyExistsError(CallerError):
+    """The session id is taken."""
+
+    code = "session_already_exists"
+    session_id: str
+
+    def __str__(self) -> str:
+        return f"Session {self.session_id!r} exists already; continue it, or choose another id."
+
+
+class RunNotFoundError(CallerError):
+    """No run has this id."""
+
+    code = "run_not_found"
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"There is no run {self.run_id!r}."
+
+
+class RunAlreadyExistsError(CallerError):
+    """The run id is taken."""
+
+    code = "run_already_exists"
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"Run {self.run_id!r} exists already; run ids are minted once per execute, resume or retry."
+
+
+class CheckpointNotFoundError(CallerError):
+    """The session has no such checkpoint."""
+
+    code = "checkpoint_not_found"
+    session_id: str
+    checkpoint_id: str
+
+    def __str__(self) -> str:
+        return f"Session {self.session_id!r} has no checkpoint {self.checkpoint_id!r}."
+
+
+class ModeIsWriteOnceError(CallerError):
+    """A session's mode was set before and cannot change."""
+
+    code = "mode_is_write_once"
+    session_id: str
+    stored: str
+    given: str
+
+    def __str__(self) -> str:
+        return f"Session {self.session_id!r} was bound to mode {self.stored!r}; it cannot become {self.given!r}."
+
+
+class NotARootSessionError(CallerError):
+    """A child session is driven by its parent; only its root takes entries."""
+
+    code = "not_a_root_session"
+    session_id: str
+    root_session_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"Session {self.session_id!r} is a child: its parent drives it. "
+            f"Use its root {self.root_session_id!r} instead."
+        )
+
+
+class NothingToResumeError(CallerError):
+    """The session is not at a point that resume can continue from."""
+
+    code = "nothing_to_resume"
+    session_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"Session {self.session_id!r} has nothing to resume: {self.reason}."
+
+
+class NothingToRetryError(CallerError):
+    """The session's last run did not fail."""
+
+    code = "nothing_to_retry"
+    session_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"Session {self.session_id!r} has nothing to retry: {self.reason}."
+
+
+class StillWaitingError(CallerError):
+    """Nothing the session waits for was answered yet."""
+
+    code = "still_waiting"
+    session_id: str
+    tool_call_ids: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"Session {self.session_id!r} still waits for {', '.join(self.tool_call_ids) or 'its children'}; "
+            "submit an answer first, or execute with a new message to give them up."
+        )
+
+
+class InvalidWriteError(CallerError):
+    """A state write does not fit the state it meets."""
+
+    code = "validation_error"
+    session_id: str
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The write to state key {self.key!r} of session {self.session_id!r} was refused: {self.reason}."
+
+
+class InvalidStateError(CallerError):
+    """A state does not fit the type its agent declares; nothing of it was stored."""
+
+    code = "validation_error"
+    state_type: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"This is no valid {self.state_type} state: {self.problem}. Nothing was stored."
+
+
+class ToolInputError(CallerError):
+    """The arguments of a call do not fit the tool; the sentence is written for the model that has to correct them."""
+
+    code = "validation_error"
+    tool: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"The arguments for {self.tool!r} were refused: {self.problem}. Correct them and call it again."
+
+
+class ToolOutputError(CallerError):
+    """A result does not fit the type its tool declares, or cannot be stored."""
+
+    code = "validation_error"
+    tool: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"The result of {self.tool!r} was refused: {self.problem}."
+
+
+class StateSizeExceededError(CallerError):
+    """Something is larger than the store accepts; nothing of it was stored."""
+
+    code = "state_size_exceeded"
+    session_id: str
+    operation: str
+    size_bytes: int
+    limit_bytes: int
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        keys = f" (keys: {', '.join(self.keys)})" if self.keys else ""
+        return (
+            f"{self.operation} of session {self.session_id!r} is {self.size_bytes} bytes, "
+            f"the store takes at most {self.limit_bytes}{keys}. Nothing was stored."
+        )
+
+
+class ChunkTooLargeError(CallerError):
+    """A chunk is larger than the stream accepts; it took no sequence number."""
+
+    code = "chunk_too_large"
+    stream_id: str
+    size_bytes: int
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"A chunk of {self.size_bytes} bytes does not fit stream {self.stream_id!r}, "
+            f"which takes at most {self.limit_bytes}; split it."
+        )
+
+
+class StreamFailedError(CallerError):
+    """The run behind this stream failed; its history was delivered before this error."""
+
+    code = "stream_failed"
+    stream_id: str
+    error_code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"The run behind stream {self.stream_id!r} failed ({self.error_code}): {self.message}"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Somebody else was first
+# ---------------------------------------------------------------------------------------------------------
+
+
+class ConflictError(HelixError):
+    """Another writer was first. Nothing was written; read again and decide again."""
+
+    code = "conflict"
+
+
+class AgentAlreadyRunningError(ConflictError):
+    """The session has a run that is going on."""
+
+    code = "agent_already_running"
+    session_id: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"Session {self.session_id!r} is busy with run {self.run_id!r}; wait for it, or interrupt it."
+
+
+class StaleStateError(ConflictError):
+    """Another writer committed this session first."""
+
+    code = "state_stale"
+    session_id: str
+    expected: int
+    found: int
+
+    def __str__(self) -> str:
+        return (
+            f"Session {self.session_id!r} moved from version {self.expected} to {self.found} "
+            "since you loaded it; load it again and decide again."
+        )
+
+
+class RunConflictError(ConflictError):
+    """Another run started, or this one was taken over, between reading and starting."""
+
+    code = "run_conflict"
+    session_id: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return (
+            f"Session {self.session_id!r} is at {self.found}, not at {self.expected}: "
+            "another caller was first. Read the session again and decide again."
+        )
+
+
+class SupersededError(ConflictError):
+    """A newer run or attempt owns this session; this writer has to stop."""
+
+    code = "run_superseded"
+    session_id: str
+    run_id: str
+    attempt: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"Run {self.run_id!r} attempt {self.attempt} may no longer write to {self.session_id!r}: "
+            f"{self.reason}. It was replaced and has to stop."
+        )
+
+
+class LockHeldError(ConflictError):
+    """Somebody else holds the lock."""
+
+    code = "lock_held"
+    retryable = True
+    key: str
+
+    def __str__(self) -> str:
+        return f"Lock {self.key!r} is held by somebody else; try again when its lease has run out."
+
+
+class LockLostError(ConflictError):
+    """The lease ran out and the lock went to somebody else, or it was released."""
+
+    code = "lock_lost"
+    key: str
+    token: int
+
+    def __str__(self) -> str:
+        return f"Lock {self.key!r} is no longer held under token {self.token}; stop what it protected."
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Fix the set-up
+# ---------------------------------------------------------------------------------------------------------
+
+
+class SetupError(HelixError):
+    """Configuration or installation does not fit."""
+
+    code = "setup_error"
+
+
+class DefinitionError(SetupError):
+    """An agent, a tool or a set of hooks is defined in a way that cannot work."""
+
+    code = "invalid_definition"
+    subject: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.problem}"
+
+
+class UnknownAgentError(SetupError):
+    """No agent of this name is registered in this process."""
+
+    code = "unknown_agent"
+    name: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"No agent named {self.name!r} is registered here; known: {', '.join(self.known) or 'none'}. "
+            "Register it before its sessions are run or recovered."
+        )
+
+
+class StateSchemaChangedError(SetupError):
+    """Stored state does not fit the agent's present state type. Nothing was written."""
+
+    code = "state_schema_changed"
+    agent: str
+    version: int
+    stored_version: int
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"State stored by version {self.stored_version} of agent {self.agent!r} does not fit version "
+            f"{self.version}: {self.problem}. Give the agent migrate_state=(old, from_version) -> new; "
+            "nothing was written, so a fixed deploy can go on."
+        )
+
+
+class UnknownBackendError(SetupError):
+    """No installed backend answers to this URL's scheme."""
+
+    code = "unknown_backend"
+    scheme: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"No backend is installed for {self.scheme!r} URLs; known: {', '.join(self.known) or 'none'}."
+
+
+class UnknownModelError(SetupError):
+    """No installed model provider answers to this name's prefix."""
+
+    code = "unknown_model"
+    name: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        prefix, colon, model = self.name.partition(":")
+        known = ", ".join(f"{each}:" for each in self.known) or "none"
+        if not colon or not model:
+            return f"{self.name!r} does not say whose model it is; write 'anthropic:{prefix}'. Known prefixes: {known}."
+        return f"No provider is installed for {prefix!r} models; known prefixes: {known}."
+
+
+class InvalidStoreUrlError(SetupError):
+    """A store URL cannot be read."""
+
+    code = "invalid_store_url"
+    url: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"Store URL {self.url!r} cannot be used: {self.reason}."
+
+
+class MissingExtraError(SetupError):
+    """An optional dependency is not installed."""
+
+    code = "missing_extra"
+    feature: str
+    extra: str
+
+    def __str__(self) -> str:
+        return f"{self.feature} needs an optional dependency: pip install 'helix-agents[{self.extra}]'"
+
+
+class IncompleteStoreError(SetupError):
+    """A store lacks operations the engine needs."""
+
+    code = "incomplete_store"
+    store: str
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.store} lacks {', '.join(self.missing)}; an executor cannot run on half a store."
+
+
+class UnsafeSQLiteError(SetupError):
+    """The linked SQLite library can corrupt a database in WAL mode."""
+
+    code = "unsafe_sqlite"
+    found: str
+    needed: str
+
+    def __str__(self) -> str:
+        return (
+            f"SQLite {self.found} can corrupt a database that several connections write; "
+            f"{self.needed} or newer is needed. Cure: pip install --upgrade apsw"
+        )
+
+
+class SchemaTooOldError(SetupError):
+    """The store's tables are older than this version needs."""
+
+    code = "schema_too_old"
+    store: str
+    found: int
+    needed: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store} has schema version {self.found}, this version needs {self.needed}. "
+            "Run `helix migrate` before starting new code."
+        )
+
+
+class SchemaTooNewError(SetupError):
+    """The store was migrated by a newer version of this library."""
+
+    code = "schema_too_new"
+    store: str
+    found: int
+    known: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store} has schema version {self.found}, this version knows up to {self.known}. "
+            "Migrations go forward only: upgrade helix-agents here too."
+        )
+
+
+class RecordTooNewError(SetupError):
+    """A stored record was written by a newer version of this library."""
+
+    code = "record_too_new"
+    record: str
+    problem: str
+    known: int
+
+    def __str__(self) -> str:
+        return (
+            f"A stored {self.record} does not fit record version {self.known} ({self.problem}); "
+            "it was written by a newer helix-agents. Upgrade this process; nothing was changed."
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# The model did not answer
+# ---------------------------------------------------------------------------------------------------------
+
+
+class ModelError(HelixError):
+    """A model or its provider did not answer as needed."""
+
+    code = "provider_error"
+    model: str
+    reason: str
+    retry_after: float | None = None
+
+    def __str__(self) -> str:
+        return f"Model {self.model!r} gave no answer: {self.reason}"
+
+
+class ModelOverloadedError(ModelError):
+    """The provider limits or sheds load; `retry_after` says in seconds when it wants to be asked again."""
+
+    code = "provider_rate_limited"
+    retryable = True
+
+
+class ModelUnavailableError(ModelError):
+    """The provider could not be reached, took too long, or failed inside."""
+
+    code = "provider_unavailable"
+    retryable = True
+
+
+class ModelRefusedError(ModelError):
+    """The provider refused the request: credentials, an unknown model, or a request it cannot read."""
+
+    code = "provider_refused"
+
+
+class ContextTooLongError(ModelError):
+    """The conversation is longer than the model reads."""
+
+    code = "context_too_long"
+
+    def __str__(self) -> str:
+        return f"The conversation no longer fits model {self.model!r}: {self.reason}"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Look after the store
+# ---------------------------------------------------------------------------------------------------------
+
+
+class StoreError(HelixError):
+    """The store itself has a problem."""
+
+    code = "store_error"
+
+
+class StoreUnavailableError(StoreError):
+    """The store did not answer; a write may or may not have happened."""
+
+    code = "store_unavailable"
+    retryable = True
+    store: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.store} is not answering: {self.reason}. Try again; check the store if it stays so."
+
+
+class StoreFullError(StoreError):
+    """No space is left; the write was rolled back."""
+
+    code = "store_full"
+    retryable = True
+    store: str
+
+    def __str__(self) -> str:
+        return f"{self.store} has no space left. The write was rolled back and nothing was lost; free some space."
+
+
+class StoreReadOnlyError(StoreError):
+    """The store cannot be written."""
+
+    code = "store_read_only"
+    store: str
+
+    def __str__(self) -> str:
+        return f"{self.store} is read-only: check the permissions of the file and of its folder."
+
+
+class StoreCorruptError(StoreError):
+    """The store's file is damaged or is something else."""
+
+    code = "store_corrupt"
+    store: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.store} cannot be read ({self.reason}). Restore it from a backup; nothing was changed."
+
+
+class SessionCorruptError(StoreError):
+    """Stored data of one session is damaged."""
+
+    code = "session_corrupt"
+    record: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"A stored {self.record} cannot be read: {self.problem}. The session was left as it is."
+
+
+class StoreClosedError(StoreError):
+    """The store was closed."""
+
+    code = "store_closed"
+    store: str
+
+    def __str__(self) -> str:
+        return f"{self.store} was closed; open it again to use it."

@@ -1,0 +1,33 @@
+"""What an id is, and the check at the door that keeps an id plain data."""
+
+from typing import TypeAlias
+
+from helix_agents.domain.errors import InvalidIdError
+
+SessionId: TypeAlias = str
+RunId: TypeAlias = str
+StepId: TypeAlias = str
+ToolCallId: TypeAlias = str
+CheckpointId: TypeAlias = str
+StreamId: TypeAlias = str
+
+MAX_ID_LENGTH = 256
+
+
+def check_id(value: str, kind: str = "session id") -> str:
+    """The id itself, if it is 1 to 256 printable characters without space at its ends.
+
+    Raises:
+        InvalidIdError: it is not; says why.
+    """
+    if 0 < len(value) <= MAX_ID_LENGTH and value.isprintable() and value[0] != " " and value[-1] != " ":
+        return value
+    if not value:
+        reason = "it is empty"
+    elif len(value) > MAX_ID_LENGTH:
+        reason = f"it has {len(value)} characters, at most {MAX_ID_LENGTH} are allowed"
+    elif not value.isprintable():
+        reason = "it holds control or other unprintable characters"
+    else:
+        reason = "it starts or ends with a space"
+    raise InvalidIdError(kind, value, reason)

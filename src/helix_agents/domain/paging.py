@@ -1,0 +1,34 @@
+"""One shape for every list the stores give out."""
+
+from typing import Generic, TypeVar
+
+from helix_agents.domain.errors import InvalidPageError
+from helix_agents.domain.records import Record
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+
+T = TypeVar("T")
+
+
+class Page(Record, Generic[T]):
+    """Part of a list, newest first, and where it stands in the whole."""
+
+    items: tuple[T, ...]
+    total: int
+    offset: int
+    limit: int
+
+    @property
+    def has_more(self) -> bool:
+        return self.offset + len(self.items) < self.total
+
+
+def check_page(offset: int, limit: int) -> None:
+    """Refuse a page that no listing has.
+
+    Raises:
+        InvalidPageError: offset is negative, or limit is not 1 to 200.
+    """
+    if offset < 0 or not 1 <= limit <= MAX_LIMIT:
+        raise InvalidPageError(offset, limit, MAX_LIMIT)

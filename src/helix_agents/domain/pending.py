@@ -1,0 +1,241 @@
+"""Calls that wait for somebody: client tools, approvals and questions, and the answers to them."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from helix_agents.domain.ids import RunId, SessionId, StepId, ToolCallId
+from helix_agents.domain.records import JSON, Record
+
+PendingKind: TypeAlias = Literal["client_tool", "approval", "question"]
+PendingState: TypeAlias = Literal["waiting", "answered", "expired", "consumed", "dropped"]
+
+OPEN: frozenset[PendingState] = frozenset(("waiting", "answered", "expired"))
+"""No run has taken note of the call's end yet."""
+
+READY: frozenset[PendingState] = frozenset(("answered", "expired"))
+"""A run that went on now would find something to consume."""
+
+
+class ToolAnswer(Record, tag_field="kind", tag="client-tool-result"):
+    """What the client's tool gave back, or why it failed."""
+
+    result: JSON = None
+    error: str | None = None
+
+
+class ApprovalAnswer(Record, tag_field="kind", tag="approval-response"):
+    """A person's decision on one call with exactly this input."""
+
+    approved: bool
+    reason: str | None = None
+    edited_input: dict[str, JSON] | None = None
+
+
+Answer: TypeAlias = ToolAnswer | ApprovalAnswer
+
+
+class OnDeadline(Record):
+    """What happens to a call nobody answered in time: it times out, is denied, or takes a default answer."""
+
+    action: Literal["timeout", "deny", "default"] = "timeout"
+    default: JSON = None
+
+
+class PendingCall(Record):
+    """One call that waits, and later the memory that it was answered.
+
+    `waiting` becomes `answered` or `expired`; an expired one may still be answered until a run consumed the timeout;
+    `consumed` and `dropped` rows stay, so that a repeated answer is recognised for ever.
+    """
+
+    tool_call_id: ToolCallId
+    kind: PendingKind
+    session_id: SessionId
+    root_session_id: SessionId
+    run_id: RunId
+    step_id: StepId
+    tool_name: str
+    input: JSON = None
+    approval_id: str | None = None
+    reason: str | None = None
+    created_at: int
+    deadline: int | None = None
+    on_deadline: OnDeadline = OnDeadline()
+    state: PendingState = "waiting"
+    answer: Answer | None = None
+    answered_at: int | None = None
+    expired_at: int | None = None
+    consumed_at: int | None = None
+    late_answer: Answer | None = None
+    late_answer_delivered: bool = False
+
+
+class PendingFilter(Record):
+    """Which waiting calls to list; everything given must hold. Without `states`, what still waits."""
+
+    session_id: SessionId | None = None
+    root_session_id: SessionId | None = None
+    user_id: str | None = None
+    tool_name: str | None = None
+    kind: PendingKind | None = None
+    states: tuple[PendingState, ...] = ("waiting",)
+    created_before: int | None = None
+
+
+class SubmitAnswer(Record):
+    """An answer on its way in, given against the root session or the session that owns the call."""
+
+    session_id: SessionId
+    tool_call_id: ToolCallId
+    answer: Answer
+    approval_id: str | None = None
+
+
+class AnswerAccepted(Record):
+    """Stored, once. `next` says what is needed now: a resume, other answers first, or nothing as a run is going."""
+
+    call: PendingCall
+    next: Literal["resume", "wait", "nothing"]
+    still_waiting: int = 0
+
+
+class AnswerAlreadyCompleted(Record):
+    """An earlier answer stands, or the call was given up; nothing was stored."""
+
+    call: PendingCall
+
+
+class AnswerLate(Record):
+    """A run already consumed the timeout. The first late answer is kept for one notice to the model."""
+
+    call: PendingCall
+    recorded: bool
+
+
+class AnswerRefused(Record):
+    """The answer does not fit the call; nothing was stored."""
+
+    reason: str
+
+
+class AnswerNotFound(Record):
+    """No such call waits in this session or its tree."""
+
+
+AnswerRejected: TypeAlias = AnswerAlreadyCompleted | AnswerLate | AnswerRefused | AnswerNotFound
+AnswerOutcome: TypeAlias = AnswerAccepted | AnswerRejected
+
+
+def fits(call: PendingCall, submission: SubmitAnswer) -> str | None:
+    """Why an answer may not be given to this call, or None when it may."""
+    wants_approval = call.kind == "approval"
+    match submission.answer:
+        case ApprovalAnswer() if not wants_approval:
+            return f"call {call.tool_call_id!r} waits for a client-tool-result, not for an approval-response"
+        case ToolAnswer(error=None) if wants_approval and call.reason != "unknown_outcome":
+            return f"call {call.tool_call_id!r} waits for an approval-response, not for a client-tool-result"
+        case _:
+            pass
+    if submission.approval_id is not None and submission.approval_id != call.approval_id:
+        return f"approval id {submission.approval_id!r} is not the one call {call.tool_call_id!r} waits for"
+    return None
+
+
+def answer(
+    call: PendingCall | None, submission: SubmitAnswer, now: int
+) -> tuple[PendingCall | None, AnswerRejected | None]:
+    """What an answer does to a call: the row to store, if any, and the outcome unless it was accepted.
+
+    For an accepted one `accepted` says what is needed next.
+    """
+    if call is None:
+        return None, AnswerNotFound()
+    if call.state in ("waiting", "expired"):
+        if (reason := fits(call, submission)) is not None:
+            return None, AnswerRefused(reason=reason)
+        return msgspec.structs.replace(call, state="answered", answer=submission.answer, answered_at=now), None
+    timed_out = call.state == "consumed" and call.answer is None
+    if not timed_out:
+        return None, AnswerAlreadyCompleted(call=call)
+    if call.late_answer is not None:
+        return None, AnswerLate(call=call, recorded=False)
+    late = msgspec.structs.replace(call, late_answer=submission.answer)
+    return late, AnswerLate(call=late, recorded=True)
+
+
+def accepted(call: PendingCall, *, running: bool, still_waiting: int) -> AnswerAccepted:
+    """The outcome of an answer that was stored.
+
+    `running` says whether the root's current run is going, `still_waiting` counts the other calls of the root's tree
+    that nobody has answered yet.
+    """
+    if running:
+        return AnswerAccepted(call=call, next="nothing", still_waiting=still_waiting)
+    return AnswerAccepted(call=call, next="wait" if still_waiting else "resume", still_waiting=still_waiting)
+
+
+def is_overdue(call: PendingCall, now: int) -> bool:
+    """Whether the call still waits and its deadline has come."""
+    return call.state == "waiting" and call.deadline is not None and call.deadline <= now
+
+
+def expire(call: PendingCall, now: int) -> PendingCall | None:
+    """The row after its deadline, or None when the call is not overdue."""
+    if not is_overdue(call, now):
+        return None
+    return msgspec.structs.replace(call, state="expired", expired_at=now)
+
+
+def ask(existing: PendingCall | None, new: PendingCall) -> PendingCall | None:
+    """The row to store when a call starts to wait, or None when it waits already. An ended one may be asked again."""
+    return None if existing is not None and existing.state in OPEN else new
+
+
+def consume(call: PendingCall, now: int) -> PendingCall | None:
+    """The row after a run took note of its answer or timeout, or None when there is neither."""
+    if call.state not in READY:
+        return None
+    return msgspec.structs.replace(call, state="consumed", consumed_at=now)
+
+
+def drop(call: PendingCall) -> PendingCall | None:
+    """The row after a run failed: an unanswered call is given up, None (no change) for any other."""
+    return msgspec.structs.replace(call, state="dropped") if call.state == "waiting" else None
+
+
+def abandon(call: PendingCall) -> PendingCall | None:
+    """The row after the conversation moved on without it: an open call is given up, None for any other."""
+    return msgspec.structs.replace(call, state="dropped") if call.state in OPEN else None
+
+
+def deliver_late_answer(call: PendingCall) -> PendingCall | None:
+    """The row after the model was told of its late answer, or None when there is nothing to tell."""
+    if call.late_answer is None or call.late_answer_delivered:
+        return None
+    return msgspec.structs.replace(call, late_answer_delivered=True)
+
+
+def ready_since(call: PendingCall) -> int | None:
+    """Since when a run that went on would find something to consume; None while there is nothing."""
+    if call.state not in READY:
+        return None
+    return call.answered_at if call.state == "answered" else call.expired_at
+
+
+def completed_at(call: PendingCall) -> int | None:
+    """When the call was answered, or else consumed; None while neither happened."""
+    return call.answered_at if call.answered_at is not None else call.consumed_at
+
+
+def matches(call: PendingCall, where: PendingFilter, user_id: str | None) -> bool:
+    """Whether a call, of a session of this user, is one the filter asks for."""
+    return (
+        (where.session_id is None or call.session_id == where.session_id)
+        and (where.root_session_id is None or call.root_session_id == where.root_session_id)
+        and (where.user_id is None or user_id == where.user_id)
+        and (where.tool_name is None or call.tool_name == where.tool_name)
+        and (where.kind is None or call.kind == where.kind)
+        and (not where.states or call.state in where.states)
+        and (where.created_before is None or call.created_at < where.created_before)
+    )

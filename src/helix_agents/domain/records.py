@@ -1,0 +1,81 @@
+"""How a record looks in memory and in JSON: frozen, keyword-only, and strict about fields it does not know."""
+
+from typing import Any, TypeAlias, TypeVar, dataclass_transform
+
+import msgspec
+
+from helix_agents.domain.errors import RecordTooNewError, SessionCorruptError, UnstorableValueError
+
+JSON: TypeAlias = Any
+"""A value that JSON can carry: None, bool, int, float, str, list, or dict with string keys."""
+
+SCHEMA_VERSION = 1
+"""The version of every record in this package. A field may be added with a default; anything else raises it."""
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
+class _RecordMeta(msgspec.StructMeta):
+    """Makes every record keyword-only: msgspec inherits its other options, but not this one."""
+
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> type:
+        options.setdefault("kw_only", True)
+        return super().__new__(mcls, name, bases, namespace, **options)
+
+
+class Record(msgspec.Struct, metaclass=_RecordMeta, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One piece of durable data. A field missing in older JSON takes its default; an unknown one is refused."""
+
+
+_encoder = msgspec.json.Encoder()
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def encode(value: JSON | Record) -> bytes:
+    """The value as compact UTF-8 JSON.
+
+    Raises:
+        UnstorableValueError: the value holds something JSON cannot carry.
+    """
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise UnstorableValueError(type(value).__name__, str(problem)) from problem
+
+
+def decode(data: bytes | str, record: type[T]) -> T:
+    """Read one record back.
+
+    Raises:
+        RecordTooNewError: the data has a field this version does not know.
+        SessionCorruptError: the data is not such a record at all.
+    """
+    decoder = _decoders.get(record)
+    if decoder is None:
+        decoder = _decoders[record] = msgspec.json.Decoder(record)
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as problem:
+        # An unknown field, tag or literal is what a newer version would write; anything else is damage.
+        if "unknown field" in str(problem) or "Invalid" in str(problem):
+            raise RecordTooNewError(_name(record), str(problem), SCHEMA_VERSION) from problem
+        raise SessionCorruptError(_name(record), str(problem)) from problem
+    except msgspec.DecodeError as problem:
+        raise SessionCorruptError(_name(record), str(problem)) from problem
+
+
+def decode_json(data: bytes | str) -> JSON:
+    """Read plain JSON back.
+
+    Raises:
+        SessionCorruptError: the data is not JSON.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError as problem:
+        raise SessionCorruptError("JSON value", str(problem)) from problem
+
+
+def _name(record: Any) -> str:
+    return getattr(record, "__name__", str(record))

@@ -1,0 +1,66 @@
+"""How a run ended, as its caller sees it: four records to match on."""
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from helix_agents.domain.ids import RunId, SessionId, StepId, ToolCallId
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.sessions import ChildWait
+
+OutputT_co = TypeVar("OutputT_co", covariant=True)
+SuspensionKind: TypeAlias = Literal["suspended_client_tool", "suspended_awaiting_children", "suspended_step_partial"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completed(Generic[OutputT_co]):
+    """The agent is done; this is what it was asked for."""
+
+    output: OutputT_co
+    session_id: SessionId
+    run_id: RunId
+    status: Literal["completed"] = "completed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspended:
+    """The run ended because it needs somebody. Answer what is pending, then resume, in any process."""
+
+    kind: SuspensionKind
+    session_id: SessionId
+    run_id: RunId
+    step_id: StepId
+    pending: tuple[PendingCall, ...] = ()
+    children: tuple[ChildWait, ...] = ()
+
+    @property
+    def status(self) -> SuspensionKind:
+        return self.kind
+
+    @property
+    def tool_call_ids(self) -> tuple[ToolCallId, ...]:
+        return tuple(call.tool_call_id for call in self.pending)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interrupted:
+    """Somebody stopped the run; what was done is kept, and resume goes on from there."""
+
+    session_id: SessionId
+    run_id: RunId
+    reason: str | None = None
+    status: Literal["interrupted"] = "interrupted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failed:
+    """The run could not go on. `code` is stable; `retry` continues from the last commit where that makes sense."""
+
+    session_id: SessionId
+    run_id: RunId
+    code: str
+    error: str
+    retryable: bool = False
+    status: Literal["failed"] = "failed"
+
+
+RunResult: TypeAlias = Completed[OutputT_co] | Suspended | Interrupted | Failed

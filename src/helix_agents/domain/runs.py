@@ -1,0 +1,171 @@
+"""A run: one execute, resume or retry inside a session, and the fence that keeps old ones from writing."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from helix_agents.domain.errors import RunConflictError, SupersededError
+from helix_agents.domain.ids import RunId, SessionId
+from helix_agents.domain.records import Record
+
+RunStatus: TypeAlias = Literal[
+    "running",
+    "completed",
+    "failed",
+    "interrupted",
+    "suspended_client_tool",
+    "suspended_awaiting_children",
+    "suspended_step_partial",
+]
+SUSPENDED: frozenset[RunStatus] = frozenset(
+    ("suspended_client_tool", "suspended_awaiting_children", "suspended_step_partial")
+)
+
+
+class Fence(Record):
+    """Who writes: a run and its attempt. A store refuses a fence that is not the current one, before all else."""
+
+    run_id: RunId
+    attempt: int = 1
+
+
+class RunRecord(Record):
+    """One turn of a session. Recovery raises `attempt`, it does not make a new run."""
+
+    run_id: RunId
+    session_id: SessionId
+    turn: int
+    attempt: int = 1
+    status: RunStatus = "running"
+    step_count: int = 0
+    start_sequence: int = 0
+    previous_run_id: RunId | None = None
+    parent_run_id: RunId | None = None
+    completion_reason: str | None = None
+    error: str | None = None
+    owner: str | None = None
+    workflow_id: str | None = None
+    started_at: int
+    ended_at: int | None = None
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(run_id=self.run_id, attempt=self.attempt)
+
+
+class RunMetadata(Record):
+    """What a caller outside the engine says of a run it records."""
+
+    turn: int | None = None
+    start_sequence: int = 0
+    previous_run_id: RunId | None = None
+    parent_run_id: RunId | None = None
+    owner: str | None = None
+    workflow_id: str | None = None
+
+
+class RunUpdate(Record):
+    """A change to a run's record; what is None stays."""
+
+    status: RunStatus | None = None
+    step_count: int | None = None
+    completion_reason: str | None = None
+    error: str | None = None
+
+
+class Lease(Record):
+    """A process says it is alive until then; the runs it owns are orphans afterwards."""
+
+    owner: str
+    expires_at: int
+
+
+def recorded(session_id: SessionId, run_id: RunId, metadata: RunMetadata, next_turn: int, now: int) -> RunRecord:
+    """A run that begins outside the engine, at the turn its caller names or else the next one."""
+    return RunRecord(
+        run_id=run_id,
+        session_id=session_id,
+        turn=next_turn if metadata.turn is None else metadata.turn,
+        start_sequence=metadata.start_sequence,
+        previous_run_id=metadata.previous_run_id,
+        parent_run_id=metadata.parent_run_id,
+        owner=metadata.owner,
+        workflow_id=metadata.workflow_id,
+        started_at=now,
+    )
+
+
+def updated(run: RunRecord, update: RunUpdate, now: int) -> RunRecord:
+    """The run after the change. It ends with any status but `running`, and the time of its first end stays."""
+    status = run.status if update.status is None else update.status
+    first_end = now if run.ended_at is None else run.ended_at
+    return msgspec.structs.replace(
+        run,
+        status=status,
+        step_count=run.step_count if update.step_count is None else update.step_count,
+        completion_reason=run.completion_reason if update.completion_reason is None else update.completion_reason,
+        error=run.error if update.error is None else update.error,
+        ended_at=None if status == "running" else first_end,
+    )
+
+
+def settled(run: RunRecord | None, status: RunStatus, reason: str | None, now: int) -> RunRecord | None:
+    """The run after another one replaced it or somebody ended it; None when none is running."""
+    if run is None or run.status != "running":
+        return None
+    return updated(run, RunUpdate(status=status, completion_reason=reason), now)
+
+
+def claimed(session_id: SessionId, current: RunRecord | None, fence: Fence, owner: str | None) -> RunRecord:
+    """The session's current run in the hands of its next attempt.
+
+    Raises:
+        RunConflictError: it is not at this attempt, or no longer running.
+    """
+    if current is None or current.fence != fence or current.status != "running":
+        raise RunConflictError(session_id, described(fence, "running"), _standing(current))
+    return msgspec.structs.replace(current, attempt=current.attempt + 1, owner=owner)
+
+
+def is_orphan(run: RunRecord, lease: Lease | None, parent: RunRecord | None, now: int) -> bool:
+    """Whether a run is going with no live process behind it, and no parent run that would see to it.
+
+    `lease` is that of the run's owner, `parent` the run that `parent_run_id` names.
+    """
+    if run.status != "running" or (parent is not None and parent.status == "running"):
+        return False
+    return run.owner is None or lease is None or lease.expires_at <= now
+
+
+def check_same_attempt(session_id: SessionId, current: RunRecord | None, fence: Fence) -> RunRecord:
+    """The session's current run, if it is the one the fence names, whether it still runs or not.
+
+    Raises:
+        SupersededError: another run or attempt is current.
+    """
+    if current is None or current.fence != fence:
+        raise SupersededError(session_id, fence.run_id, fence.attempt, f"the session is at {_standing(current)}")
+    return current
+
+
+def check_fence(session_id: SessionId, current: RunRecord | None, fence: Fence) -> RunRecord:
+    """The session's current run, if it is the one the fence names and still running.
+
+    Raises:
+        SupersededError: another run or attempt is current, or the run ended.
+    """
+    run = check_same_attempt(session_id, current, fence)
+    if run.status != "running":
+        raise SupersededError(session_id, fence.run_id, fence.attempt, f"the run is {run.status}")
+    return run
+
+
+def described(fence: Fence | None, status: str | None = None) -> str:
+    """A fence in words, for errors."""
+    if fence is None:
+        return "no run"
+    return f"run {fence.run_id!r} attempt {fence.attempt}" + (f" ({status})" if status else "")
+
+
+def _standing(run: RunRecord | None) -> str:
+    return "no run" if run is None else described(run.fence, run.status)

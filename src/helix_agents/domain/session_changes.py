@@ -1,0 +1,181 @@
+"""What each kind of write makes of a session's record, decided once for every store.
+
+The records here carry no custom state and none of the rows that others write: stores keep those apart, and
+`session_views.assembled` puts them together for a reader.
+"""
+
+from typing import Any
+
+import msgspec
+
+from helix_agents.domain.checkpoints import Checkpoint
+from helix_agents.domain.commits import SettleSession, StartRun
+from helix_agents.domain.errors import ModeIsWriteOnceError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.sessions import CreateSession, InterruptContext, SessionState, SessionStatus
+
+
+def created(session_id: SessionId, options: CreateSession, now: int, *, parent: SessionState | None) -> SessionState:
+    """A new session. Without a root of its own choice it belongs to its parent's root, or is one itself."""
+    above = parent.root_session_id if parent is not None else options.parent_session_id
+    return SessionState(
+        session_id=session_id,
+        agent_type=options.agent_type,
+        agent_version=options.agent_version,
+        stream_id=options.stream_id,
+        parent_session_id=options.parent_session_id,
+        root_session_id=options.root_session_id or above or session_id,
+        mode=options.mode,
+        user_id=options.user_id,
+        tags=options.tags,
+        metadata=options.metadata,
+        expires_at=options.expires_at,
+        tracing_context=options.tracing_context,
+        workspace_ref=options.workspace_ref,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def branched(session_id: SessionId, source: SessionState, options: CreateSession, now: int) -> SessionState:
+    """A new root session that takes agent and user from its source, and the rest from what its maker said."""
+    return msgspec.structs.replace(
+        created(session_id, options, now, parent=None),
+        agent_type=source.agent_type,
+        agent_version=source.agent_version,
+        user_id=options.user_id if options.user_id is not None else source.user_id,
+        parent_session_id=None,
+        root_session_id=session_id,
+    )
+
+
+def changed(session: SessionState, now: int, **changes: Any) -> SessionState:
+    """The record one commit later, with these fields set."""
+    return msgspec.structs.replace(session, version=session.version + 1, updated_at=now, **changes)
+
+
+def savable(given: SessionState, *, with_custom_state: bool = True) -> SessionState:
+    """The record without the rows that others write, which may be many and which saving does not look at."""
+    return msgspec.structs.replace(
+        given,
+        custom_state=given.custom_state if with_custom_state else {},
+        interrupt_flag=None,
+        pending_client_tool_calls={},
+        completed_client_tool_calls={},
+        client_tool_call_ownership={},
+    )
+
+
+def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
+    """The record after its owner saved it: identity, counters and pointers stay the store's own.
+
+    Raises:
+        ModeIsWriteOnceError: the given record changes a mode that was set.
+    """
+    if session.mode is not None and given.mode != session.mode:
+        raise ModeIsWriteOnceError(session.session_id, session.mode, str(given.mode))
+    return changed(
+        session,
+        now,
+        agent_type=given.agent_type,
+        agent_version=given.agent_version,
+        stream_id=given.stream_id,
+        status=given.status,
+        step_count=given.step_count,
+        output=given.output,
+        error=given.error,
+        failure_reason=given.failure_reason,
+        interrupt_context=given.interrupt_context,
+        suspended_awaiting_children=given.suspended_awaiting_children,
+        suspended_step_id=given.suspended_step_id,
+        suspension_context=given.suspension_context,
+        tracing_context=given.tracing_context,
+        expires_at=given.expires_at,
+        mode=given.mode,
+        user_id=given.user_id,
+        tags=given.tags,
+        metadata=given.metadata,
+        workspace_ref=given.workspace_ref,
+    )
+
+
+def with_status(
+    session: SessionState,
+    status: SessionStatus,
+    now: int,
+    *,
+    interrupt_context: InterruptContext | None = None,
+    error: str | None = None,
+    failure_reason: str | None = None,
+) -> SessionState:
+    """The record with another status and the context given with it; what is None stays."""
+    return changed(
+        session,
+        now,
+        status=status,
+        interrupt_context=session.interrupt_context if interrupt_context is None else interrupt_context,
+        error=session.error if error is None else error,
+        failure_reason=session.failure_reason if failure_reason is None else failure_reason,
+    )
+
+
+def with_metadata(session: SessionState, patch: dict[str, str | None], now: int) -> SessionState:
+    """The record with these metadata keys set, and those given as None removed."""
+    kept = {key: value for key, value in session.metadata.items() if key not in patch}
+    given = {key: value for key, value in patch.items() if value is not None}
+    return changed(session, now, metadata=kept | given)
+
+
+def started(session: SessionState, start: StartRun, message_count: int, now: int) -> SessionState:
+    """The record as a new run finds it: active, at step 0, and without the traces of the run before."""
+    ready = session if start.keep_suspension else _without_suspension(session)
+    return changed(
+        ready,
+        now,
+        suspension_context=start.suspension_context or ready.suspension_context,
+        status="active",
+        current_run_id=start.run_id,
+        message_count=message_count,
+        step_count=session.step_count if start.keep_step_count else 0,
+        resume_count=session.resume_count + start.count_resume,
+        output=None,
+        error=None,
+        failure_reason=None,
+        interrupt_context=None,
+        expires_at=session.expires_at if start.expires_at is None else start.expires_at,
+        agent_version=session.agent_version if start.agent_version is None else start.agent_version,
+    )
+
+
+def settled(session: SessionState, request: SettleSession, now: int) -> SessionState:
+    """The record after somebody ended what the session does from outside its run; nothing is suspended any more.
+
+    The output is the requested session's alone; the rest holds for the sessions below it too.
+    """
+    ended = with_status(
+        _without_suspension(session),
+        request.status,
+        now,
+        interrupt_context=request.interrupt_context,
+        error=request.error,
+        failure_reason=request.failure_reason,
+    )
+    if request.output is None or session.session_id != request.session_id:
+        return ended
+    return msgspec.structs.replace(ended, output=request.output)
+
+
+def _without_suspension(session: SessionState) -> SessionState:
+    return msgspec.structs.replace(
+        session, suspension_context=None, suspended_step_id=None, suspended_awaiting_children={}
+    )
+
+
+def pointed_at(session: SessionState, checkpoint: Checkpoint) -> SessionState:
+    """The record with its pointer moved to a checkpoint of its own."""
+    return msgspec.structs.replace(
+        session,
+        checkpoint_id=checkpoint.checkpoint_id,
+        checkpointed_at=checkpoint.created_at,
+        checkpoint_source=checkpoint.source,
+    )

@@ -1,0 +1,262 @@
+"""The session: a conversation and everything that is known of it apart from its messages."""
+
+from typing import Literal, TypeAlias
+
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, StreamId, ToolCallId
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.records import JSON, Record
+
+SessionStatus: TypeAlias = Literal["active", "completed", "failed", "interrupted", "paused"]
+SessionMode: TypeAlias = Literal["standard", "persistent"]
+CheckpointSource: TypeAlias = Literal["staging", "save"]
+StopKind: TypeAlias = Literal["interrupt", "abort"]
+
+
+class InterruptContext(Record):
+    """Why and where a session was interrupted or paused."""
+
+    reason: str | None = None
+    run_id: RunId | None = None
+    step_count: int | None = None
+    at: int | None = None
+    details: dict[str, JSON] = {}
+
+
+class InterruptFlag(Record):
+    """A durable request to stop, aimed at the one run that was current when it was written."""
+
+    run_id: RunId
+    kind: StopKind = "interrupt"
+    reason: str | None = None
+    set_at: int
+
+
+class ChildWait(Record):
+    """A delegated call whose child session waits for somebody."""
+
+    tool_call_id: ToolCallId
+    child_session_id: SessionId
+    agent_type: str
+
+
+class OpenCall(Record):
+    """One call of a suspended step, as the engine planned it."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+    kind: str
+    child_session_id: SessionId | None = None
+    settled: bool = False
+
+
+class SuspensionContext(Record):
+    """All that `resume` needs to go on with a suspended step.
+
+    `entry_messages` came in while calls were open; they follow the calls' results, never stand between.
+    """
+
+    kind: Literal["suspended_client_tool", "suspended_awaiting_children", "suspended_step_partial"]
+    run_id: RunId
+    step_id: StepId
+    step: int
+    round: int = 0
+    reason: str | None = None
+    calls: tuple[OpenCall, ...] = ()
+    children: tuple[ChildWait, ...] = ()
+    remaining_steps: int | None = None
+    agent_version: int = 1
+    entry_messages: tuple[UserMessage, ...] = ()
+
+
+class TracingContext(Record):
+    """The one trace a session has across all its runs."""
+
+    trace_id: str
+    root_span_id: str
+    last_active_span_id: str | None = None
+
+
+class WorkspaceRef(Record):
+    """The workspace a session owns, so that it survives interrupt and resume."""
+
+    provider_id: str
+    ref: str
+    details: dict[str, JSON] = {}
+
+
+class SessionState(Record):
+    """A session as the store knows it.
+
+    Pending calls, ownership, completed markers and the interrupt flag are rows of their own that others may write
+    at any time: `load_state` assembles them here and `save_state` ignores them.
+    """
+
+    session_id: SessionId
+    agent_type: str
+    agent_version: int = 1
+    stream_id: StreamId | None = None
+    custom_state: dict[str, JSON] = {}
+    status: SessionStatus = "active"
+    step_count: int = 0
+    output: JSON = None
+    error: str | None = None
+    failure_reason: str | None = None
+    interrupt_context: InterruptContext | None = None
+    interrupt_flag: InterruptFlag | None = None
+    pending_client_tool_calls: dict[ToolCallId, PendingCall] = {}
+    suspended_awaiting_children: dict[ToolCallId, ChildWait] = {}
+    suspended_step_id: StepId | None = None
+    suspension_context: SuspensionContext | None = None
+    completed_client_tool_calls: dict[ToolCallId, int] = {}
+    client_tool_call_ownership: dict[ToolCallId, SessionId] = {}
+    tracing_context: TracingContext | None = None
+    expires_at: int | None = None
+    parent_session_id: SessionId | None = None
+    root_session_id: SessionId
+    mode: SessionMode | None = None
+    version: int = 1
+    resume_count: int = 0
+    message_count: int = 0
+    current_run_id: RunId | None = None
+    checkpoint_id: CheckpointId | None = None
+    checkpointed_at: int | None = None
+    checkpoint_source: CheckpointSource | None = None
+    user_id: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
+    workspace_ref: WorkspaceRef | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+
+class SessionDetail(Record):
+    """The part of a session that stores keep as one JSON document beside their columns."""
+
+    agent_version: int = 1
+    stream_id: StreamId | None = None
+    output: JSON = None
+    error: str | None = None
+    failure_reason: str | None = None
+    interrupt_context: InterruptContext | None = None
+    suspended_awaiting_children: dict[ToolCallId, ChildWait] = {}
+    suspended_step_id: StepId | None = None
+    tracing_context: TracingContext | None = None
+    workspace_ref: WorkspaceRef | None = None
+
+    @classmethod
+    def of(cls, state: SessionState) -> "SessionDetail":
+        return cls(
+            agent_version=state.agent_version,
+            stream_id=state.stream_id,
+            output=state.output,
+            error=state.error,
+            failure_reason=state.failure_reason,
+            interrupt_context=state.interrupt_context,
+            suspended_awaiting_children=state.suspended_awaiting_children,
+            suspended_step_id=state.suspended_step_id,
+            tracing_context=state.tracing_context,
+            workspace_ref=state.workspace_ref,
+        )
+
+
+class BranchPoint(Record):
+    """Where a new session starts from an existing one: at a checkpoint, at a message, or at its present end."""
+
+    from_session_id: SessionId
+    checkpoint_id: CheckpointId | None = None
+    message_count: int | None = None
+
+
+class CreateSession(Record):
+    """What a new session starts with."""
+
+    agent_type: str = "agent"
+    agent_version: int = 1
+    custom_state: dict[str, JSON] = {}
+    stream_id: StreamId | None = None
+    parent_session_id: SessionId | None = None
+    root_session_id: SessionId | None = None
+    mode: SessionMode | None = None
+    user_id: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
+    expires_at: int | None = None
+    tracing_context: TracingContext | None = None
+    workspace_ref: WorkspaceRef | None = None
+    branch: BranchPoint | None = None
+
+
+class SessionSummary(Record):
+    """One line of a session listing."""
+
+    session_id: SessionId
+    agent_type: str
+    status: SessionStatus
+    step_count: int
+    message_count: int
+    version: int
+    user_id: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
+    parent_session_id: SessionId | None = None
+    root_session_id: SessionId
+    current_run_id: RunId | None = None
+    expires_at: int | None = None
+    created_at: int
+    updated_at: int
+
+
+class SessionFilter(Record):
+    """Which sessions to list; everything given must hold.
+
+    `roots_only` asks for sessions without a parent; `created_from` and `created_to` are inclusive.
+    """
+
+    user_id: str | None = None
+    agent_type: str | None = None
+    statuses: tuple[SessionStatus, ...] = ()
+    parent_session_id: SessionId | None = None
+    roots_only: bool = False
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
+    created_from: int | None = None
+    created_to: int | None = None
+    expires_before: int | None = None
+
+
+class StatusChanged(Record):
+    """The compare-and-set won."""
+
+    new_version: int
+
+    @property
+    def ok(self) -> Literal[True]:
+        return True
+
+
+class StatusConflict(Record):
+    """The compare-and-set lost; this is what the store holds."""
+
+    current_status: SessionStatus
+    current_version: int
+
+    @property
+    def ok(self) -> Literal[False]:
+        return False
+
+
+StatusOutcome: TypeAlias = StatusChanged | StatusConflict
+
+
+class InterruptSet(Record):
+    """The stop is stored and aimed at this run."""
+
+    run_id: RunId
+
+
+class NothingRunning(Record):
+    """No run was going, so nothing was stored."""
+
+
+InterruptOutcome: TypeAlias = InterruptSet | NothingRunning

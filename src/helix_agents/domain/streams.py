@@ -1,0 +1,60 @@
+"""What is known of a stream besides its chunks."""
+
+from typing import Literal, TypeAlias
+
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.ids import RunId, StreamId
+from helix_agents.domain.records import JSON, Record
+
+StreamStatus: TypeAlias = Literal["active", "paused", "ended", "failed"]
+EndStatus: TypeAlias = Literal["completed", "interrupted"]
+
+
+class StreamError(Record):
+    """Why the run behind a stream failed."""
+
+    code: str
+    message: str
+    retryable: bool = False
+
+
+class StreamInfo(Record):
+    """How a stream stands. `first_sequence` is the oldest chunk still there; numbers are never reused.
+
+    A stream with no chunk left has `first_sequence == latest_sequence + 1`.
+    """
+
+    stream_id: StreamId
+    status: StreamStatus
+    run_id: RunId
+    attempt: int = 1
+    total_chunks: int
+    first_sequence: int
+    latest_sequence: int
+    end_status: EndStatus | None = None
+    output: JSON = None
+    error: StreamError | None = None
+    created_at: int
+    updated_at: int
+
+
+class StreamSnapshot(Record):
+    """A stream at one moment: how it stands and the chunks after a given number."""
+
+    info: StreamInfo
+    chunks: tuple[StreamChunk, ...]
+
+
+class StreamAppend(Record):
+    """Chunks to store at the end of a stream, alone or in a step's transaction where stream and state share a backend.
+
+    `writer` is the number the stream gave its writer; an older one is refused. `batch` counts what this writer sent:
+    the same batch again, as its answer was lost, is stored once.
+    """
+
+    stream_id: StreamId
+    run_id: RunId
+    attempt: int
+    writer: int
+    batch: int = 0
+    chunks: tuple[StreamChunk, ...]

@@ -1,0 +1,47 @@
+"""What makes a transcript legal for a provider: every tool call is followed by its result."""
+
+from collections.abc import Iterable, Sequence
+
+from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage
+
+NOT_EXECUTED = "not_executed"
+
+
+def unanswered_calls(messages: Iterable[Message]) -> tuple[ToolCall, ...]:
+    """The calls of these messages that no later message answers, in call order."""
+    open_calls: dict[str, ToolCall] = {}
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            open_calls.update((call.id, call) for call in message.tool_calls)
+        elif isinstance(message, ToolMessage):
+            open_calls.pop(message.tool_call_id, None)
+    return tuple(open_calls.values())
+
+
+def not_executed(calls: Iterable[ToolCall], code: str = NOT_EXECUTED) -> tuple[ToolMessage, ...]:
+    """A result for each call that says it never ran."""
+    return tuple(
+        ToolMessage(
+            tool_call_id=call.id,
+            tool_name=call.name,
+            content="This call was not executed.",
+            error=True,
+            code=code,
+        )
+        for call in calls
+    )
+
+
+def open_tail(newest_first: Iterable[Message]) -> tuple[ToolCall, ...]:
+    """The unanswered calls at the end of a transcript, reading backwards only as far as the last reply."""
+    tail: list[Message] = []
+    for message in newest_first:
+        tail.append(message)
+        if not isinstance(message, ToolMessage):
+            break
+    return unanswered_calls(reversed(tail))
+
+
+def heal(messages: Sequence[Message]) -> tuple[ToolMessage, ...]:
+    """The results to append so that a transcript that ends in open calls is legal again."""
+    return not_executed(open_tail(reversed(messages)))

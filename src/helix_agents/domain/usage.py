@@ -1,0 +1,127 @@
+"""What a session cost: tokens, tools, sub-agents, waiting time, and whatever a user counts."""
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from helix_agents.domain.ids import RunId, SessionId
+from helix_agents.domain.records import JSON, Record
+
+SourceType: TypeAlias = Literal["tokens", "tool", "subagent", "custom", "client_tool_wait_ms"]
+
+
+class TokenCount(Record):
+    """Tokens of one or many model calls."""
+
+    prompt: int = 0
+    completion: int = 0
+    reasoning: int = 0
+    cached: int = 0
+    total: int = 0
+
+    def __add__(self, other: "TokenCount") -> "TokenCount":
+        return TokenCount(
+            prompt=self.prompt + other.prompt,
+            completion=self.completion + other.completion,
+            reasoning=self.reasoning + other.reasoning,
+            cached=self.cached + other.cached,
+            total=self.total + other.total,
+        )
+
+
+class UsageEntry(Record):
+    """One thing that was used. Run, attempt, step and `n` make it unique, so a replay never counts twice.
+
+    `source_name` is the model, tool, agent or metric; `amount` is a duration in ms, or a custom quantity.
+    """
+
+    session_id: SessionId
+    root_session_id: SessionId
+    run_id: RunId
+    attempt: int = 1
+    step: int = 0
+    n: int = 0
+    source_type: SourceType
+    source_name: str
+    tokens: TokenCount | None = None
+    amount: float = 0
+    success: bool = True
+    agent_type: str | None = None
+    user_id: str | None = None
+    metadata: dict[str, JSON] = {}
+    recorded_at: int = 0
+
+
+class UsageFilter(Record):
+    """Which entries to list; everything given must hold. The time range is inclusive."""
+
+    session_id: SessionId | None = None
+    root_session_id: SessionId | None = None
+    run_id: RunId | None = None
+    user_id: str | None = None
+    agent_type: str | None = None
+    source_type: SourceType | None = None
+    source_name: str | None = None
+    recorded_from: int | None = None
+    recorded_to: int | None = None
+
+
+class SourceTotal(Record):
+    """All entries of one source added up."""
+
+    source_type: SourceType
+    source_name: str
+    calls: int
+    failures: int = 0
+    amount: float = 0
+    tokens: TokenCount = TokenCount()
+
+
+class UsageRollup(Record):
+    """What a session and everything below it used."""
+
+    tokens: TokenCount = TokenCount()
+    sources: tuple[SourceTotal, ...] = ()
+    sessions: int = 0
+
+
+def matches(entry: UsageEntry, where: UsageFilter) -> bool:
+    """Whether an entry is one the filter asks for."""
+    return (
+        (where.session_id is None or entry.session_id == where.session_id)
+        and (where.root_session_id is None or entry.root_session_id == where.root_session_id)
+        and (where.run_id is None or entry.run_id == where.run_id)
+        and (where.user_id is None or entry.user_id == where.user_id)
+        and (where.agent_type is None or entry.agent_type == where.agent_type)
+        and (where.source_type is None or entry.source_type == where.source_type)
+        and (where.source_name is None or entry.source_name == where.source_name)
+        and (where.recorded_from is None or entry.recorded_at >= where.recorded_from)
+        and (where.recorded_to is None or entry.recorded_at <= where.recorded_to)
+    )
+
+
+def roll_up(entries: Iterable[UsageEntry]) -> UsageRollup:
+    """All entries added up, per source and in sum; sources are sorted by type and name.
+
+    The sum counts tokens of model calls only: what a tool or a sub-agent reports of itself was counted there.
+    """
+    tokens = TokenCount()
+    sources: dict[tuple[SourceType, str], list[UsageEntry]] = {}
+    sessions: set[SessionId] = set()
+    for entry in entries:
+        sources.setdefault((entry.source_type, entry.source_name), []).append(entry)
+        sessions.add(entry.session_id)
+        if entry.source_type == "tokens" and entry.tokens is not None:
+            tokens += entry.tokens
+    totals = tuple(_total(source_type, name, sources[source_type, name]) for source_type, name in sorted(sources))
+    return UsageRollup(tokens=tokens, sources=totals, sessions=len(sessions))
+
+
+def _total(source_type: SourceType, source_name: str, entries: list[UsageEntry]) -> SourceTotal:
+    return SourceTotal(
+        source_type=source_type,
+        source_name=source_name,
+        calls=len(entries),
+        failures=sum(not entry.success for entry in entries),
+        amount=sum(entry.amount for entry in entries),
+        tokens=sum((entry.tokens for entry in entries if entry.tokens is not None), TokenCount()),
+    )

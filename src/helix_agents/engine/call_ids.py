@@ -1,0 +1,36 @@
+"""Call ids that are unique in the tree of a root session, because answers are routed by them."""
+
+import re
+from collections.abc import Iterable
+
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.messages import AssistantMessage, Message
+
+MAX_LENGTH = 64
+_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class CallIds:
+    """Remembers the ids a session has used and renames what a provider repeats.
+
+    At the root a provider's id is kept and a repeat becomes `<id>_<n>`; in a child every id carries the child's suffix,
+    so that two children whose providers both say `call_0` do not meet.
+    """
+
+    def __init__(self, messages: Iterable[Message] = (), *, suffix: str | None = None) -> None:
+        self._suffix = f"_{suffix}" if suffix else ""
+        self._used = {
+            call.id for message in messages if isinstance(message, AssistantMessage) for call in message.tool_calls
+        }
+
+    def claim(self, provider_id: str) -> ToolCallId:
+        """An id nobody used, as close to the provider's as can be."""
+        plain = _FOREIGN.sub("_", provider_id) or "call"
+        name = plain[: MAX_LENGTH - len(self._suffix)] + self._suffix
+        number = 1
+        while name in self._used:
+            ending = f"_{number}{self._suffix}"
+            name = plain[: MAX_LENGTH - len(ending)] + ending
+            number += 1
+        self._used.add(name)
+        return name

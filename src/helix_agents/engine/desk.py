@@ -1,0 +1,79 @@
+"""Where a reply and results rest between their effect and the step's commit."""
+
+from typing import Literal, Protocol
+
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.messages import AssistantMessage, ToolMessage
+from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.usage import UsageEntry
+from helix_agents.domain.writes import NO_WRITES, StepWrites
+from helix_agents.engine.effects import PlannedCall
+
+
+class RestingReply(Record):
+    """A model's reply as planned: what the loop is told of it, and what only the bodies see."""
+
+    message: AssistantMessage
+    calls: tuple[PlannedCall, ...] = ()
+    rejections: dict[ToolCallId, ToolMessage] = {}
+    output: JSON = None
+    writes: StepWrites = NO_WRITES
+    usage: tuple[UsageEntry, ...] = ()
+
+
+class RestingResult(Record):
+    """What one call came to. `told` says whether `after_tool` is due: a denied or abandoned call never ran."""
+
+    message: ToolMessage
+    writes: StepWrites = NO_WRITES
+    usage: tuple[UsageEntry, ...] = ()
+    duration_ms: int = 0
+    ran: bool = True
+    finishes: bool = False
+    output: JSON = None
+    consumed: bool = False
+    late: bool = False
+    verdict: Literal["ok", "retry", "failed"] = "ok"
+
+
+class Desk(Protocol):
+    """Holds the work of the step in hand. In one process a dictionary, on durable engines rows of the store."""
+
+    async def put_reply(self, step: int, reply: RestingReply) -> None: ...
+
+    async def find_reply(self, step: int) -> RestingReply | None: ...
+
+    async def put_result(self, step: int, tool_call_id: ToolCallId, result: RestingResult) -> None: ...
+
+    async def results(self, step: int) -> dict[ToolCallId, RestingResult]: ...
+
+    def clear(self) -> None:
+        """The step was committed."""
+        ...
+
+
+class MemoryDesk:
+    """The desk of a process that keeps its run in hand from the reply to the commit."""
+
+    def __init__(self) -> None:
+        self._replies: dict[int, RestingReply] = {}
+        self._results: dict[int, dict[ToolCallId, RestingResult]] = {}
+
+    async def put_reply(self, step: int, reply: RestingReply) -> None:
+        self._replies[step] = reply
+
+    async def find_reply(self, step: int) -> RestingReply | None:
+        return self._replies.get(step)
+
+    async def put_result(self, step: int, tool_call_id: ToolCallId, result: RestingResult) -> None:
+        self._results.setdefault(step, {})[tool_call_id] = result
+
+    async def results(self, step: int) -> dict[ToolCallId, RestingResult]:
+        return self._results.get(step, {})
+
+    def clear(self) -> None:
+        self._replies.clear()
+        self._results.clear()
+
+
+_: type[Desk] = MemoryDesk

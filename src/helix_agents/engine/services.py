@@ -1,0 +1,44 @@
+"""What the effect bodies work with: ports, the agents they know, and a few settings."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.calling import RunInThread
+from helix_agents.agent.hooks import Hooks
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.ports.clock import Clock, IdSource
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.ports.streams import StreamManager
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Settings of an executor that its runs follow."""
+
+    model_retries: int = 3
+    first_retry_seconds: float = 1.0
+    cancel_grace_seconds: float = 5.0
+    pending_deadline_ms: int | None = 7 * DAY_MS
+    effect_lease_ms: int = 30_000
+    result_bytes: int = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """The world as the bodies see it. Everything that waits, draws or tells the time comes in from outside."""
+
+    store: SessionStateStore
+    streams: StreamManager
+    agents: AgentRegistry
+    clock: Clock
+    ids: IdSource
+    model_of: Callable[[Agent[Any, Any, Any]], LLMAdapter]
+    sleep: Callable[[float], Awaitable[None]]
+    in_thread: RunInThread
+    hooks: Hooks | None = None
+    options: EngineOptions = field(default_factory=EngineOptions)

@@ -1,0 +1,85 @@
+"""The loop: one turn of an agent, on every runtime the same.
+
+It reads no clock, makes no id, does no I/O and starts nothing in parallel. Given the same answers it asks for the same
+effects in the same order, which is what lets a durable engine replay it.
+"""
+
+from helix_agents.engine.effects import (
+    Advance,
+    Ask,
+    Batch,
+    CallOutcome,
+    CommitRequest,
+    Fail,
+    OpenBatch,
+    Ops,
+    PlannedCall,
+    Reply,
+    RunEnd,
+    RunFailed,
+    StepOutcome,
+    Stop,
+    Stopped,
+    Suspend,
+)
+
+
+async def run_turn(ops: Ops) -> RunEnd:
+    """Drive a run from where it stands in the store to where it ends or needs somebody."""
+    position = await ops.open()
+    if position.ended is not None:
+        return RunEnd(status=position.ended)
+    step, batch = position.step, position.open_batch
+    while True:
+        if batch is None:
+            if ops.should_yield():
+                return RunEnd(status="yielded")
+            step += 1
+            batch = OpenBatch(step=step)
+            match await ops.ask_model(Ask(step=step)):
+                case Reply(calls=calls):
+                    batch = OpenBatch(step=step, calls=calls)
+                    batch, outcome = await _work_off(ops, batch)
+                case Stopped():
+                    outcome = Stop()
+                case RunFailed(code=code):
+                    outcome = Fail(code=code)
+        else:
+            batch, outcome = await _work_off(ops, batch)
+        ack = await ops.commit(CommitRequest(batch=batch, outcome=outcome))
+        match ack.next:
+            case "continue":
+                batch = None
+            case "again":
+                batch = batch.next_round()
+            case "superseded":
+                return RunEnd(status="superseded")
+            case "ended":
+                assert ack.status is not None
+                return RunEnd(status=ack.status)
+
+
+async def _work_off(ops: Ops, batch: OpenBatch) -> tuple[OpenBatch, StepOutcome]:
+    """Run what can be run: first everything side by side, then the tools that finish, one after another."""
+    first = tuple(call for call in batch.unsettled if call.kind != "finish_with")
+    batch, outcome = await _run(ops, batch, first)
+    for call in batch.unsettled:
+        if outcome is not None or call.kind != "finish_with":
+            # A tool that finishes sees the results of all others, so it waits for them.
+            break
+        batch, outcome = await _run(ops, batch, (call,))
+    return batch, outcome if outcome is not None else Advance()
+
+
+async def _run(ops: Ops, batch: OpenBatch, calls: tuple[PlannedCall, ...]) -> tuple[OpenBatch, StepOutcome | None]:
+    if not calls:
+        return batch, None
+    outcomes = await ops.run_batch(Batch(step=batch.step, round=batch.round, calls=calls))
+    return batch.settle(outcomes), _verdict(outcomes)
+
+
+def _verdict(outcomes: tuple[CallOutcome, ...]) -> StepOutcome | None:
+    states = {outcome.state for outcome in outcomes}
+    if "stopped" in states:
+        return Stop()
+    return Suspend() if "waiting" in states else None

@@ -1,0 +1,1 @@
+"""Models: adapters over the providers' own libraries, and scripted stand-ins for tests."""

@@ -1,0 +1,97 @@
+"""Anthropic, OpenAI and Google models, over Pydantic AI's layer of providers."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from helix_agents.domain.errors import MissingExtraError
+from helix_agents.llm.pydantic_ai.adapter import PydanticAIModel
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+__all__ = ["PydanticAIModel", "open_anthropic", "open_google", "open_openai", "open_openai_chat"]
+
+
+def open_anthropic(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
+    """`anthropic:claude-…`, by the Messages API.
+
+    Raises:
+        MissingExtraError: the extra `anthropic` is not installed.
+    """
+    _require("anthropic", "anthropic")
+
+    def build() -> "Model[Any]":
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        return AnthropicModel(_model_of(name), provider=AnthropicProvider(api_key=api_key, base_url=base_url))
+
+    return PydanticAIModel(name, build)
+
+
+def open_openai(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
+    """`openai:gpt-…`, by the Responses API.
+
+    Raises:
+        MissingExtraError: the extra `openai` is not installed.
+    """
+    _require("openai", "openai")
+
+    def build() -> "Model[Any]":
+        from pydantic_ai.models.openai import OpenAIResponsesModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        return OpenAIResponsesModel(_model_of(name), provider=OpenAIProvider(api_key=api_key, base_url=base_url))
+
+    return PydanticAIModel(name, build)
+
+
+def open_openai_chat(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
+    """`openai-chat:…`, by the Chat Completions API, which many other servers speak too.
+
+    Raises:
+        MissingExtraError: the extra `openai` is not installed.
+    """
+    _require("openai", "openai")
+
+    def build() -> "Model[Any]":
+        from pydantic_ai.models.openai import OpenAIChatModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        return OpenAIChatModel(_model_of(name), provider=OpenAIProvider(api_key=api_key, base_url=base_url))
+
+    return PydanticAIModel(name, build)
+
+
+def open_google(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
+    """`google:gemini-…`, by the Gemini API.
+
+    Raises:
+        MissingExtraError: the extra `google` is not installed.
+    """
+    _require("google", "google.genai")
+
+    def build() -> "Model[Any]":
+        from pydantic_ai.models.google import GoogleModel
+        from pydantic_ai.providers.google import GoogleProvider
+
+        return GoogleModel(_model_of(name), provider=GoogleProvider(api_key=api_key, base_url=base_url))
+
+    return PydanticAIModel(name, build)
+
+
+def _model_of(name: str) -> str:
+    return name.partition(":")[2]
+
+
+def _require(extra: str, driver: str) -> None:
+    if not (_installed("pydantic_ai") and _installed(driver)):
+        raise MissingExtraError(f"{extra} models", extra)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        # The package around a nested module is missing too.
+        return False

@@ -1,0 +1,72 @@
+"""A model behind Pydantic AI's layer of providers, loaded when it is first asked."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+    from helix_agents.llm.pydantic_ai.exchange import Exchange
+
+
+class PydanticAIModel(LLMAdapter):
+    """Any model Pydantic AI can reach. `build` makes it, in a thread, when it is first asked.
+
+    One instance serves any number of sessions, and any event loop, one loop at a time.
+    """
+
+    def __init__(self, name: str, build: "Callable[[], Model[Any]]") -> None:
+        self._name = name
+        self._build = build
+        self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Task[Exchange]] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Stream the reply. Closing the iterator early closes the connection to the provider.
+
+        Raises:
+            ModelError: what went wrong, and whether asking again may help. Nothing was asked twice.
+        """
+        exchange = await self._exchange()
+        async with aclosing(exchange.ask(request)) as events:
+            async for event in events:
+                yield event
+
+    async def close(self) -> None:
+        """Close the connections to the provider; idempotent. Another question opens new ones."""
+        opening, self._opening = self._opening, None
+        if opening is None or opening[0] is not asyncio.get_running_loop():
+            return
+        await asyncio.wait([opening[1]])
+        if not _failed(opening[1]):
+            await opening[1].result().close()
+
+    async def _exchange(self) -> "Exchange":
+        loop = asyncio.get_running_loop()
+        # Connections belong to the loop that made them; a process may see several, one after another.
+        if self._opening is None or self._opening[0] is not loop or _failed(self._opening[1]):
+            self._opening = (loop, loop.create_task(self._open()))
+        # Several sessions may wait for the same opening; one that gives up must not end it for the others.
+        return await asyncio.shield(self._opening[1])
+
+    async def _open(self) -> "Exchange":
+        exchange = await asyncio.to_thread(self._load)
+        await exchange.open()
+        return exchange
+
+    def _load(self) -> "Exchange":
+        # The providers' libraries take seconds to import: in the event loop that would starve every other run.
+        from helix_agents.llm.pydantic_ai.exchange import Exchange
+
+        return Exchange(self._name, self._build)
+
+
+def _failed(task: "asyncio.Task[Exchange]") -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

@@ -1,0 +1,74 @@
+"""What went wrong at a provider, sorted by what helps: wait, try again, shorten the history, or change the request."""
+
+import httpx2
+from pydantic_ai import exceptions as theirs
+
+from helix_agents.domain.errors import (
+    ContextTooLongError,
+    ModelError,
+    ModelOverloadedError,
+    ModelRefusedError,
+    ModelUnavailableError,
+)
+
+# The first kind that fits decides, so the special ones stand before the general ones.
+_KINDS: tuple[tuple[type[Exception], type[ModelError]], ...] = (
+    (theirs.ModelContextWindowExceededError, ContextTooLongError),
+    (theirs.ModelRateLimitError, ModelOverloadedError),
+    (theirs.ModelOverloadedError, ModelOverloadedError),
+    (theirs.ModelQuotaExceededError, ModelRefusedError),
+    (theirs.ModelRequestRejectedError, ModelRefusedError),
+    (theirs.ModelUnavailableError, ModelUnavailableError),
+    (theirs.ModelServerError, ModelUnavailableError),
+    (theirs.ModelConnectionError, ModelUnavailableError),
+    (theirs.ModelRequestTimeout, ModelUnavailableError),
+    (theirs.ContentFilterError, ModelRefusedError),
+    # A reply that makes no sense is an accident of this attempt, like a broken connection.
+    (theirs.UnexpectedModelBehavior, ModelUnavailableError),
+    (httpx2.HTTPError, ModelUnavailableError),
+    (OSError, ModelUnavailableError),
+)
+
+_WORTH_ANOTHER_TRY = frozenset({408, 409, 425})
+_TOO_LARGE = 413
+
+
+def as_model_error(model: str, problem: Exception) -> ModelError:
+    """The error of ours that says whether asking again may help, with the provider's own words and wish to wait."""
+    kind = _kind(problem)
+    retry_after = problem.retry_after if isinstance(problem, theirs.ModelAPIError) else None
+    return kind(model, _reason(problem), retry_after)
+
+
+def _kind(problem: Exception) -> type[ModelError]:
+    # A status that says what it means is believed before the category it was filed under.
+    if isinstance(problem, theirs.ModelHTTPError):
+        if problem.status_code == _TOO_LARGE:
+            return ContextTooLongError
+        if problem.status_code in _WORTH_ANOTHER_TRY:
+            return ModelUnavailableError
+    for their_kind, our_kind in _KINDS:
+        if isinstance(problem, their_kind):
+            return our_kind
+    # What the provider reports without a status arrives in the middle of a stream, which may go better next time.
+    if isinstance(problem, theirs.ModelAPIError) and not isinstance(problem, theirs.ModelHTTPError):
+        return ModelUnavailableError
+    return ModelRefusedError
+
+
+def _reason(problem: Exception) -> str:
+    words = _own_words(problem.body) if isinstance(problem, theirs.ModelAPIError) else None
+    if isinstance(problem, theirs.ModelHTTPError) and words is not None:
+        return f"HTTP {problem.status_code}: {words}"
+    if isinstance(problem, theirs.AgentRunError | theirs.UserError):
+        return words or str(problem)
+    return f"{type(problem).__name__}: {problem}"
+
+
+def _own_words(body: object) -> str | None:
+    """The sentence in a provider's error body, wherever it keeps it."""
+    match body:
+        case {"error": {"message": str() as message}} | {"message": str() as message}:
+            return message
+        case _:
+            return None

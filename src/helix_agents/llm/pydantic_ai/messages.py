@@ -1,0 +1,100 @@
+"""Our messages in Pydantic AI's words."""
+
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from pydantic_ai.messages import (
+    AudioUrl,
+    BinaryContent,
+    DocumentUrl,
+    ImageUrl,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    ThinkingPart,
+    ToolReturnPart,
+    UserContent,
+    UserPromptPart,
+    VideoUrl,
+)
+from pydantic_ai.models import Model
+
+from helix_agents.domain.messages import AssistantMessage, File, Image, Part, Text, ToolMessage, UserMessage
+from helix_agents.domain.records import JSON, encode
+from helix_agents.llm.pydantic_ai.provenance import Provenance
+
+_URL_KINDS = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
+
+
+class MessageConverter:
+    """Converts for one model, and counts: a history that is converted twice costs more with every step."""
+
+    def __init__(self, name: str, model: Model[Any]) -> None:
+        self._name = name
+        self._model = model
+        self.converted = 0
+
+    def request_part(self, message: UserMessage | ToolMessage) -> ModelRequestPart:
+        """What a person or a tool said."""
+        self.converted += 1
+        if isinstance(message, UserMessage):
+            return UserPromptPart(content=_user_content(message.content))
+        return ToolReturnPart(
+            tool_name=message.tool_name,
+            content=_result(message.content),
+            tool_call_id=message.tool_call_id,
+            outcome="failed" if message.error else "success",
+        )
+
+    def response(self, message: AssistantMessage) -> ModelResponse:
+        """What a model said, part by part as its provider sent it. Another provider's reasoning is left out."""
+        self.converted += 1
+        provenance = Provenance.of(message, own_name=self._name, own_system=self._model.system)
+        response = ModelResponse(
+            parts=(),
+            provider_name=provenance.name,
+            canonical_system=provenance.system,
+            provider_response_id=provenance.response_id,
+        )
+        response.parts = [part for part in provenance.parts_of(message) if self._understood(response, part)]
+        return response
+
+    def _understood(self, response: ModelResponse, part: ModelResponsePart) -> bool:
+        return (
+            not isinstance(part, ThinkingPart)
+            or part.provider_name == self._model.system
+            or self._model.accepts_stateless_artifacts(response, part)
+        )
+
+
+def _user_content(content: str | tuple[Part, ...]) -> str | Sequence[UserContent]:
+    return content if isinstance(content, str) else list(_pieces(content))
+
+
+def _pieces(content: tuple[Part, ...]) -> Iterator[UserContent]:
+    for part in content:
+        match part:
+            case Text(text=text):
+                yield text
+            case Image(url=url, media_type=media_type):
+                yield _attachment(url, media_type, "image/*")
+            case File(url=url, media_type=media_type, filename=filename):
+                yield _attachment(url, media_type, "application/octet-stream", filename)
+
+
+def _attachment(url: str, media_type: str | None, otherwise: str, filename: str | None = None) -> UserContent:
+    if url.startswith("data:"):
+        header, _, body = url.removeprefix("data:").partition(",")
+        declared, _, encoding = header.partition(";")
+        raw = unquote_to_bytes(body)
+        data = b64decode(raw) if encoding.endswith("base64") else raw
+        return BinaryContent(data, media_type=media_type or declared or otherwise, identifier=filename)
+    kind = _URL_KINDS.get((media_type or otherwise).partition("/")[0], DocumentUrl)
+    return kind(url, media_type=media_type, identifier=filename)
+
+
+def _result(content: JSON) -> JSON:
+    """Texts and objects go as they are; a list would be torn into its items, so it goes as JSON text."""
+    return content if type(content) in (str, dict) else encode(content).decode()

@@ -1,0 +1,158 @@
+"""Keeps what a provider wants back with its own reply: signatures, item ids, and the order of its parts.
+
+A reply of ours is one text, its reasoning and its calls. A provider's is a list of parts, some of them signed, and it
+may refuse a history whose parts came back in another order or without their ids. The difference is kept beside the
+reply, in its metadata, and forgotten by everybody but the provider it came from.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self, cast
+
+from pydantic_ai.messages import ModelResponse, ModelResponsePart, TextPart, ThinkingPart, ToolCallPart
+from pydantic_core import to_jsonable_python
+
+from helix_agents.domain.errors import RecordTooNewError, SessionCorruptError
+from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall
+from helix_agents.domain.records import JSON, Record, decode, decode_json, encode
+from helix_agents.ports.llm import StopReason
+
+METADATA_KEY = "provider"
+
+
+class Place(Record):
+    """Where a part of the provider's reply stands in ours, and what else it carried."""
+
+    thinking: int | None = None
+    text: tuple[int, int] | None = None
+    call: int | None = None
+    id: str | None = None
+    details: dict[str, JSON] | None = None
+
+
+class Provenance(Record):
+    """Whose reply it is. `parts` is empty when it is reasoning, then text, then calls, with nothing else to keep."""
+
+    name: str | None = None
+    system: str | None = None
+    model: str | None = None
+    response_id: str | None = None
+    refusal: str | None = None
+    parts: tuple[Place, ...] = ()
+
+    @classmethod
+    def of(cls, message: AssistantMessage, *, own_name: str, own_system: str) -> Self:
+        """What is known of a reply. One that was cut off was not described; the model it names says enough."""
+        kept = message.metadata.get(METADATA_KEY)
+        if kept is not None:
+            try:
+                return decode(encode(kept), cls)
+            except (RecordTooNewError, SessionCorruptError):
+                return cls()
+        return cls(name=own_system) if message.model == own_name else cls()
+
+    def parts_of(self, message: AssistantMessage) -> Iterator[ModelResponsePart]:
+        """The parts the provider sent, in its order."""
+        plain = _plain_places(len(message.thinking), len(message.text), len(message.tool_calls))
+        for place in self.parts if _fits(self.parts, plain) else plain:
+            extras: dict[str, Any] = {"id": place.id, "provider_name": self.name, "provider_details": place.details}
+            if place.thinking is not None:
+                block = message.thinking[place.thinking]
+                yield ThinkingPart(block.text, signature=block.signature, **extras)
+            elif place.text is not None:
+                start, end = place.text
+                yield TextPart(message.text[start:end], **extras)
+            elif place.call is not None:
+                call = message.tool_calls[place.call]
+                yield ToolCallPart(call.name, call.arguments, call.id, **extras)
+
+
+def read_reply(response: ModelResponse, name: str, stop_reason: StopReason) -> AssistantMessage:
+    """A provider's reply in our words, with what the provider wants back kept beside it."""
+    text = ""
+    joints = TextJoints()
+    thinking: list[Thinking] = []
+    calls: list[ToolCall] = []
+    places: list[Place] = []
+    for index, part in enumerate(response.parts):
+        match part:
+            case TextPart(content=content) if content:
+                start = len(text) + len(joint := joints.before(index))
+                text += joint + content
+                places.append(_place(part, text=(start, len(text))))
+            case ThinkingPart(content=content, signature=signature):
+                places.append(_place(part, thinking=len(thinking)))
+                thinking.append(Thinking(text=content, signature=signature))
+            case ToolCallPart(tool_name=tool, tool_call_id=call_id, args=args):
+                places.append(_place(part, call=len(calls)))
+                calls.append(ToolCall(id=call_id, name=tool, arguments=_arguments(args)))
+            case _:
+                # Nothing of ours asks a provider for other parts, such as the calls of its own tools.
+                continue
+    plain = _plain_places(len(thinking), len(text), len(calls))
+    provenance = Provenance(
+        name=response.provider_name,
+        system=response.canonical_system,
+        model=response.model_name,
+        response_id=response.provider_response_id,
+        refusal=(response.provider_details or {}).get("refusal"),
+        parts=() if places == plain else tuple(places),
+    )
+    return AssistantMessage(
+        text=text,
+        thinking=tuple(thinking),
+        tool_calls=tuple(calls),
+        # Some providers say only that the reply is complete.
+        stop_reason="tool_calls" if calls and stop_reason == "stop" else stop_reason,
+        model=name,
+        metadata={METADATA_KEY: decode_json(encode(provenance))},
+    )
+
+
+class TextJoints:
+    """Parts of text that stand side by side are one text; what stands between others shows as an empty line."""
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+
+    def before(self, index: int) -> str:
+        """What to write before more text of the part at this index."""
+        apart = self._last is not None and index > self._last + 1
+        self._last = index
+        return "\n\n" if apart else ""
+
+
+def _place(part: TextPart | ThinkingPart | ToolCallPart, **where: Any) -> Place:
+    details = to_jsonable_python(part.provider_details) if part.provider_details else None
+    return Place(id=part.id, details=details, **where)
+
+
+def _plain_places(thinking: int, text: int, calls: int) -> list[Place]:
+    places = [Place(thinking=index) for index in range(thinking)]
+    if text:
+        places.append(Place(text=(0, text)))
+    return places + [Place(call=index) for index in range(calls)]
+
+
+def _fits(places: Sequence[Place], plain: Sequence[Place]) -> bool:
+    """Whether a description still fits its reply: somebody may have edited the reply since."""
+    return _extent(places) == _extent(plain)
+
+
+def _extent(places: Sequence[Place]) -> tuple[int, int, int]:
+    return (
+        sum(place.thinking is not None for place in places),
+        max((place.text[1] for place in places if place.text is not None), default=0),
+        sum(place.call is not None for place in places),
+    )
+
+
+def _arguments(args: str | Mapping[str, Any] | None) -> dict[str, JSON] | str:
+    if not args:
+        return {}
+    if not isinstance(args, str):
+        return dict(args)
+    try:
+        value = decode_json(args)
+    except SessionCorruptError:
+        return args
+    return cast("dict[str, JSON]", value) if isinstance(value, dict) else args

@@ -1,0 +1,115 @@
+"""A provider's streamed reply as our events."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic_ai.messages import (
+    FinishReason,
+    ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartEndEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
+)
+from pydantic_ai.usage import RequestUsage
+
+from helix_agents.domain.errors import ModelUnavailableError
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.records import encode
+from helix_agents.domain.usage import TokenCount
+from helix_agents.llm.pydantic_ai.provenance import TextJoints, read_reply
+from helix_agents.ports.llm import (
+    ModelEvent,
+    ReplyDone,
+    StopReason,
+    TextPiece,
+    ThinkingPiece,
+    ToolArgumentsPiece,
+    ToolCallEnded,
+    ToolCallStarted,
+)
+
+_STOP_REASONS: dict[FinishReason, StopReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_call": "tool_calls",
+    "content_filter": "content_filter",
+}
+
+
+class ReplyReader:
+    """Reads one streamed reply."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._joints = TextJoints()
+        self._calls: dict[int, ToolCallId] = {}
+
+    def read(self, event: ModelResponseStreamEvent) -> Iterator[ModelEvent]:
+        """The pieces one event of the provider brings: none, one or two."""
+        match event:
+            case PartStartEvent(index=index, part=TextPart(content=text)):
+                yield from self._text(index, text)
+            case PartDeltaEvent(index=index, delta=TextPartDelta(content_delta=text)):
+                yield from self._text(index, text)
+            case (
+                PartStartEvent(part=ThinkingPart(content=text))
+                | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
+            ):
+                if text:
+                    yield ThinkingPiece(delta=text)
+            case PartEndEvent(part=ThinkingPart(signature=signature)):
+                yield ThinkingPiece(done=True, signature=signature)
+            case PartStartEvent(index=index, part=ToolCallPart(tool_call_id=call_id, tool_name=tool, args=args)):
+                self._calls[index] = call_id
+                yield ToolCallStarted(id=call_id, name=tool)
+                yield from self._arguments(index, args)
+            case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)):
+                yield from self._arguments(index, args)
+            case PartEndEvent(index=index, part=ToolCallPart()):
+                yield ToolCallEnded(id=self._calls[index])
+            case _:
+                return
+
+    def done(self, response: ModelResponse) -> ReplyDone:
+        """The whole reply.
+
+        Raises:
+            ModelUnavailableError: the stream ended, but the reply did not.
+        """
+        reply = read_reply(response, self._name, self._stop_reason(response))
+        return ReplyDone(reply=reply, usage=_usage(response.usage))
+
+    def _text(self, index: int, text: str) -> Iterator[TextPiece]:
+        if text:
+            yield TextPiece(delta=self._joints.before(index) + text)
+
+    def _arguments(self, index: int, args: str | Mapping[str, Any] | None) -> Iterator[ToolArgumentsPiece]:
+        if args:
+            delta = args if isinstance(args, str) else encode(dict(args)).decode()
+            yield ToolArgumentsPiece(id=self._calls[index], delta=delta)
+
+    def _stop_reason(self, response: ModelResponse) -> StopReason:
+        said = response.provider_details or {}
+        ended = "finish_reason" in said or "refusal" in said
+        if not ended or response.state == "incomplete":
+            raise ModelUnavailableError(self._name, "the stream ended before the reply was complete")
+        if response.finish_reason == "error":
+            raise ModelUnavailableError(self._name, f"the provider gave up on the reply: {said.get('finish_reason')}")
+        return _STOP_REASONS.get(response.finish_reason or "stop", "stop")
+
+
+def _usage(usage: RequestUsage) -> TokenCount:
+    return TokenCount(
+        prompt=usage.input_tokens,
+        completion=usage.output_tokens,
+        reasoning=usage.output_reasoning_tokens or usage.details.get("reasoning_tokens", 0),
+        cached=usage.cache_read_tokens,
+        total=usage.input_tokens + usage.output_tokens,
+    )

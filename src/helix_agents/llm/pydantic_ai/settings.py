@@ -1,0 +1,62 @@
+"""What we ask of a reply, in Pydantic AI's words: settings, tools, instructions and the prompt cache."""
+
+from typing import Any, cast
+
+from pydantic_ai.messages import InstructionPart
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from helix_agents.ports.llm import FINISH_TOOL, CacheTtl, ModelRequest, ToolSpec
+
+
+def parameters_of(request: ModelRequest) -> ModelRequestParameters:
+    """The instructions and the tools; which tool is called, if any, is left to the model."""
+    return ModelRequestParameters(
+        function_tools=[_definition(tool, strict_output=request.settings.strict_output) for tool in request.tools],
+        instruction_parts=[InstructionPart(content=request.instructions)] if request.instructions else None,
+    )
+
+
+def settings_of(request: ModelRequest, model: Model[Any]) -> ModelSettings:
+    """The settings that are set; `provider_options` pass through under the names Pydantic AI gives them."""
+    ours = request.settings
+    settings: dict[str, Any] = {
+        "temperature": ours.temperature,
+        "top_p": ours.top_p,
+        "max_tokens": ours.max_output_tokens,
+        "stop_sequences": list(ours.stop_sequences) or None,
+        "seed": ours.seed,
+        "extra_headers": dict(ours.headers) or None,
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
+    settings |= _cache_anchor(request, model)
+    settings |= ours.provider_options
+    # The engine alone retries: it knows the budget, honours the provider's wish to wait, and can be interrupted.
+    settings["max_retries"] = 0
+    return cast("ModelSettings", settings)
+
+
+def cache_ttl(request: ModelRequest, model: Model[Any]) -> CacheTtl | None:
+    """How long the provider should keep the prompt, if it is one that was asked to."""
+    cache = request.settings.cache
+    return cache.ttl if cache is not None and model.canonical_system == cache.provider else None
+
+
+def _cache_anchor(request: ModelRequest, model: Model[Any]) -> dict[str, Any]:
+    ttl = cache_ttl(request, model)
+    if ttl is None:
+        return {}
+    # A prompt is read tools first, so an anchor at the instructions covers both; without instructions the last tool
+    # has to carry it.
+    return {"anthropic_cache_instructions" if request.instructions else "anthropic_cache_tool_definitions": ttl}
+
+
+def _definition(tool: ToolSpec, *, strict_output: bool) -> ToolDefinition:
+    strict = True if tool.strict is None and strict_output and tool.name == FINISH_TOOL else tool.strict
+    return ToolDefinition(
+        name=tool.name,
+        description=tool.description,
+        parameters_json_schema=tool.parameters,
+        strict=strict,
+    )

@@ -1,0 +1,1 @@
+"""What the engine needs from the world, as small Protocols; backends and adapters fulfil them."""

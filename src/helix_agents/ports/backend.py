@@ -1,0 +1,65 @@
+"""A backend: one URL opens a state store, streams, locks and usage that belong together."""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Literal, Protocol, TypeAlias
+
+from helix_agents.domain.errors import InvalidStoreUrlError, UnknownBackendError
+from helix_agents.ports.locks import LockManager
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.ports.streams import StreamManager
+from helix_agents.ports.usage_store import UsageStore
+
+ENTRY_POINTS = "helix_agents.backends"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """The parts one URL opened."""
+
+    url: str
+    state: SessionStateStore
+    streams: StreamManager
+    locks: LockManager
+    usage: UsageStore
+
+    async def close(self) -> None:
+        """Close all parts; idempotent."""
+        for part in (self.streams, self.locks, self.usage, self.state):
+            await part.close()
+
+    async def __aenter__(self) -> "Backend":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+Migrate: TypeAlias = Literal["auto", "check"]
+"""Whether opening a store brings its schema up to date, or refuses one that is not and creates nothing."""
+
+
+class OpenBackend(Protocol):
+    """What a backend's entry point provides under its URL scheme."""
+
+    def __call__(
+        self, url: str, *, namespace: str = "", migrate: Migrate = "auto", **options: Any
+    ) -> Awaitable[Backend]: ...
+
+
+async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "auto", **options: Any) -> Backend:
+    """Open the backend that a URL names, such as `sqlite:///helix.db` or `memory://`.
+
+    Raises:
+        InvalidStoreUrlError: the URL cannot be read.
+        UnknownBackendError: no installed backend has this scheme; a third party's gets one by an entry point.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator or not scheme:
+        raise InvalidStoreUrlError(url, "it has no scheme; try sqlite:///helix.db or memory://")
+    found = entry_points(group=ENTRY_POINTS, name=scheme)
+    if not found:
+        raise UnknownBackendError(scheme, tuple(sorted(entry_points(group=ENTRY_POINTS).names)))
+    opener: OpenBackend = next(iter(found)).load()
+    return await opener(url, namespace=namespace, migrate=migrate, **options)

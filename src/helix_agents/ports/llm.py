@@ -1,0 +1,131 @@
+"""What the engine asks of a language model: one request in, a stream of events out."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+from helix_agents.domain.ids import RunId, SessionId, ToolCallId
+from helix_agents.domain.messages import AssistantMessage, Message
+from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.usage import TokenCount
+
+CacheTtl: TypeAlias = Literal["5m", "1h"]
+
+StopReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter", "error"]
+"""Why a reply ended, in the same words for every provider: it was done, it wants tools, it ran into the token
+limit, the provider withheld it, or the provider gave up on it."""
+
+FINISH_TOOL = "__finish__"
+"""The tool a model calls to hand over the structured output of an agent."""
+
+
+class PromptCache(Record):
+    """Where a provider should cache the prompt: after the instructions, and after the latest batch of results."""
+
+    provider: Literal["anthropic"] = "anthropic"
+    ttl: CacheTtl = "5m"
+
+
+class ModelSettings(Record):
+    """How a model should answer; what is None is left to the provider."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    stop_sequences: tuple[str, ...] = ()
+    seed: int | None = None
+    headers: dict[str, str] = {}
+    provider_options: dict[str, JSON] = {}
+    strict_output: bool = False
+    cache: PromptCache | None = None
+
+
+class ToolSpec(Record):
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    parameters: dict[str, JSON]
+    strict: bool | None = None
+
+
+class ModelRequest(Record):
+    """One question to a model: the instructions, the complete history, and the tools it may call.
+
+    `messages` only ever grows between the steps of one run, so an adapter may keep what it converted before.
+    """
+
+    agent_type: str
+    session_id: SessionId
+    run_id: RunId
+    step: int
+    instructions: str
+    messages: Sequence[Message]
+    tools: tuple[ToolSpec, ...] = ()
+    settings: ModelSettings = ModelSettings()
+
+
+class TextPiece(Record, tag_field="event", tag="text"):
+    """The next piece of the answer."""
+
+    delta: str
+
+
+class ThinkingPiece(Record, tag_field="event", tag="thinking"):
+    """The next piece of reasoning; `done` ends a block."""
+
+    delta: str = ""
+    done: bool = False
+    signature: str | None = None
+
+
+class ToolCallStarted(Record, tag_field="event", tag="tool_call_started"):
+    """The model began a call; `id` is the provider's."""
+
+    id: ToolCallId
+    name: str
+
+
+class ToolArgumentsPiece(Record, tag_field="event", tag="tool_arguments"):
+    """The next piece of a call's arguments, as raw JSON text."""
+
+    id: ToolCallId
+    delta: str
+
+
+class ToolCallEnded(Record, tag_field="event", tag="tool_call_ended"):
+    """The arguments of a call are complete."""
+
+    id: ToolCallId
+
+
+class ReplyDone(Record, tag_field="event", tag="done"):
+    """The whole reply, always the last event. Call ids are the provider's, as in the events before."""
+
+    reply: AssistantMessage
+    usage: TokenCount = TokenCount()
+
+
+ModelEvent: TypeAlias = TextPiece | ThinkingPiece | ToolCallStarted | ToolArgumentsPiece | ToolCallEnded | ReplyDone
+
+
+class LLMAdapter(Protocol):
+    """A model behind one name."""
+
+    @property
+    def name(self) -> str:
+        """The name usage is counted under, such as `anthropic:claude-sonnet-4-5`."""
+        ...
+
+    def ask(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Stream the reply. Closing the iterator early cuts the call.
+
+        Raises:
+            ModelError: what went wrong, and whether asking again may help.
+        """
+        ...
+
+
+class OpenModel(Protocol):
+    """What a model provider's entry point (group `helix_agents.models`) provides under its prefix."""
+
+    def __call__(self, name: str, **options: Any) -> LLMAdapter: ...

@@ -1,0 +1,27 @@
+"""A model by its name: the prefix before the colon says which provider opens it."""
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from helix_agents.domain.errors import UnknownModelError
+from helix_agents.ports.llm import LLMAdapter, OpenModel
+
+ENTRY_POINTS = "helix_agents.models"
+
+
+def open_model(name: str, **options: Any) -> LLMAdapter:
+    """Open the model that a name such as `anthropic:claude-sonnet-4-5` means. Nothing is asked of the network.
+
+    `options` go to the provider as they are; those that come with this library take `api_key` and `base_url`, and
+    without them read the environment as the provider's own client does.
+
+    Raises:
+        UnknownModelError: no installed provider has this prefix; a third party's gets one by an entry point.
+        MissingExtraError: the provider needs an optional dependency that is not installed.
+    """
+    prefix, _, model = name.partition(":")
+    found = entry_points(group=ENTRY_POINTS, name=prefix) if model else ()
+    if not found:
+        raise UnknownModelError(name, tuple(sorted(entry_points(group=ENTRY_POINTS).names)))
+    opener: OpenModel = next(iter(found)).load()
+    return opener(name, **options)

@@ -1,0 +1,501 @@
+"""The single durable surface: everything a session is, behind one port made of small facets.
+
+Every method names a guarantee. A store that cannot keep one does not exist: there is no optional half.
+Unless a method says otherwise it raises `SessionNotFoundError` for an id that is not there (one that may answer None
+does so then) and `InvalidIdError` for an id that can never be, and a write that raises has changed nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta
+from helix_agents.domain.commits import Committed, RunStartCommitted, SettleSession, StartRun, StepCommit
+from helix_agents.domain.effects import BeginEffect, Effect, EffectOutcome, FinishOutcome
+from helix_agents.domain.errors import IncompleteStoreError
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, ToolCallId
+from helix_agents.domain.messages import Message, StoredMessage
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page
+from helix_agents.domain.pending import AnswerOutcome, PendingCall, PendingFilter, SubmitAnswer
+from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.runs import Fence, Lease, RunMetadata, RunRecord, RunStatus, RunUpdate
+from helix_agents.domain.sessions import (
+    BranchPoint,
+    CreateSession,
+    InterruptContext,
+    InterruptFlag,
+    InterruptOutcome,
+    SessionFilter,
+    SessionState,
+    SessionStatus,
+    SessionSummary,
+    StatusOutcome,
+    StopKind,
+)
+from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
+from helix_agents.domain.writes import Merged, StepWrites
+
+
+class StoreLimits(Record):
+    """The largest things a store takes, in bytes of JSON; None means no limit."""
+
+    state_bytes: int | None = None
+    staged_write_bytes: int | None = None
+    message_bytes: int | None = None
+
+
+class Sessions(Protocol):
+    """Sessions as a whole: made, loaded, changed, listed, deleted."""
+
+    async def create_session(self, session_id: SessionId, options: CreateSession | None = None) -> SessionState:
+        """Create the session; of many concurrent callers, in any number of processes, exactly one wins.
+
+        Raises:
+            SessionAlreadyExistsError: the id is taken.
+        """
+        ...
+
+    async def session_exists(self, session_id: SessionId) -> bool:
+        """Whether the session is there; any string may be asked for."""
+        ...
+
+    async def delete_session(self, session_id: SessionId) -> None:
+        """Remove the session and every session below it; idempotent.
+
+        Branches stay whole. Text goes with the last session that refers to it.
+        """
+        ...
+
+    async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
+        """Make a new session from another one's messages, state, agent type and user, at a cost that does not grow.
+
+        Runs, pending calls, children, flags, stream and usage stay behind; calls open at that point are answered as
+        not executed.
+
+        Raises:
+            SessionAlreadyExistsError: the new id is taken.
+            CheckpointNotFoundError: the source has no such checkpoint, or not that many messages.
+        """
+        ...
+
+    async def load_state(self, session_id: SessionId) -> SessionState:
+        """The session as last committed, with the rows that others write assembled into it: one consistent read."""
+        ...
+
+    async def save_state(
+        self, session_id: SessionId, state: SessionState, *, expected_version: int | None = None
+    ) -> Committed:
+        """Store the record (fields that others write excepted) with a checkpoint of source `save`.
+
+        Raises:
+            StaleStateError: `expected_version` was given and is not the stored one.
+            ModeIsWriteOnceError: the record changes a mode that was set.
+        """
+        ...
+
+    async def merge_custom_state(self, session_id: SessionId, writes: StepWrites) -> Merged:
+        """Apply state writes in order; concurrent merges from several processes all arrive.
+
+        Raises:
+            InvalidWriteError: an append meets something that is not a list.
+        """
+        ...
+
+    async def update_status(
+        self,
+        session_id: SessionId,
+        status: SessionStatus,
+        *,
+        interrupt_context: InterruptContext | None = None,
+        error: str | None = None,
+        failure_reason: str | None = None,
+    ) -> int:
+        """Set the status, and store the context given with it; answers the new version."""
+        ...
+
+    async def compare_and_set_status(
+        self,
+        session_id: SessionId,
+        expected: Sequence[SessionStatus],
+        new: SessionStatus,
+        *,
+        interrupt_context: InterruptContext | None = None,
+        error: str | None = None,
+        failure_reason: str | None = None,
+        expected_version: int | None = None,
+    ) -> StatusOutcome:
+        """Set the status if it is one of the expected and the version fits; says truthfully what was found."""
+        ...
+
+    async def increment_step_count(self, session_id: SessionId) -> int:
+        """Count one step; answers the new count. Concurrent callers get different answers."""
+        ...
+
+    async def increment_resume_count(self, session_id: SessionId) -> int:
+        """Count one resume; answers the new count. Concurrent callers get different answers."""
+        ...
+
+    async def patch_metadata(self, session_id: SessionId, patch: dict[str, str | None]) -> dict[str, str]:
+        """Set the given keys, remove those given as None; answers the metadata afterwards."""
+        ...
+
+    async def list_sessions(
+        self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[SessionSummary]:
+        """Sessions that match, newest first, ties by id."""
+        ...
+
+
+class Messages(Protocol):
+    """The transcript: immutable rows, stored once, shared with branches."""
+
+    async def append_messages(self, session_id: SessionId, messages: Sequence[Message]) -> int:
+        """Append in order; answers the new count. Appends from several processes never interleave or get lost."""
+        ...
+
+    async def get_messages(
+        self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[StoredMessage]:
+        """A page of the transcript, newest first."""
+        ...
+
+    async def load_transcript(self, session_id: SessionId, *, after: int = 0) -> tuple[StoredMessage, ...]:
+        """The whole transcript after a sequence, oldest first: what a model is given."""
+        ...
+
+    async def get_message_count(self, session_id: SessionId) -> int:
+        """How many messages the session sees."""
+        ...
+
+    async def truncate_messages(self, session_id: SessionId, count: int) -> int:
+        """Keep the first `count` messages; answers how many there are now. Branches see no difference."""
+        ...
+
+
+class Runs(Protocol):
+    """Runs, the leases of the processes that drive them, and how a dead one is found."""
+
+    async def create_run(self, session_id: SessionId, run_id: RunId, metadata: RunMetadata | None = None) -> RunRecord:
+        """Record a run outside the engine; it becomes the session's current run.
+
+        Raises:
+            RunAlreadyExistsError: the run id is taken.
+        """
+        ...
+
+    async def update_run_status(self, run_id: RunId, status: RunStatus, updates: RunUpdate | None = None) -> RunRecord:
+        """Set a run's status.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+        """
+        ...
+
+    async def get_current_run(self, session_id: SessionId) -> RunRecord | None:
+        """The run that was started last."""
+        ...
+
+    async def get_run(self, run_id: RunId) -> RunRecord | None:
+        """One run by its id."""
+        ...
+
+    async def list_runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]:
+        """The session's runs, newest first; turns count 1, 2, 3 without gaps."""
+        ...
+
+    async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
+        """Say that a process lives for another `ttl_ms` of the store's clock. One row per process, not per run."""
+        ...
+
+    async def find_lease(self, owner: str) -> Lease | None:
+        """The process's lease, if it is alive on the store's clock."""
+        ...
+
+    async def release_lease(self, owner: str) -> None:
+        """Say that a process gave up its runs; they are orphans at once."""
+        ...
+
+    async def list_orphans(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
+        """Running runs that no live process owns and whose parent run is not running, oldest first.
+
+        One indexed query however many runs there are.
+        """
+        ...
+
+    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
+        """Take a run over: the same run, next attempt. Of many claimants exactly one wins.
+
+        Raises:
+            RunConflictError: it is not at this attempt, or no longer running.
+        """
+        ...
+
+
+class Checkpoints(Protocol):
+    """Boundaries to come back to. They hold counts and writes, never copies."""
+
+    async def create_checkpoint(self, session_id: SessionId, meta: CheckpointMeta) -> Checkpoint:
+        """Write a checkpoint of the session as it is and move the pointer to it."""
+        ...
+
+    async def get_latest_checkpoint(self, session_id: SessionId) -> Checkpoint | None:
+        """The checkpoint written last, never the one with the highest step count."""
+        ...
+
+    async def get_checkpoint(self, session_id: SessionId, checkpoint_id: CheckpointId) -> Checkpoint | None:
+        """One checkpoint of this session; an id of another session is as unknown as any."""
+        ...
+
+    async def list_checkpoints(
+        self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[Checkpoint]:
+        """The session's checkpoints, newest first."""
+        ...
+
+    async def load_checkpoint_state(self, session_id: SessionId, checkpoint_id: CheckpointId) -> dict[str, JSON]:
+        """The custom state exactly as it was at the checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: the session has no such checkpoint.
+        """
+        ...
+
+
+class SubSessions(Protocol):
+    """A session's children."""
+
+    async def add_sub_session_refs(self, session_id: SessionId, refs: Sequence[SubSessionRef]) -> None:
+        """Add references; one that is there already (same child) is left as it is."""
+        ...
+
+    async def update_sub_session_ref(self, session_id: SessionId, update: SubSessionRefUpdate) -> SubSessionRef | None:
+        """Change a reference; None when the session has no such child."""
+        ...
+
+    async def get_sub_session_refs(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
+        """All references, oldest first."""
+        ...
+
+
+class Staging(Protocol):
+    """Results that rest between their effect and the step's commit."""
+
+    async def stage_changes(self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None) -> None:
+        """Upsert by step and call.
+
+        Raises:
+            SupersededError: the fence is not the current one.
+            StateSizeExceededError: the change is larger than the store takes.
+        """
+        ...
+
+    async def get_staged_changes(self, session_id: SessionId, step_id: StepId) -> tuple[StagedChange, ...]:
+        """What is staged for a step, in call order."""
+        ...
+
+    async def has_staged_changes(self, session_id: SessionId, step_id: StepId | None = None) -> bool:
+        """Whether anything is staged, for one step or for any."""
+        ...
+
+    async def promote_staging(self, session_id: SessionId, meta: CheckpointMeta) -> Committed:
+        """Apply a step's staged writes in call order, once, with a checkpoint of source `staging`."""
+        ...
+
+    async def discard_staging(self, session_id: SessionId, step_id: StepId | None = None) -> int:
+        """Drop what is staged, for one step or for all; answers how many rows went."""
+        ...
+
+    async def cleanup_orphaned_staging(self, older_than_ms: int) -> int:
+        """Drop rows older than this whose session has no running run; answers how many went."""
+        ...
+
+
+class Flags(Protocol):
+    """Durable stop requests, each aimed at one run."""
+
+    async def set_interrupt_flag(
+        self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
+    ) -> InterruptOutcome:
+        """Ask the run that is going to stop. An abort replaces an interrupt, an interrupt does not replace an abort."""
+        ...
+
+    async def check_interrupt_flag(self, session_id: SessionId) -> InterruptFlag | None:
+        """Take the flag aimed at the current run: of many callers one gets it."""
+        ...
+
+    async def find_interrupt_flag(self, session_id: SessionId) -> InterruptFlag | None:
+        """Look at the flag aimed at the current run and leave it."""
+        ...
+
+    async def clear_interrupt_flag(self, session_id: SessionId) -> None:
+        """Remove whatever flag there is; idempotent."""
+        ...
+
+    async def wait_for_interrupt(self, session_id: SessionId, timeout: float) -> InterruptFlag | None:
+        """The flag aimed at the current run as soon as there is one; None after `timeout` seconds.
+
+        At most two statements a second while nothing happens.
+        """
+        ...
+
+
+class Pending(Protocol):
+    """Calls that wait for somebody, across all sessions."""
+
+    async def submit_answer(self, submission: SubmitAnswer) -> AnswerOutcome:
+        """Store an answer, once and for ever; the answer says what is needed next. Never raises for an unknown call."""
+        ...
+
+    async def get_pending_call(self, session_id: SessionId, tool_call_id: ToolCallId) -> PendingCall | None:
+        """One call by id, asked at its root or at its owner."""
+        ...
+
+    async def list_pending(
+        self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[PendingCall]:
+        """Calls that match, newest first, ties by id; one indexed query however many there are."""
+        ...
+
+    async def find_expired_pending(
+        self, *, session_id: SessionId | None = None, limit: int = DEFAULT_LIMIT
+    ) -> tuple[PendingCall, ...]:
+        """Calls that still wait past their deadline on the store's clock, oldest deadline first.
+
+        `session_id` limits it to the tree of that root. One indexed query.
+        """
+        ...
+
+    async def expire_pending(
+        self, *, session_id: SessionId | None = None, limit: int = DEFAULT_LIMIT
+    ) -> tuple[PendingCall, ...]:
+        """Mark such calls expired; each call is answered to exactly one of many callers."""
+        ...
+
+    async def list_unresumed(self, grace_ms: int, *, limit: int = DEFAULT_LIMIT) -> tuple[SessionId, ...]:
+        """Root sessions that wait, have an answer or a timeout older than `grace_ms` that no run consumed, and no
+        running run: somebody has to resume them. One indexed query."""
+        ...
+
+
+class Effects(Protocol):
+    """The ledger of tools that must not run twice."""
+
+    async def begin_effect(self, request: BeginEffect) -> EffectOutcome:
+        """Announce that a tool is about to run, or learn that it may not.
+
+        Raises:
+            SupersededError: the fence is not the current one.
+        """
+        ...
+
+    async def renew_effect(
+        self, session_id: SessionId, tool_call_id: ToolCallId, owner: str, lease_ms: int
+    ) -> FinishOutcome:
+        """Keep an intent alive while its tool runs."""
+        ...
+
+    async def finish_effect(
+        self, session_id: SessionId, tool_call_id: ToolCallId, owner: str, result: JSON
+    ) -> FinishOutcome:
+        """Record the result, once."""
+        ...
+
+    async def list_effects(self, session_id: SessionId) -> tuple[Effect, ...]:
+        """The session's ledger, oldest first."""
+        ...
+
+
+class Commits(Protocol):
+    """The writes that make a run one story: its start, its steps, and its end from outside."""
+
+    async def start_run(self, start: StartRun) -> RunStartCommitted:
+        """Begin a run in one commit; this is the mutex of a session.
+
+        The same start sent again by its own caller, as its answer was lost, gets the first answer.
+
+        Raises:
+            SessionAlreadyExistsError: `create` was given and the id is taken.
+            StaleStateError: the session changed since it was read.
+            RunConflictError: another run is current than the caller read.
+            SupersededError: the parent's fence is not the current one.
+        """
+        ...
+
+    async def save_state_and_promote_staging(
+        self,
+        session_id: SessionId,
+        state: SessionState,
+        append_messages: Sequence[Message],
+        checkpoint_meta: CheckpointMeta,
+        *,
+        expected_version: int | None = None,
+        commit: StepCommit | None = None,
+    ) -> Committed:
+        """Commit a step: messages, state, staging, checkpoint, pointer and all of `commit`, together or not at all.
+
+        Raises:
+            SupersededError: the commit's fence is not the current one; checked before anything else.
+            StaleStateError: `expected_version` was given and is not the stored one.
+            StateSizeExceededError: something is larger than the store takes.
+        """
+        ...
+
+    async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        """End what a session and everything below it does, by compare-and-set."""
+        ...
+
+
+class SessionStateStore(
+    Sessions,
+    Messages,
+    Runs,
+    Checkpoints,
+    SubSessions,
+    Staging,
+    Flags,
+    Pending,
+    Effects,
+    Commits,
+    Protocol,
+):
+    """Everything durable about sessions within one namespace, which no call can step out of."""
+
+    @property
+    def limits(self) -> StoreLimits:
+        """The largest things this store takes."""
+        ...
+
+    def now_ms(self) -> int:
+        """The store's clock: deadlines and leases are measured on it."""
+        ...
+
+    async def migration_version(self) -> int:
+        """The schema version the data has."""
+        ...
+
+    async def vacuum(self) -> None:
+        """Give freed space back and leave no byte of deleted text behind."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of files and connections; idempotent. What was answered before is durable."""
+        ...
+
+
+_FACETS = (Sessions, Messages, Runs, Checkpoints, SubSessions, Staging, Flags, Pending, Effects, Commits)
+
+REQUIRED_OPERATIONS: frozenset[str] = frozenset(
+    name for facet in _FACETS for name in vars(facet) if not name.startswith("_")
+) | {"limits", "now_ms", "migration_version", "vacuum", "close"}
+"""Every operation of the port, by name."""
+
+
+def check_complete(store: object) -> None:
+    """Refuse a store that lacks an operation.
+
+    Raises:
+        IncompleteStoreError: names what is missing.
+    """
+    missing = tuple(sorted(name for name in REQUIRED_OPERATIONS if not hasattr(type(store), name)))
+    if missing:
+        raise IncompleteStoreError(type(store).__name__, missing)

@@ -1,0 +1,229 @@
+"""Everything visible, as a log with sequence numbers that several processes write and read."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.ids import RunId, StreamId
+from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+
+
+class StreamLimits(Record):
+    """The bounds of a stream: None means no limit.
+
+    `max_chunks` holds at any moment, also within a step: choose it larger than the longest step, or a page that is
+    refreshed in the middle of one misses its beginning.
+    """
+
+    max_chunks: int | None = None
+    chunk_bytes: int | None = 1_000_000
+
+
+class FlushPolicy(Record):
+    """When buffered chunks are stored: whichever comes first."""
+
+    interval_ms: int = 25
+    chunks: int = 64
+    bytes: int = 16_384
+
+
+class StreamWriter(Protocol):
+    """Writes a run's chunks from one event loop. A write is buffered and does not wait for the store; a flush does.
+
+    A store that does not answer for a while is tried again in the background. Only when megabytes wait for it does a
+    write wait too, so that memory stays bounded.
+    """
+
+    @property
+    def writer(self) -> int:
+        """The number the stream gave this writer; a newer writer shuts this one out."""
+        ...
+
+    async def write(self, chunk: StreamChunk) -> None:
+        """Take a chunk; it is stored soon, in order. A `timestamp` of 0 becomes the time it was taken.
+
+        Raises:
+            ChunkTooLargeError: it is larger than the stream takes; it took no sequence number.
+            SupersededError: a newer run, attempt or writer owns the stream; nothing more can be written.
+        """
+        ...
+
+    async def flush(self) -> int:
+        """Store what was taken so far; answers the latest sequence.
+
+        Raises:
+            SupersededError: as for `write`.
+        """
+        ...
+
+    def take(self) -> AbstractAsyncContextManager[StreamAppend | None]:
+        """Hand over what is buffered, to ride in a step's transaction:
+
+            async with writer.take() as stream:
+                await store.save_state_and_promote_staging(…, commit=StepCommit(…, stream=stream))
+
+        Everything written earlier is stored before the block begins, and nothing written meanwhile is stored before it
+        ends. When the block raises, the chunks are stored by the next flush, once, whether or not they were before.
+
+        Raises:
+            SupersededError: as for `write`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Flush and close the writer, not the stream; idempotent.
+
+        Raises:
+            SupersededError: as for `write`; the writer is closed nevertheless.
+        """
+        ...
+
+
+class StreamReader(Protocol):
+    """Reads a stream: first what is there, then what comes, until the stream ends, pauses or fails."""
+
+    @property
+    def sequence(self) -> int:
+        """The cursor: everything up to it was delivered."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[StreamChunk]: ...
+
+    async def __anext__(self) -> StreamChunk:
+        """The next chunk.
+
+        Raises:
+            StopAsyncIteration: the stream ended or is paused, and everything was delivered.
+            StreamFailedError: the stream failed, and everything was delivered.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop reading; idempotent."""
+        ...
+
+
+class StreamManager(Protocol):
+    """All streams of one namespace. Sequence numbers start at 1, have no gaps when assigned and are never reused."""
+
+    @property
+    def limits(self) -> StreamLimits:
+        """The bounds of every stream here."""
+        ...
+
+    def shares_transactions_with(self, store: object) -> bool:
+        """Whether chunks may ride in that state store's step commits."""
+        ...
+
+    async def create_writer(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        agent_type: str,
+        *,
+        turn: int = 0,
+        attempt: int = 1,
+        step: int | None = None,
+    ) -> StreamWriter:
+        """Become the stream's writer; the first one creates the stream, later ones shut earlier ones out.
+
+        Given a `step`, chunks that an earlier writer of the same run left at this step or later are discarded, and the
+        range is named by a `step_discarded` chunk. A paused, ended or failed stream becomes active for a new run or attempt.
+
+        Raises:
+            SupersededError: a later turn, or a later attempt of this run, has written already, or this attempt has
+                ended, failed or paused its stream.
+        """
+        ...
+
+    async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
+        """Read from the beginning; None when there is no such stream."""
+        ...
+
+    async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
+        """Read everything after `from_sequence`, never a chunk twice, never one lost, in any process.
+
+        Where chunks after it are gone, the first thing read is a `truncated` chunk. A number this stream never reached
+        comes from another one: the first thing read is a `stream_resync` chunk, and then everything there is.
+        """
+        ...
+
+    async def end_stream(
+        self, stream_id: StreamId, run_id: RunId, *, status: EndStatus, output: JSON = None, attempt: int = 1
+    ) -> None:
+        """End the stream of this run; idempotent.
+
+        Raises:
+            SupersededError: the stream belongs to a newer run or attempt.
+        """
+        ...
+
+    async def fail_stream(self, stream_id: StreamId, run_id: RunId, error: StreamError, *, attempt: int = 1) -> None:
+        """Fail the stream of this run: readers get the history and then the error; idempotent.
+
+        Raises:
+            SupersededError: the stream belongs to a newer run or attempt.
+        """
+        ...
+
+    async def pause_stream(self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1) -> None:
+        """Close readers cleanly at a human boundary; idempotent.
+
+        Raises:
+            SupersededError: the stream belongs to a newer run or attempt.
+        """
+        ...
+
+    async def resume_stream(self, stream_id: StreamId) -> None:
+        """Make a paused stream active; any other is left as it is."""
+        ...
+
+    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
+        """Make a stream that ended, failed or paused active for a run, which owns it from now on.
+
+        Raises:
+            SupersededError: a later turn, or a later attempt of this run, has written already.
+        """
+        ...
+
+    async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
+        """How the stream stands; None when there is none."""
+        ...
+
+    async def get_all_chunks(self, stream_id: StreamId) -> tuple[StreamChunk, ...]:
+        """Every chunk still there, in order."""
+        ...
+
+    async def get_chunks_from_step(
+        self, stream_id: StreamId, from_step: int, run_id: RunId | None = None
+    ) -> tuple[StreamChunk, ...]:
+        """Chunks of this step and later ones; of one run, or of the stream's current run."""
+        ...
+
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
+        """Drop the run's chunks of steps after `step`; answers how many went.
+
+        Each contiguous range that went is named by a `step_discarded` chunk. Live readers keep their place.
+        """
+        ...
+
+    async def snapshot(self, stream_id: StreamId, *, after: int = 0) -> StreamSnapshot | None:
+        """How the stream stands and the chunks after a sequence, in one consistent read."""
+        ...
+
+    async def delete_stream(self, stream_id: StreamId) -> None:
+        """Remove the stream; idempotent. Its readers end."""
+        ...
+
+    async def prune(self, older_than_ms: int) -> int:
+        """Remove the chunks of streams that ended, failed or paused longer ago than this; answers how many went.
+
+        A paused stream keeps the chunks that no committed step replaced. Numbers go on where they were.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of files and connections; idempotent."""
+        ...

@@ -1,0 +1,34 @@
+"""Where usage is counted, across sessions."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page
+from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup
+
+
+class UsageStore(Protocol):
+    """Entries are unique by run, attempt, step and number, so writing them again counts nothing twice."""
+
+    async def record_usage(self, entries: Sequence[UsageEntry]) -> int:
+        """Store entries; answers how many were new."""
+        ...
+
+    async def query_usage(
+        self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[UsageEntry]:
+        """Entries that match, newest first."""
+        ...
+
+    async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
+        """What a session and every session below it used."""
+        ...
+
+    async def delete_usage(self, session_id: SessionId) -> int:
+        """Remove a session's entries; answers how many went."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of files and connections; idempotent."""
+        ...

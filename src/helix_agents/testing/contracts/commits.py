@@ -1,0 +1,376 @@
+"""The contract of the step commit: everything of a step together, once, and only by the run that is current."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from helix_agents.domain.commits import ParentLink, SettleSession
+from helix_agents.domain.errors import StaleStateError, SupersededError
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.runs import RunStatus, RunUpdate
+from helix_agents.domain.sessions import (
+    CreateSession,
+    InterruptContext,
+    StatusChanged,
+    StatusConflict,
+    SuspensionContext,
+)
+from helix_agents.domain.sub_sessions import SubSessionRefUpdate
+from helix_agents.domain.writes import MergeWarning
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.handles import StoreContract
+from helix_agents.testing.observation import observe
+from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.scenes import (
+    FENCE,
+    RUN,
+    SESSION,
+    announce_in_child,
+    answer,
+    append_to,
+    asked,
+    child_ref,
+    commit,
+    effect,
+    fence_of,
+    of_child,
+    said,
+    set_key,
+    staged,
+    start,
+    start_child,
+    step_meta,
+    suspend,
+    waiting,
+)
+
+SUSPENSION = SuspensionContext(kind="suspended_client_tool", run_id=RUN, step_id=step_meta().step_id, step=1)
+
+
+class CommitsContract(StoreContract):
+    """The step commit, and starting a child under its parent."""
+
+    @proves("commits.everything-together")
+    async def test_everything_of_a_step_is_there_with_its_commit(self, store: SessionStateStore, clock: ManualClock):
+        await start(store, create=CreateSession(custom_state={"list": [0]}))
+        await store.add_sub_session_refs(SESSION, [child_ref("known")])
+        await store.begin_effect(effect("pay-1"))
+        await store.stage_changes(SESSION, staged("c-1", append_to("list", 1)))
+        clock.advance(7)
+        messages = (asked("c-1", "call-1"), ToolMessage(tool_call_id="c-1", tool_name="tool", content="done"))
+        answered = await suspend(
+            store,
+            1,
+            waiting(store, "call-1"),
+            messages=messages,
+            writes=append_to("list", 2),
+            refs=(child_ref("new"),),
+            ref_updates=(SubSessionRefUpdate(sub_session_id="known", status="suspended"),),
+            forget_effects=("pay-1",),
+            state={"step_count": 1, "suspended_step_id": step_meta().step_id, "suspension_context": SUSPENSION},
+        )
+        found = await store.load_state(SESSION)
+        assert (found.version, found.custom_state, found.step_count) == (2, {"list": [0, 1, 2]}, 1)
+        assert (found.suspended_step_id, found.suspension_context) == (step_meta().step_id, SUSPENSION)
+        assert (found.checkpoint_id, found.updated_at) == (answered.checkpoint_id, clock.now_ms())
+        assert (answered.new_version, answered.message_count) == (2, 2)
+        assert found.pending_client_tool_calls.keys() == {"call-1"}
+        assert tuple(row.message for row in await store.load_transcript(SESSION)) == messages
+        assert not await store.has_staged_changes(SESSION)
+        assert await store.list_effects(SESSION) == ()
+        refs = {ref.sub_session_id: ref.status for ref in await store.get_sub_session_refs(SESSION)}
+        assert refs == {"known": "suspended", "new": "running"}
+        run = await store.get_run(RUN)
+        assert run is not None
+        assert (run.status, run.step_count, run.ended_at) == ("suspended_client_tool", 1, clock.now_ms())
+
+    @proves("commits.same-again")
+    async def test_the_same_step_again_gets_the_first_answer(self, store: SessionStateStore, clock: ManualClock):
+        await start(store)
+        record = await store.load_state(SESSION)
+
+        async def send():
+            return await commit(
+                store, messages=[said("once")], writes=append_to("list", 1), pending=(waiting(store, "call-1"),)
+            )
+
+        first = await send()
+        assert record.version + 1 == first.new_version
+        before = await observe(store, SESSION)
+        clock.advance(1)
+        assert await send() == first
+        assert await observe(store, SESSION) == before
+        other_round = await commit(store, round=1, writes=append_to("list", 2))
+        assert other_round.new_version == first.new_version + 1
+
+    @proves("commits.same-again-after-the-end")
+    async def test_the_step_that_ended_the_run_gets_its_answer_again(self, store: SessionStateStore):
+        await start(store)
+
+        async def send():
+            return await suspend(store, 1, waiting(store, "call-1"), messages=[said("once")])
+
+        first = await send()
+        before = await observe(store, SESSION)
+        assert await send() == first
+        assert await observe(store, SESSION) == before
+        with pytest.raises(SupersededError):
+            await commit(store, 2)
+
+    @proves("commits.older-step-refused")
+    async def test_an_older_step_is_superseded(self, store: SessionStateStore):
+        await start(store)
+        await commit(store, 2, round=1)
+        before = await observe(store, SESSION)
+        for step, number in ((1, 0), (2, 0)):
+            with pytest.raises(SupersededError):
+                await commit(store, step, round=number, messages=[said("late")])
+        assert await observe(store, SESSION) == before
+
+    @proves("fence.older-run-refused", "fence.older-attempt-refused", "fence.ended-run-refused")
+    @pytest.mark.parametrize("how", ["replaced", "taken over", "ended", "never there", "recorded over"])
+    async def test_a_zombie_commits_nothing(self, store: SessionStateStore, how: str):
+        await start(store)
+        await commit(store)
+        fence = FENCE
+        match how:
+            case "replaced":
+                await start(store, run_id="r-2")
+            case "taken over":
+                await store.claim_run(SESSION, FENCE, "worker-2")
+            case "ended":
+                await store.update_run_status(RUN, "failed")
+            case "recorded over":
+                await store.create_run(SESSION, "r-2")
+            case _:
+                fence = fence_of("r-never")
+        before = await observe(store, SESSION)
+        with pytest.raises(SupersededError) as refusal:
+            await commit(store, 2, fence=fence, messages=[said("zombie")], pending=(waiting(store, "call-1"),))
+        assert (refusal.value.session_id, refusal.value.run_id) == (SESSION, fence.run_id)
+        assert await observe(store, SESSION) == before
+
+    @proves("fence.older-attempt-refused")
+    async def test_the_new_attempt_goes_on_where_the_old_one_stopped(self, store: SessionStateStore):
+        await start(store)
+        await commit(store, messages=[said("a")])
+        attempt = (await store.claim_run(SESSION, FENCE, "worker-2")).fence
+        # The same step of another attempt is another commit: what the first attempt was told does not matter.
+        await commit(store, 2, fence=attempt, messages=[said("b")])
+        assert await store.get_message_count(SESSION) == 2
+        with pytest.raises(SupersededError):
+            await commit(store, messages=[said("a")])
+
+    @proves("fence.checked-first")
+    async def test_a_wrong_fence_is_reported_before_anything_else(self, store: SessionStateStore):
+        await start(store, create=CreateSession(custom_state={"text": "x"}))
+        await start(store, run_id="r-2")
+        with pytest.raises(SupersededError):
+            await commit(store, expected_version=77, writes=append_to("text", 1))
+
+    @proves("commits.stale-refused", "versions.failed-write-changes-nothing")
+    async def test_an_outdated_version_is_refused(self, store: SessionStateStore):
+        await start(store)
+        await store.stage_changes(SESSION, staged("c-1", append_to("list", 1)))
+        before = await observe(store, SESSION)
+        with pytest.raises(StaleStateError) as refusal:
+            await commit(store, expected_version=7, messages=[said("x")], pending=(waiting(store, "call-1"),))
+        assert (refusal.value.expected, refusal.value.found) == (7, 1)
+        with pytest.raises(StaleStateError):
+            await store.save_state_and_promote_staging(
+                SESSION, await store.load_state(SESSION), [said("x")], step_meta(), expected_version=2
+            )
+        assert await observe(store, SESSION) == before
+
+    @proves("commits.only-the-named-keys")
+    async def test_a_commit_changes_only_the_keys_it_names(self, store: SessionStateStore):
+        await start(store, create=CreateSession(custom_state={"a": 1, "b": 1}))
+        old = {"custom_state": {"a": 99}}
+        await store.merge_custom_state(SESSION, set_key("b", 2))
+        await commit(store, writes=set_key("c", 3), state=old)
+        assert (await store.load_state(SESSION)).custom_state == {"a": 1, "b": 2, "c": 3}
+        await commit(store, 2, state=old)
+        assert (await store.load_state(SESSION)).custom_state == {"a": 1, "b": 2, "c": 3}
+
+    @proves("commits.plain-record")
+    async def test_without_a_commit_the_record_replaces_the_state(self, store: SessionStateStore):
+        created = await store.create_session(SESSION, CreateSession(custom_state={"a": 1, "gone": 1}))
+        await store.stage_changes(SESSION, staged("c-1", set_key("staged", True)))
+        await store.stage_changes(SESSION, staged("c-2", set_key("a", "staged"), index=1))
+        record = replace(created, custom_state={"a": 1, "new": 2}, status="paused", step_count=3)
+        answered = await store.save_state_and_promote_staging(
+            SESSION, record, [said("hi")], step_meta(), expected_version=1
+        )
+        found = await store.load_state(SESSION)
+        assert found.custom_state == {"a": "staged", "staged": True, "new": 2}
+        assert (found.status, found.step_count, found.message_count) == ("paused", 3, 1)
+        assert (found.checkpoint_source, found.checkpoint_id) == ("staging", answered.checkpoint_id)
+        assert answered.new_version == found.version == 2
+        assert not await store.has_staged_changes(SESSION)
+
+    @proves("commits.staged-before-own")
+    async def test_staged_writes_apply_before_the_steps_own(self, store: SessionStateStore):
+        await start(store)
+        await store.stage_changes(SESSION, staged("c-2", append_to("list", 2), index=2))
+        await store.stage_changes(SESSION, staged("c-1", append_to("list", 1), index=1))
+        await commit(store, stage=(staged("c-3", append_to("list", 3), index=3),), writes=append_to("list", "own"))
+        assert (await store.load_state(SESSION)).custom_state == {"list": [1, 2, 3, "own"]}
+
+    @proves("commits.promotion-optional")
+    async def test_a_commit_may_leave_staging_alone(self, store: SessionStateStore):
+        await start(store)
+        await store.stage_changes(SESSION, staged("c-1", append_to("list", 1)))
+        await commit(store, promote_staging=False, stage=(staged("c-2", append_to("list", 2), index=2),))
+        assert (await store.load_state(SESSION)).custom_state == {}
+        await commit(store, round=1)
+        assert (await store.load_state(SESSION)).custom_state == {"list": [1, 2]}
+
+    @proves("commits.warns")
+    async def test_a_step_whose_calls_contest_a_key_says_so(self, store: SessionStateStore):
+        await start(store)
+        await store.stage_changes(SESSION, staged("c-2", set_key("key", 2, call="c-2"), index=2))
+        await store.stage_changes(SESSION, staged("c-1", append_to("key", 1, call="c-1"), index=1))
+        answered = await commit(store, writes=append_to("other", 1, call="c-3"))
+        assert answered.warnings == (MergeWarning(key="key", tool_call_ids=("c-1", "c-2")),)
+        assert (await store.load_state(SESSION)).custom_state == {"key": 2, "other": [1]}
+
+    @proves("commits.ends-the-run")
+    @pytest.mark.parametrize("status", ["completed", "failed", "interrupted"])
+    async def test_a_step_may_end_its_run(self, store: SessionStateStore, clock: ManualClock, status: RunStatus):
+        await start(store)
+        await commit(store)
+        clock.advance(9)
+        update = RunUpdate(status=status, completion_reason="why", error="e")
+        await commit(store, 2, run=update, state={"status": "completed", "output": {"a": 1}})
+        run = await store.get_run(RUN)
+        assert run is not None
+        assert (run.status, run.completion_reason, run.error) == (status, "why", "e")
+        assert (run.step_count, run.ended_at) == (2, clock.now_ms())
+        found = await store.load_state(SESSION)
+        assert (found.status, found.output) == ("completed", {"a": 1})
+
+    @proves("commits.takes-the-stop")
+    async def test_a_step_may_take_the_stop(self, store: SessionStateStore):
+        await start(store)
+        await store.set_interrupt_flag(SESSION, "stop")
+        await commit(store)
+        assert await store.find_interrupt_flag(SESSION) is not None
+        await commit(store, 2, take_stop=True, run=RunUpdate(status="interrupted"))
+        assert (await store.load_state(SESSION)).interrupt_flag is None
+
+    @proves("runs.start-under-a-parent")
+    async def test_a_childs_start_writes_at_its_parent(self, store: SessionStateStore):
+        await start(store)
+        version = (await store.load_state(SESSION)).version
+        link = ParentLink(
+            session_id=SESSION,
+            fence=FENCE,
+            ref=child_ref("child", parent_run_id=RUN),
+            stage=(staged("delegate-1", data={"reply": 1}),),
+        )
+        create = CreateSession(agent_type="helper", parent_session_id=SESSION, root_session_id=SESSION)
+        await start(store, "child", "r-child", create=create, parent=link, parent_run_id=RUN)
+        assert [ref.sub_session_id for ref in await store.get_sub_session_refs(SESSION)] == ["child"]
+        (row,) = await store.get_staged_changes(SESSION, step_meta().step_id)
+        assert row.data == {"reply": 1}
+        assert (await store.load_state(SESSION)).version == version
+        await start(store, "child", "r-child-2", parent=link, parent_run_id=RUN)
+        assert len(await store.get_sub_session_refs(SESSION)) == 1
+
+    @proves("runs.start-needs-the-parents-fence", "versions.failed-write-changes-nothing")
+    async def test_a_childs_start_under_an_outdated_parent_writes_nothing(self, store: SessionStateStore):
+        await start(store)
+        await store.claim_run(SESSION, FENCE, "worker-2")
+        link = ParentLink(session_id=SESSION, fence=FENCE, ref=child_ref("child"), stage=(staged("delegate-1"),))
+        create = CreateSession(parent_session_id=SESSION, root_session_id=SESSION)
+        before = await observe(store, SESSION)
+        with pytest.raises(SupersededError):
+            await start(store, "child", "r-child", create=create, parent=link)
+        assert await observe(store, SESSION) == before
+        assert not await store.session_exists("child")
+        assert await store.get_run("r-child") is None
+
+
+class SettlingContract(StoreContract):
+    """Ending a session from outside its run."""
+
+    @proves("settle.ends-everything")
+    async def test_settling_ends_what_a_session_does(self, store: SessionStateStore, clock: ManualClock):
+        await start(store)
+        await suspend(store, 1, waiting(store, "open"), waiting(store, "answered"))
+        await store.submit_answer(answer("answered"))
+        clock.advance(3)
+        context = InterruptContext(reason="expired")
+        outcome = await store.settle_session(
+            _request(append_messages=(said("bye"),), interrupt_context=context, output=[1], expected_version=2)
+        )
+        assert outcome == StatusChanged(new_version=3)
+        found = await store.load_state(SESSION)
+        assert (found.status, found.error, found.failure_reason) == ("failed", "session_expired", "session_expired")
+        assert (found.interrupt_context, found.output, found.message_count) == (context, [1], 1)
+        run = await store.get_run(RUN)
+        assert run is not None
+        assert (run.status, run.completion_reason) == ("failed", "expired")
+        call = await store.get_pending_call(SESSION, "open")
+        assert call is not None
+        assert call.state == "dropped"
+        assert await store.list_unresumed(0) == ()
+        with pytest.raises(SupersededError):
+            await commit(store, 2)
+
+    @proves("settle.ends-the-tree")
+    async def test_settling_ends_the_sessions_below(self, store: SessionStateStore, clock: ManualClock):
+        await start(store)
+        await start_child(store)
+        await start_child(store, "grandchild", "child")
+        await start_child(store, "finished")
+        await store.update_run_status("r-finished", "completed")
+        await store.update_status("finished", "completed")
+        await start(store, "stranger", "r-stranger")
+        await announce_in_child(store, of_child(store, "call-1", "grandchild"), child="grandchild")
+        untouched = await observe(store, "finished", "stranger")
+        versions = {name: (await store.load_state(name)).version for name in ("child", "grandchild")}
+        clock.advance(3)
+        assert (await store.settle_session(_request())).ok
+        for name, version in versions.items():
+            found, run = await store.load_state(name), await store.get_run(f"r-{name}")
+            assert run is not None
+            assert (found.status, found.version) == ("failed", version + 1)
+            assert (run.status, run.ended_at) == ("failed", clock.now_ms())
+            with pytest.raises(SupersededError):
+                await commit(store, 2, session_id=name, fence=fence_of(f"r-{name}"))
+        call = await store.get_pending_call(SESSION, "call-1")
+        assert call is not None
+        assert call.state == "dropped"
+        assert await observe(store, "finished", "stranger") == untouched
+
+    @proves("settle.conflict-is-truthful")
+    async def test_settling_what_moved_on_changes_nothing(self, store: SessionStateStore):
+        await start(store)
+        await store.update_status(SESSION, "paused")
+        before = await observe(store, SESSION)
+        stored = StatusConflict(current_status="paused", current_version=2)
+        for request in (
+            _request(expected=("active",)),
+            _request(expected_version=1),
+            _request(expected_run=fence_of("r-0")),
+            _request(expected_run=fence_of(RUN, 2)),
+        ):
+            assert await store.settle_session(request) == stored
+        assert await observe(store, SESSION) == before
+        assert (await store.settle_session(_request(expected_run=FENCE, expected_version=2))).ok
+
+
+def _request(session_id: str = SESSION, **fields: Any) -> SettleSession:
+    """An expired session, as a clean-up would settle it."""
+    settings: dict[str, Any] = {
+        "expected": ("active", "paused"),
+        "status": "failed",
+        "error": "session_expired",
+        "failure_reason": "session_expired",
+        "completion_reason": "expired",
+        **fields,
+    }
+    return SettleSession(session_id=session_id, **settings)

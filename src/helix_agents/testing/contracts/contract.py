@@ -1,0 +1,28 @@
+"""What all contracts share: their requirements, the backend they are held against, and when a proof applies."""
+
+from typing import Any, ClassVar
+
+from helix_agents.testing.requirements.registry import Requirements, tests_of
+
+
+class Contract:
+    """Inherit a port's contract in a class named `Test…` and give it the fixtures it asks for.
+
+    `backend` is the name of its column in the support matrix. A backend whose data lives in one process says
+    `several_processes = False`; the proofs that start processes are then not collected, and the matrix says so.
+    """
+
+    port: ClassVar[str]
+    requirements: ClassVar[Requirements]
+    backend: ClassVar[str] = ""
+    several_processes: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.several_processes:
+            return
+        for name, test in tests_of(cls).items():
+            proved: tuple[str, ...] = getattr(test, "proves", ())
+            if any(key in cls.requirements and cls.requirements[key].several_processes for key in proved):
+                # Not a skip: pytest collects only what can be called.
+                setattr(cls, name, None)

@@ -1,0 +1,192 @@
+"""The contract of crash safety: a connection that is lost at any statement leaves a write done or not begun."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from helix_agents.domain.commits import SettleSession, StartRun, StepCommit
+from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.runs import RunUpdate
+from helix_agents.domain.sessions import BranchPoint, CreateSession
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.operations import record
+from helix_agents.testing.observation import observe, plain
+from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.scenes import (
+    append_to,
+    asked,
+    child_ref,
+    effect,
+    fence_of,
+    said,
+    set_key,
+    staged,
+    step_meta,
+    waiting,
+)
+from helix_agents.testing.seams import ConnectionLostError, DyingSeam
+
+MOST_STATEMENTS = 200
+"""No write of any backend may need more than this."""
+
+LOST = (ConnectionLostError, StoreUnavailableError)
+
+
+@dataclass(frozen=True)
+class CrashCase:
+    """A write to be cut off, on sessions named after `tag`; a repeatable one may be sent again after it was done."""
+
+    act: Callable[[SessionStateStore, str], Awaitable[Any]]
+    repeatable: bool = False
+
+
+async def arrange(store: SessionStateStore, tag: str) -> None:
+    """A running session `tag` with something of everything, and a running child of it."""
+    root, child = CreateSession(custom_state={"list": [0]}), CreateSession(parent_session_id=tag, root_session_id=tag)
+    await store.start_run(
+        StartRun(session_id=tag, run_id=f"{tag}-run", create=root, append_messages=(said("hi"), asked("c-1")))
+    )
+    await store.start_run(StartRun(session_id=f"{tag}-child", run_id=f"{tag}-child-run", create=child))
+    await store.save_state_and_promote_staging(
+        tag,
+        record(tag),
+        (said("first"),),
+        step_meta(1, f"{tag}-run"),
+        commit=StepCommit(
+            fence=fence_of(f"{tag}-run"),
+            step=1,
+            writes=append_to("list", 1),
+            pending=(waiting(store, "call-1", tag, run_id=f"{tag}-run"),),
+        ),
+    )
+    row = replace(staged("c-1", append_to("list", 2)), step_id=step_meta(2, f"{tag}-run").step_id)
+    await store.stage_changes(tag, row)
+
+
+def _step(store: SessionStateStore, tag: str) -> Awaitable[Any]:
+    return store.save_state_and_promote_staging(
+        tag,
+        record(tag, step_count=2),
+        (said("second"), said("third")),
+        step_meta(2, f"{tag}-run"),
+        commit=StepCommit(
+            fence=fence_of(f"{tag}-run"),
+            step=2,
+            writes=append_to("list", 3),
+            pending=(waiting(store, "call-2", tag, run_id=f"{tag}-run"),),
+            refs=(child_ref(f"{tag}-child"),),
+            run=RunUpdate(status="suspended_client_tool"),
+            suspend=True,
+        ),
+    )
+
+
+def _start(store: SessionStateStore, tag: str) -> Awaitable[Any]:
+    return store.start_run(
+        StartRun(
+            session_id=tag,
+            run_id=f"{tag}-run-2",
+            expected_run=fence_of(f"{tag}-run"),
+            append_messages=(said("again"),),
+            writes=set_key("x", 1),
+            abandon_pending=True,
+            count_resume=True,
+        )
+    )
+
+
+def _settle(store: SessionStateStore, tag: str) -> Awaitable[Any]:
+    return store.settle_session(
+        SettleSession(session_id=tag, expected=("active",), status="failed", append_messages=(said("bye"),))
+    )
+
+
+def _begin_effect(store: SessionStateStore, tag: str) -> Awaitable[Any]:
+    reply = replace(staged("c-9"), step_id=step_meta(2, f"{tag}-run").step_id)
+    return store.begin_effect(effect("c-1", session_id=tag, fence=fence_of(f"{tag}-run"), stage=(reply,)))
+
+
+CASES = {
+    "step commit": CrashCase(_step, repeatable=True),
+    "run start": CrashCase(_start, repeatable=True),
+    "start of a new session": CrashCase(
+        lambda store, tag: store.start_run(
+            StartRun(
+                session_id=f"{tag}-new",
+                run_id=f"{tag}-new-run",
+                create=CreateSession(branch=BranchPoint(from_session_id=tag)),
+                append_messages=(said("go"),),
+            )
+        ),
+        repeatable=True,
+    ),
+    "settling": CrashCase(_settle),
+    "deletion": CrashCase(lambda store, tag: store.delete_session(tag), repeatable=True),
+    "clone": CrashCase(lambda store, tag: store.clone_session(BranchPoint(from_session_id=tag), f"{tag}-new")),
+    "save": CrashCase(lambda store, tag: store.save_state(tag, record(tag, custom_state={"a": 1}, status="paused"))),
+    "promotion": CrashCase(lambda store, tag: store.promote_staging(tag, step_meta(2, f"{tag}-run"))),
+    "effect": CrashCase(_begin_effect, repeatable=True),
+    "truncation": CrashCase(lambda store, tag: store.truncate_messages(tag, 1), repeatable=True),
+    "creation": CrashCase(lambda store, tag: store.create_session(f"{tag}-new", CreateSession(tags=("a", "b")))),
+}
+
+
+class CrashesContract(StoreContract):
+    """Writes cut off at each of their statements."""
+
+    @proves("crash.all-or-nothing", "crash.retried-once")
+    @pytest.mark.parametrize("name", CASES)
+    async def test_a_write_cut_off_at_any_statement_is_whole_or_not_there(self, handles: Handles, name: str):
+        case = CASES[name]
+        healthy = await handles.open()
+        torn: list[Any] = []
+        for statement in range(1, MOST_STATEMENTS):
+            tag = f"case-{statement}."
+            await arrange(healthy, tag)
+            before = await _seen(healthy, tag)
+            completed = await _cut_off(handles, case, tag, statement)
+            reopened = await handles.open()
+            after = await _seen(reopened, tag)
+            if completed:
+                assert after != before, "the write changes something that can be seen"
+                break
+            if after != before:
+                torn.append(after)
+            if after == before or case.repeatable:
+                await case.act(reopened, tag)
+                torn.append(await _seen(reopened, tag))
+            await reopened.close()
+        else:
+            pytest.fail(f"the write did not end within {MOST_STATEMENTS} statements")
+        for found in torn:
+            assert found == after
+
+
+async def _cut_off(handles: Handles, case: CrashCase, tag: str, statement: int) -> bool:
+    """Lose the connection at a statement of the write; True when the write needs fewer."""
+    seam = DyingSeam()
+    dying = await handles.open(seam=seam)
+    seam.arm(after=statement)
+    try:
+        await case.act(dying, tag)
+    except LOST:
+        return False
+    else:
+        return True
+    finally:
+        seam.disarm()
+        await dying.close()
+
+
+async def _seen(store: SessionStateStore, tag: str) -> Any:
+    """Everything visible of the sessions named after a tag, without the tag."""
+    seen = {
+        "sessions": await observe(store, tag, f"{tag}-child", f"{tag}-new"),
+        "runs": [await store.get_run(f"{tag}-run"), await store.get_run(f"{tag}-child-run")],
+        "calls": [await store.get_pending_call(tag, call) for call in ("call-1", "call-2")],
+    }
+    return plain(seen, lambda text: text.replace(tag, "case"))

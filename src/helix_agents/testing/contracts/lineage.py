@@ -1,0 +1,280 @@
+"""The contract of history: stored once, shared with branches, and never changed under anybody's feet."""
+
+from typing import Any
+
+import pytest
+
+from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError, SessionNotFoundError
+from helix_agents.domain.messages import ToolMessage, UserMessage
+from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
+from helix_agents.domain.transcript import NOT_EXECUTED
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.observation import observe
+from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.scenes import (
+    SESSION,
+    answer,
+    append_to,
+    asked,
+    child_ref,
+    commit,
+    said,
+    set_key,
+    start,
+    suspend,
+    waiting,
+)
+from helix_agents.testing.seams import CountingSeam
+
+
+class LineageContract(StoreContract):
+    """Branching and rewinding."""
+
+    @proves("lineage.branch-takes")
+    async def test_a_branch_takes_messages_state_agent_and_user(self, store: SessionStateStore):
+        await _three_steps(store)
+        branch = await _branch(store)
+        assert branch == await store.load_state("branch")
+        assert (branch.agent_type, branch.user_id, branch.custom_state) == ("w", "u", {"list": [1, 2, 3]})
+        assert (branch.version, branch.message_count, branch.status) == (1, 3, "active")
+        assert (branch.parent_session_id, branch.root_session_id) == (None, "branch")
+        assert await store.load_transcript("branch") == await store.load_transcript(SESSION)
+        checkpoint = await store.get_latest_checkpoint("branch")
+        assert checkpoint is not None
+        assert (checkpoint.checkpoint_id, checkpoint.source) == (branch.checkpoint_id, "save")
+        assert checkpoint.message_count == 3
+        assert await store.load_checkpoint_state("branch", checkpoint.checkpoint_id) == {"list": [1, 2, 3]}
+
+    @proves("lineage.branch-leaves-behind")
+    async def test_a_branch_leaves_everything_else_behind(self, store: SessionStateStore):
+        options = CreateSession(tags=("t",), metadata={"k": "v"}, expires_at=5, stream_id="stream", mode="standard")
+        await start(store, create=options)
+        await suspend(store, 1, waiting(store, "call-1"), refs=(child_ref("child"),))
+        await store.submit_answer(answer("call-1"))
+        branch = await _branch(store)
+        assert (branch.tags, branch.metadata, branch.expires_at, branch.stream_id) == ((), {}, None, None)
+        assert (branch.pending_client_tool_calls, branch.completed_client_tool_calls) == ({}, {})
+        assert (branch.suspension_context, branch.current_run_id, branch.step_count) == (None, None, 0)
+        assert (await store.list_runs("branch")).total == 0
+        assert await store.get_sub_session_refs("branch") == ()
+        assert await store.get_pending_call("branch", "call-1") is None
+
+    @proves("lineage.branch-at-checkpoint")
+    async def test_a_branch_at_a_checkpoint_is_exactly_that(self, store: SessionStateStore):
+        checkpoints = await _three_steps(store)
+        for number, checkpoint in enumerate(checkpoints, start=1):
+            branch = await _branch(store, f"b-{number}", checkpoint_id=checkpoint)
+            assert branch.custom_state == {"list": list(range(1, number + 1))}
+            assert await _texts(store, f"b-{number}") == [f"m{n}" for n in range(1, number + 1)]
+
+    @proves("lineage.branch-at-message")
+    async def test_a_branch_at_a_message_has_the_newest_state_not_later(self, store: SessionStateStore):
+        await store.create_session(SESSION, CreateSession(custom_state={"initial": True}))
+        await store.append_messages(SESSION, [said("m1"), said("m2")])
+        await store.merge_custom_state(SESSION, set_key("at", 2))
+        await store.save_state(SESSION, await store.load_state(SESSION))
+        await store.append_messages(SESSION, [said("m3")])
+        await store.merge_custom_state(SESSION, set_key("at", 3))
+        await store.save_state(SESSION, await store.load_state(SESSION))
+        expected = [{"initial": True}, {"initial": True}, {"initial": True, "at": 2}, {"initial": True, "at": 3}]
+        for count, state in enumerate(expected):
+            branch = await _branch(store, f"b-{count}", message_count=count)
+            assert (branch.message_count, branch.custom_state) == (count, state)
+
+    @proves("lineage.branch-heals-open-calls")
+    async def test_calls_open_at_the_end_are_answered_as_not_executed(self, store: SessionStateStore):
+        await store.create_session(SESSION)
+        answered = ToolMessage(tool_call_id="c-1", tool_name="tool", content="done")
+        await store.append_messages(SESSION, [said("go"), asked("c-1", "c-2"), answered])
+        whole = await _branch(store)
+        *_, last = await store.load_transcript("branch")
+        assert whole.message_count == last.sequence == 4
+        assert isinstance(last.message, ToolMessage)
+        assert (last.message.tool_call_id, last.message.code, last.message.error) == ("c-2", NOT_EXECUTED, True)
+        earlier = await _branch(store, "earlier", message_count=2)
+        rows = await store.load_transcript("earlier", after=2)
+        assert earlier.message_count == 4
+        assert [getattr(row.message, "tool_call_id", None) for row in rows] == ["c-1", "c-2"]
+        assert await store.get_message_count(SESSION) == 3
+
+    @proves("lineage.branch-is-apart")
+    async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore):
+        await _three_steps(store)
+        await _branch(store, message_count=2)
+        await store.append_messages(SESSION, [said("source")])
+        await store.append_messages("branch", [said("branch")])
+        await store.merge_custom_state(SESSION, append_to("list", "source"))
+        await store.merge_custom_state("branch", append_to("list", "branch"))
+        assert await _texts(store, SESSION) == ["m1", "m2", "m3", "source"]
+        assert await _texts(store, "branch") == ["m1", "m2", "branch"]
+        assert (await store.load_state(SESSION)).custom_state == {"list": [1, 2, 3, "source"]}
+        assert (await store.load_state("branch")).custom_state == {"list": [1, 2, "branch"]}
+        assert [row.sequence for row in await store.load_transcript("branch")] == [1, 2, 3]
+
+    @proves("lineage.branch-survives-its-source")
+    @pytest.mark.parametrize("what", ["truncated", "rewound", "deleted", "deleted and made again"])
+    async def test_what_happens_to_the_source_leaves_the_branch_whole(self, store: SessionStateStore, what: str):
+        checkpoints = await _three_steps(store)
+        await _branch(store, message_count=2)
+        await _branch(store, "at-end")
+        before = await observe(store, "branch", "at-end")
+        match what:
+            case "truncated":
+                await store.truncate_messages(SESSION, 1)
+                await store.append_messages(SESSION, [said("other")])
+            case "rewound":
+                await start(store, run_id="r-2", rewind_to=checkpoints[0], append_messages=(said("other"),))
+            case "deleted":
+                await store.delete_session(SESSION)
+            case _:
+                await store.delete_session(SESSION)
+                await store.create_session(SESSION)
+                await store.append_messages(SESSION, [said("other")])
+        await store.vacuum()
+        assert await observe(store, "branch", "at-end") == before
+        await store.append_messages("branch", [said("more")])
+        assert await _texts(store, "branch") == ["m1", "m2", "more"]
+
+    @proves("lineage.source-survives-its-branch")
+    async def test_deleting_a_branch_leaves_the_source_whole(self, store: SessionStateStore):
+        await _three_steps(store)
+        before = await observe(store, SESSION)
+        await _branch(store, message_count=2)
+        await store.append_messages("branch", [said("branch")])
+        await store.delete_session("branch")
+        await store.vacuum()
+        assert await observe(store, SESSION) == before
+
+    @proves("lineage.branch-of-a-branch", "lineage.branch-survives-its-source")
+    async def test_a_branch_of_a_branch_outlives_both(self, store: SessionStateStore):
+        await _three_steps(store)
+        await _branch(store, message_count=2)
+        await store.append_messages("branch", [said("b3"), said("b4")])
+        await _branch(store, "early", source="branch", message_count=1)
+        await _branch(store, "late", source="branch", message_count=3)
+        await store.delete_session("branch")
+        await store.delete_session(SESSION)
+        await store.vacuum()
+        assert await _texts(store, "early") == ["m1"]
+        assert await _texts(store, "late") == ["m1", "m2", "b3"]
+        await _branch(store, "latest", source="late")
+        await store.delete_session("late")
+        assert await _texts(store, "latest") == ["m1", "m2", "b3"]
+        assert (await store.load_state("latest")).custom_state == {"list": [1, 2]}
+
+    @proves("lineage.branch-of-a-branch")
+    async def test_a_branch_sees_what_its_source_sees_after_a_truncation(self, store: SessionStateStore):
+        await _three_steps(store)
+        await store.truncate_messages(SESSION, 1)
+        await store.append_messages(SESSION, [said("n2")])
+        await _branch(store)
+        assert await _texts(store, "branch") == ["m1", "n2"]
+
+    @proves("lineage.branch-refused")
+    async def test_a_branch_that_cannot_be_is_refused(self, store: SessionStateStore):
+        await _three_steps(store)
+        (other,) = (await _three_steps(store, "other"))[:1]
+        refusals: tuple[tuple[type[Exception], dict[str, Any]], ...] = (
+            (SessionNotFoundError, {"source": "nobody"}),
+            (CheckpointNotFoundError, {"checkpoint_id": "made-up"}),
+            (CheckpointNotFoundError, {"checkpoint_id": other}),
+            (CheckpointNotFoundError, {"message_count": 4}),
+        )
+        for error, point in refusals:
+            with pytest.raises(error):
+                await _branch(store, **point)
+            assert not await store.session_exists("branch")
+        with pytest.raises(SessionAlreadyExistsError):
+            await _branch(store, "other")
+
+    @proves("lineage.branch-costs-the-same")
+    async def test_a_branch_costs_the_same_from_any_history(self, handles: Handles):
+        seam = CountingSeam()
+        store = await handles.open(seam=seam)
+        costs: list[int] = []
+        for session, length in (("short", 10), ("long", 2_000)):
+            await store.create_session(session)
+            await store.append_messages(session, [said("x")] * length)
+            seam.reset()
+            await store.clone_session(BranchPoint(from_session_id=session, message_count=5), f"{session}-branch")
+            await store.clone_session(BranchPoint(from_session_id=session), f"{session}-copy")
+            costs.append(seam.count)
+        assert costs[0] == costs[1] > 0
+
+    @proves("lineage.rewind-is-exact")
+    async def test_a_rewind_restores_messages_and_state(self, store: SessionStateStore):
+        first, _, third = await _three_steps(store)
+        before = await store.load_transcript(SESSION)
+        await start(store, run_id="r-2", rewind_to=first, append_messages=(said("again"),), writes=set_key("n", 1))
+        assert await _texts(store, SESSION) == ["m1", "again"]
+        assert (await store.load_state(SESSION)).custom_state == {"list": [1], "n": 1}
+        await start(store, run_id="r-3", rewind_to=third)
+        assert await store.load_transcript(SESSION) == before
+        assert (await store.load_state(SESSION)).custom_state == {"list": [1, 2, 3]}
+
+    @proves("lineage.rewind-is-exact")
+    async def test_a_rewind_drops_what_waits_and_what_is_staged(self, store: SessionStateStore):
+        first, *_ = await _three_steps(store)
+        fence = (await store.load_state(SESSION)).current_run_id
+        assert fence is not None
+        current = await store.get_current_run(SESSION)
+        assert current is not None
+        await commit(store, 4, fence=current.fence, pending=(waiting(store, "call-1"),))
+        await start(store, run_id="r-2", rewind_to=first)
+        call = await store.get_pending_call(SESSION, "call-1")
+        assert call is not None
+        assert call.state == "dropped"
+        assert not await store.has_staged_changes(SESSION)
+
+    @proves("lineage.rewind-is-exact", "checkpoints.foreign-id-unknown")
+    async def test_a_rewind_to_a_strangers_checkpoint_is_refused(self, store: SessionStateStore):
+        await _three_steps(store)
+        (stranger, *_) = await _three_steps(store, "other")
+        before = await observe(store, SESSION)
+        for checkpoint in ("made-up", stranger):
+            with pytest.raises(CheckpointNotFoundError):
+                await start(store, run_id="r-2", rewind_to=checkpoint)
+        assert await observe(store, SESSION) == before
+
+    @proves("lineage.branch-takes")
+    async def test_a_run_may_start_on_a_new_branch(self, store: SessionStateStore):
+        _, second, _ = await _three_steps(store)
+        point = BranchPoint(from_session_id=SESSION, checkpoint_id=second)
+        create = CreateSession(agent_type="w", branch=point, tags=("fork",), metadata={"of": SESSION})
+        started = await start(store, "branch", "r-b", create=create, append_messages=(said("go"),))
+        branch = await store.load_state("branch")
+        assert (started.run.turn, branch.tags, branch.metadata) == (1, ("fork",), {"of": SESSION})
+        assert await _texts(store, "branch") == ["m1", "m2", "go"]
+        assert branch.custom_state == {"list": [1, 2]}
+
+
+async def _texts(store: SessionStateStore, session_id: str) -> list[str]:
+    """What the user messages of a session say."""
+    rows = await store.load_transcript(session_id)
+    return [str(row.message.content) for row in rows if isinstance(row.message, UserMessage)]
+
+
+async def _three_steps(store: SessionStateStore, session_id: str = SESSION) -> list[str]:
+    """A session with three messages `m1` to `m3` and a list `[1, 2, 3]`; answers its checkpoints."""
+    run = (await start(store, session_id, f"{session_id}-run", create=CreateSession(agent_type="w", user_id="u"))).run
+    return [
+        (
+            await commit(
+                store,
+                step,
+                session_id=session_id,
+                fence=run.fence,
+                messages=[said(f"m{step}")],
+                writes=append_to("list", step),
+            )
+        ).checkpoint_id
+        for step in (1, 2, 3)
+    ]
+
+
+async def _branch(
+    store: SessionStateStore, session_id: str = "branch", *, source: str = SESSION, **point: Any
+) -> SessionState:
+    """Clone a session at a point."""
+    return await store.clone_session(BranchPoint(from_session_id=source, **point), session_id)

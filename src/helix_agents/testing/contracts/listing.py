@@ -1,0 +1,174 @@
+"""The contract of listings: which sessions a filter finds, in which order, and how every listing pages."""
+
+from typing import Any
+
+import pytest
+
+from helix_agents.domain.errors import InvalidPageError
+from helix_agents.domain.paging import Page
+from helix_agents.domain.pending import PendingFilter
+from helix_agents.domain.sessions import CreateSession, SessionFilter
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.testing.clock import START_MS, ManualClock
+from helix_agents.testing.contracts.handles import StoreContract
+from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.scenes import SESSION, commit, said, start, waiting
+
+LISTINGS: dict[str, tuple[str, ...]] = {
+    "list_sessions": (),
+    "get_messages": (SESSION,),
+    "list_runs": (SESSION,),
+    "list_checkpoints": (SESSION,),
+    "list_pending": (),
+}
+"""Each listing and what it is asked about."""
+
+AWKWARD_VALUES = (
+    "plain",
+    "100%",
+    "under_score",
+    "it's",
+    'a"b',
+    "a,b",
+    '["plain"]',
+    "*",
+    "Plain",
+    "plàin",
+    "a\\b",
+    "$.x",
+)
+
+
+class ListingContract(StoreContract):
+    """Filters, order and pages."""
+
+    @proves("listing.newest-first")
+    async def test_the_newest_session_comes_first_and_ties_go_by_id(self, store: SessionStateStore, clock: ManualClock):
+        for session in ("b", "c", "a"):
+            await store.create_session(session)
+        clock.advance(1)
+        await store.create_session("aa")
+        assert await _found(store) == ["aa", "c", "b", "a"]
+
+    @proves("listing.filters")
+    async def test_a_summary_tells_how_the_session_stands(self, store: SessionStateStore, clock: ManualClock):
+        created = clock.now_ms()
+        await store.create_session("root")
+        await start(
+            store,
+            create=CreateSession(
+                agent_type="writer",
+                user_id="ann",
+                tags=("x", "y"),
+                metadata={"k": "v"},
+                parent_session_id="root",
+                root_session_id="root",
+                expires_at=created + 5,
+            ),
+        )
+        clock.advance(3)
+        await commit(store, messages=[said("a")], state={"step_count": 1, "status": "paused"})
+        (summary,) = (await store.list_sessions(SessionFilter(user_id="ann"))).items
+        loaded = await store.load_state(SESSION)
+        for name in type(summary).__struct_fields__:
+            assert getattr(summary, name) == getattr(loaded, name), name
+        assert (summary.created_at, summary.updated_at, summary.current_run_id) == (created, created + 3, "r-1")
+
+    @proves("listing.filters")
+    async def test_each_filter_finds_what_it_names(self, store: SessionStateStore, clock: ManualClock):
+        made: dict[str, CreateSession] = {
+            "one": CreateSession(
+                user_id="ann", tags=("x", "y"), metadata={"k": "v", "l": "w"}, expires_at=START_MS + 9
+            ),
+            "two": CreateSession(user_id="bob", tags=("x",), metadata={"k": "v"}, agent_type="writer"),
+            "three": CreateSession(parent_session_id="one", root_session_id="one", expires_at=START_MS + 10),
+        }
+        for session, options in made.items():
+            await store.create_session(session, options)
+            clock.advance(10)
+        await store.update_status("two", "paused")
+        await store.update_status("three", "failed")
+        assert await _found(store, user_id="ann") == ["one"]
+        assert await _found(store, agent_type="writer") == ["two"]
+        assert await _found(store, statuses=("paused", "failed")) == ["three", "two"]
+        assert await _found(store, statuses=()) == ["three", "two", "one"]
+        assert await _found(store, parent_session_id="one") == ["three"]
+        assert await _found(store, roots_only=True) == ["two", "one"]
+        assert await _found(store, tags=("x",)) == ["two", "one"]
+        assert await _found(store, tags=("x", "y")) == ["one"]
+        assert await _found(store, metadata={"k": "v"}) == ["two", "one"]
+        assert await _found(store, metadata={"k": "v", "l": "w"}) == ["one"]
+        assert await _found(store, metadata={"k": "other"}) == []
+        assert await _found(store, created_from=START_MS + 10) == ["three", "two"]
+        assert await _found(store, created_to=START_MS + 10) == ["two", "one"]
+        assert await _found(store, created_from=START_MS + 10, created_to=START_MS + 10) == ["two"]
+        assert await _found(store, expires_before=START_MS + 10) == ["one"]
+
+    @proves("listing.filters-combine")
+    async def test_everything_in_a_filter_must_hold(self, store: SessionStateStore):
+        for number, (user, tag) in enumerate((("ann", "x"), ("ann", "y"), ("bob", "x"))):
+            await store.create_session(f"s-{number}", CreateSession(user_id=user, tags=(tag,), metadata={"k": tag}))
+        assert await _found(store, user_id="ann", tags=("x",), metadata={"k": "x"}, roots_only=True) == ["s-0"]
+        assert await _found(store, user_id="bob", tags=("y",)) == []
+
+    @proves("ids.values-are-data")
+    async def test_values_are_compared_as_they_are(self, store: SessionStateStore):
+        for number, value in enumerate(AWKWARD_VALUES):
+            await store.create_session(
+                f"s-{number}",
+                CreateSession(user_id=value, tags=(value,), metadata={value: value}, agent_type=value),
+            )
+        for number, value in enumerate(AWKWARD_VALUES):
+            for where in ({"user_id": value}, {"tags": (value,)}, {"metadata": {value: value}}, {"agent_type": value}):
+                assert await _found(store, **where) == [f"s-{number}"], where
+
+    @proves("listing.pages-alike", "messages.newest-first", "checkpoints.newest-first")
+    @pytest.mark.parametrize("name", LISTINGS)
+    async def test_every_listing_pages_alike(self, store: SessionStateStore, clock: ManualClock, name: str):
+        await _fill(store, clock, 7)
+        everything = await _page(store, name)
+        assert (everything.total, everything.offset, everything.limit, everything.has_more) == (7, 0, 50, False)
+        assert len(everything.items) == 7
+        pages = [await _page(store, name, offset=offset, limit=3) for offset in (0, 3, 6, 9)]
+        assert tuple(item for page in pages for item in page.items) == everything.items
+        assert [(page.total, page.offset, page.limit) for page in pages] == [(7, n, 3) for n in (0, 3, 6, 9)]
+        assert [page.has_more for page in pages] == [True, True, False, False]
+        whole = await _page(store, name, limit=200)
+        assert whole.items == everything.items
+        times = [getattr(item, "created_at", None) or item.started_at for item in everything.items]
+        assert times == sorted(times, reverse=True)
+
+    @proves("listing.bad-page-refused")
+    @pytest.mark.parametrize("name", LISTINGS)
+    async def test_a_page_that_no_listing_has_is_refused(self, store: SessionStateStore, name: str):
+        await store.create_session(SESSION)
+        for page in ({"offset": -1}, {"limit": 0}, {"limit": 201}, {"limit": -5}):
+            with pytest.raises(InvalidPageError):
+                await _page(store, name, **page)
+
+
+async def _fill(store: SessionStateStore, clock: ManualClock, count: int) -> None:
+    """As many sessions, messages, runs, checkpoints and pending calls, each a little later than the one before."""
+    for number in range(1, count + 1):
+        clock.advance(5)
+        if number > 1:
+            await store.create_session(f"other-{number}")
+        run = (await start(store, run_id=f"r-{number}")).run
+        await commit(
+            store,
+            number,
+            fence=run.fence,
+            messages=[said(str(number))],
+            pending=(waiting(store, f"call-{number}"),),
+        )
+    assert (await store.list_pending(PendingFilter(session_id=SESSION))).total == count
+
+
+async def _found(store: SessionStateStore, **where: Any) -> list[str]:
+    """The ids that a filter finds, in the order given."""
+    return [each.session_id for each in (await store.list_sessions(SessionFilter(**where))).items]
+
+
+async def _page(store: SessionStateStore, name: str, **page: int) -> Page[Any]:
+    """One page of the listing of this name."""
+    return await getattr(store, name)(*LISTINGS[name], **page)

@@ -1,0 +1,62 @@
+"""The contract of recovery: runs whose process died are found, and only those."""
+
+from helix_agents.domain.runs import Lease
+from helix_agents.domain.sessions import CreateSession
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.handles import StoreContract
+from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.scenes import SESSION, start
+
+
+class RecoveryContract(StoreContract):
+    """Leases and orphans."""
+
+    @proves("recovery.orphans-found", "recovery.owned-runs-left-alone")
+    async def test_runs_without_a_live_owner_are_orphans(self, store: SessionStateStore, clock: ManualClock):
+        assert await store.renew_lease("alive", 5_000) == Lease(owner="alive", expires_at=clock.now_ms() + 5_000)
+        await store.renew_lease("dying", 1_000)
+        for run, owner in (("nobody's", None), ("unheard-of", "stranger"), ("dead", "dying"), ("cared-for", "alive")):
+            await start(store, f"s-{run}", run, owner=owner)
+        await start(store, "s-ended", "ended")
+        await store.update_run_status("ended", "completed")
+        assert sorted(await _orphans(store)) == ["nobody's", "unheard-of"]
+        clock.advance(1_000)
+        assert sorted(await _orphans(store)) == ["dead", "nobody's", "unheard-of"]
+        await store.renew_lease("dying", 1_000)
+        assert sorted(await _orphans(store)) == ["nobody's", "unheard-of"]
+
+    @proves("recovery.released-at-once")
+    async def test_a_released_lease_makes_orphans_at_once(self, store: SessionStateStore):
+        await store.renew_lease("worker-1", 5_000)
+        await start(store, owner="worker-1")
+        assert await _orphans(store) == []
+        await store.release_lease("worker-1")
+        await store.release_lease("worker-1")
+        assert await _orphans(store) == ["r-1"]
+
+    @proves("recovery.children-left-to-their-parent")
+    async def test_a_child_is_left_to_the_driver_of_its_parent(self, store: SessionStateStore):
+        await start(store)
+        child = CreateSession(parent_session_id=SESSION, root_session_id=SESSION)
+        await start(store, "child", "r-child", create=child, parent_run_id="r-1")
+        assert await _orphans(store) == ["r-1"]
+        await store.update_run_status("r-1", "failed")
+        assert await _orphans(store) == ["r-child"]
+
+    @proves("recovery.oldest-first")
+    async def test_the_oldest_orphan_comes_first(self, store: SessionStateStore, clock: ManualClock):
+        for run in ("c", "a", "b"):
+            await start(store, f"s-{run}", run)
+            clock.advance(1)
+        assert await _orphans(store) == ["c", "a", "b"]
+        assert await _orphans(store, limit=2) == ["c", "a"]
+        claimed = await store.claim_run("s-c", (await store.list_orphans())[0].fence, "worker-1")
+        await store.renew_lease("worker-1", 100)
+        assert claimed.started_at < clock.now_ms()
+        assert await _orphans(store) == ["a", "b"]
+
+
+async def _orphans(store: SessionStateStore, **options: int) -> list[str]:
+    """The ids of the runs nobody drives."""
+    return [run.run_id for run in await store.list_orphans(**options)]

@@ -1,0 +1,54 @@
+"""The whole contract of a stream manager, summed up in one class to inherit."""
+
+import itertools
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from helix_agents.ports.streams import StreamManager
+from helix_agents.testing.contracts.stream_handles import OpenStreams, StreamsContract, opened
+from helix_agents.testing.contracts.stream_ownership import OwnershipContract
+from helix_agents.testing.contracts.stream_processes import StreamProcessesContract
+from helix_agents.testing.contracts.stream_reading import ReadingContract
+from helix_agents.testing.contracts.stream_riding import RidingContract
+from helix_agents.testing.contracts.stream_shrinking import ShrinkingContract
+from helix_agents.testing.contracts.stream_status import StatusContract
+from helix_agents.testing.contracts.stream_writing import WritingContract
+from helix_agents.testing.model import machine_settings
+from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.stream_model import StreamMachine
+
+__all__ = ["OpenStreams", "StreamManagerContract"]
+
+
+class HistoriesContract(StreamsContract):
+    """Random histories, compared step by step."""
+
+    @pytest.mark.parametrize("most", [None, 4])
+    @proves("numbers.like-the-reference", "numbers.cursor-is-exact", "numbers.what-is-gone-is-named")
+    def test_any_history_looks_as_on_the_reference(self, open_streams: OpenStreams, most: int | None):
+        examples = itertools.count(1)
+
+        class Machine(StreamMachine):
+            max_chunks = most
+
+            def open_tested(self, **options: Any) -> Awaitable[StreamManager]:
+                # A namespace of its own makes every history start with nothing, on one set of data.
+                return opened(open_streams, namespace=f"history-{next(examples)}", **options)
+
+        run_state_machine_as_test(Machine, settings=machine_settings())
+
+
+class StreamManagerContract(
+    WritingContract,
+    OwnershipContract,
+    StatusContract,
+    ReadingContract,
+    ShrinkingContract,
+    RidingContract,
+    HistoriesContract,
+    StreamProcessesContract,
+):
+    """Everything a stream manager has to keep: inherit it and give the fixtures `open_streams` and `store_url`."""

@@ -1,0 +1,16 @@
+"""Ids a test can foretell."""
+
+from collections import Counter
+
+from helix_agents.ports.clock import IdSource
+
+
+class CountingIds(IdSource):
+    """Mints `run_1`, `run_2`, `ckpt_1` …: unique within one source, the same in every run of a test."""
+
+    def __init__(self) -> None:
+        self._minted: Counter[str] = Counter()
+
+    def new(self, prefix: str) -> str:
+        self._minted[prefix] += 1
+        return f"{prefix}_{self._minted[prefix]}"

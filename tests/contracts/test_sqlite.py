@@ -1,0 +1,52 @@
+"""The SQLite backend keeps every contract, with one file shared by many processes."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import apsw
+import pytest
+
+from helix_agents.backends.sqlite import SQLiteStateStore
+from helix_agents.testing.contracts.processes import KillsContract
+from helix_agents.testing.contracts.state_store import OpenStore, StateStoreContract
+
+
+def assert_integrity(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    finally:
+        connection.close()
+
+
+class OnOneFile:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "helix.db"
+
+    @pytest.fixture
+    def open_store(self, path: Path) -> OpenStore:
+        return lambda **options: SQLiteStateStore.open(path, **options)
+
+    @pytest.fixture
+    def store_url(self, path: Path) -> str:
+        return f"sqlite:///{path}"
+
+    @pytest.fixture
+    def check_data(self, path: Path) -> Callable[[], Awaitable[None]]:
+        return lambda: asyncio.to_thread(assert_integrity, path)
+
+
+class TestSQLiteStateStore(OnOneFile, StateStoreContract):
+    backend = "sqlite"
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+class TestSQLiteUnderManyKills(OnOneFile, KillsContract):
+    @pytest.fixture
+    def kill_points(self) -> Sequence[int]:
+        return [random.randint(1, 500) for _ in range(200)]

@@ -1,0 +1,111 @@
+"""The `helix` command answers in sentences, one JSON document or an exit code, never in a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import helix_agents
+from helix_agents.cli.app import COMMANDS, app, run
+from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.domain.errors import (
+    HelixError,
+    LockHeldError,
+    SessionNotFoundError,
+    StoreReadOnlyError,
+    UnknownBackendError,
+)
+from tests.unit.cli import failing_command
+
+TROUBLE = [
+    (SessionNotFoundError("s-1"), ExitCode.FAILED),
+    (StoreReadOnlyError("sqlite:///helix.db"), ExitCode.STORE),
+    (UnknownBackendError("x", ("memory", "sqlite")), ExitCode.SETUP),
+    (LockHeldError("janitor"), ExitCode.CONFLICT),
+]
+
+
+@pytest.fixture
+def meets_trouble(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(COMMANDS, "fail", "tests.unit.cli.failing_command")
+    return lambda error: monkeypatch.setattr(failing_command, "trouble", error)
+
+
+def test_the_version_is_told() -> None:
+    helix = Path(sys.executable).parent / "helix"
+    told = subprocess.run([helix, "--version"], capture_output=True, text=True, check=True).stdout
+    assert told == f"helix, version {helix_agents.__version__}\n"
+
+
+def test_every_command_is_listed_with_its_purpose(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == ExitCode.OK
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    for name in COMMANDS:
+        assert f"\n  {name} " in listed
+    assert "..." not in listed, "a purpose is cut off; make its first sentence shorter"
+
+
+def test_every_exit_code_is_explained_in_the_help() -> None:
+    explained = app.epilog or ""
+    assert all(f"{code.value} " in explained for code in ExitCode)
+
+
+@pytest.mark.parametrize(("error", "code"), TROUBLE, ids=lambda value: type(value).__name__)
+def test_an_error_is_a_sentence_and_an_exit_code(
+    error: HelixError, code: ExitCode, meets_trouble, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meets_trouble(error)
+    assert run(["fail"]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.endswith(f"Error: {error}\n")
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(("error", "code"), TROUBLE, ids=lambda value: type(value).__name__)
+def test_a_script_gets_the_error_as_json(
+    error: HelixError, code: ExitCode, meets_trouble, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meets_trouble(error)
+    assert run(["fail", "--json"]) == code
+    assert json.loads(capsys.readouterr().out) == {"error": {"code": error.code, "message": str(error)}}
+
+
+def test_a_bug_is_not_dressed_up_as_an_expected_error(meets_trouble) -> None:
+    meets_trouble(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        run(["fail"])
+
+
+def test_the_keyboard_ends_a_command_quietly(meets_trouble, capsys: pytest.CaptureFixture[str]) -> None:
+    meets_trouble(KeyboardInterrupt())
+    assert run(["fail"]) == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err.endswith("Interrupted.\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["doctor", "--no-such-option"]])
+def test_a_wrong_command_line_is_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == ExitCode.USAGE
+    assert "Usage: helix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "store"),
+    [
+        ([], None, "sqlite:///helix.db"),
+        ([], "memory://", "memory://"),
+        (["--store", "redis://here"], "memory://", "redis://here"),
+    ],
+    ids=["the default", "HELIX_STORE", "--store wins"],
+)
+def test_the_store_is_chosen_by_option_then_environment_then_default(
+    arguments, environment, store, meets_trouble, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HELIX_STORE", raising=False)
+    if environment:
+        monkeypatch.setenv("HELIX_STORE", environment)
+    meets_trouble(SessionNotFoundError("s-1"))
+    run(["fail", *arguments])
+    assert capsys.readouterr().err.startswith(store)

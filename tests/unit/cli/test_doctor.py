@@ -1,0 +1,38 @@
+"""`helix doctor` and `helix migrate` tell people and scripts what they found, and create nothing by looking."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helix_agents.cli.app import run
+from helix_agents.cli.exit_codes import ExitCode
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("HELIX_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_doctor_looks_at_a_fresh_installation_without_leaving_a_trace(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["doctor"]) == ExitCode.OK
+    found = capsys.readouterr().out
+    assert "ok    stores: memory://, sqlite://" in found
+    assert "sqlite:///helix.db does not exist yet" in found
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_doctor_says_what_is_wrong_with_a_store(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--store", "teapot://here", "--json"]) == ExitCode.SETUP
+    [*_, store] = json.loads(capsys.readouterr().out)["findings"]
+    assert store["subject"] == "store"
+    assert "teapot" in store["detail"]
+
+
+def test_migrate_refuses_a_store_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["migrate", "--store", "teapot://here"]) == ExitCode.SETUP
+    assert "teapot" in capsys.readouterr().err

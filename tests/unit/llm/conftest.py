@@ -1,0 +1,48 @@
+"""A provider on this machine, and models that talk to it."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from helix_agents.llm.pydantic_ai import PydanticAIModel
+from helix_agents.ports.models import open_model
+from tests.support.provider_server import ProviderServer
+from tests.support.provider_wire import WIRES, Wire
+
+
+@pytest.fixture(scope="session")
+def listening_server() -> Iterator[ProviderServer]:
+    with ProviderServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(listening_server: ProviderServer) -> ProviderServer:
+    listening_server.forget()
+    return listening_server
+
+
+@pytest.fixture(params=sorted(WIRES))
+def wire(request: pytest.FixtureRequest) -> Wire:
+    return WIRES[request.param]
+
+
+@pytest.fixture
+async def connect(server: ProviderServer) -> AsyncIterator[Callable[[Wire], PydanticAIModel]]:
+    """Opens the model of a wire; all are closed after the test."""
+    opened: list[PydanticAIModel] = []
+
+    def connect(wire: Wire) -> PydanticAIModel:
+        model = open_model(wire.model, base_url=server.url + wire.base_path, api_key="a-key")
+        assert isinstance(model, PydanticAIModel)
+        opened.append(model)
+        return model
+
+    yield connect
+    for model in opened:
+        await model.close()
+
+
+@pytest.fixture
+def model(wire: Wire, connect: Callable[[Wire], PydanticAIModel]) -> PydanticAIModel:
+    return connect(wire)

@@ -1,0 +1,89 @@
+"""A provider's reply arrives piece by piece, over real HTTP and through the provider's own library."""
+
+from typing import Any
+
+import pytest
+
+from helix_agents.domain.messages import ToolCall
+from helix_agents.domain.usage import TokenCount
+from helix_agents.llm.pydantic_ai import PydanticAIModel
+from helix_agents.ports.llm import TextPiece, ThinkingPiece, ToolArgumentsPiece, ToolCallEnded, ToolCallStarted
+from tests.support.asking import answer_of, events_of, question
+from tests.support.provider_server import ProviderServer
+from tests.support.provider_wire import WIRES, Wire, Wired
+
+A_CALL: tuple[str, str, dict[str, Any]] = ("call_a", "search", {"query": "high tides", "limit": 3})
+
+
+def joined(events: list[Any], kind: type) -> str:
+    return "".join(event.delta for event in events if isinstance(event, kind))
+
+
+async def test_text_arrives_in_pieces_that_add_up_to_the_reply(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    server.will(wire.stream(Wired(text="The tide is rising.")))
+    *pieces, done = await events_of(model, question())
+    assert len([piece for piece in pieces if isinstance(piece, TextPiece)]) > 3
+    assert joined(pieces, TextPiece) == done.reply.text == "The tide is rising."
+    assert done.reply.model == model.name == wire.model
+    assert done.reply.stop_reason == "stop"
+
+
+async def test_a_call_is_announced_then_its_arguments_arrive_then_it_ends(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    server.will(wire.stream(Wired(text="Let me look.", calls=[A_CALL, ("call_b", "today", {})])))
+    events = await events_of(model, question())
+    about = [e for e in events if isinstance(e, ToolCallStarted | ToolArgumentsPiece | ToolCallEnded)]
+    first = [event for event in about if event.id == "call_a"]
+    assert first[0] == ToolCallStarted(id="call_a", name="search")
+    assert first[-1] == ToolCallEnded(id="call_a")
+    assert about.index(ToolCallEnded(id="call_a")) < about.index(ToolCallStarted(id="call_b", name="today"))
+    assert joined(first, ToolArgumentsPiece).replace(" ", "") == '{"query":"hightides","limit":3}'
+    assert events[-1].reply.tool_calls == (
+        ToolCall(id="call_a", name="search", arguments={"query": "high tides", "limit": 3}),
+        ToolCall(id="call_b", name="today", arguments={}),
+    )
+    assert events[-1].reply.stop_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("name", ["anthropic", "responses", "chat"])
+async def test_arguments_arrive_as_the_provider_streams_them(name: str, server: ProviderServer, connect: Any) -> None:
+    server.will(WIRES[name].stream(Wired(calls=[A_CALL])))
+    events = await events_of(connect(WIRES[name]), question())
+    assert len([event for event in events if isinstance(event, ToolArgumentsPiece)]) > 5
+
+
+async def test_usage_counts_what_was_cached_and_what_was_reasoning(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    server.will(wire.stream(Wired(text="yes")))
+    done = await answer_of(model, question())
+    assert done.usage == TokenCount(prompt=45, completion=20, reasoning=7, cached=30, total=65)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "ours"),
+    [(name, theirs, ours) for name, wire in WIRES.items() for theirs, ours in wire.stops.items()],
+)
+async def test_stop_reasons_are_the_same_words_for_every_provider(
+    name: str, theirs: str, ours: str, server: ProviderServer, connect: Any
+) -> None:
+    calls = [A_CALL] if ours == "tool_calls" else []
+    server.will(WIRES[name].stream(Wired(text="well", stop=theirs, calls=calls)))
+    done = await answer_of(connect(WIRES[name]), question())
+    assert done.reply.stop_reason == ours
+
+
+async def test_thinking_arrives_in_pieces_and_its_end_carries_the_signature(
+    server: ProviderServer, connect: Any
+) -> None:
+    server.will(WIRES["anthropic"].stream(Wired(thinking="Moon, sun.", signature="sig-1", text="Because.")))
+    events = await events_of(connect(WIRES["anthropic"]), question())
+    thinking = [event for event in events if isinstance(event, ThinkingPiece)]
+    assert joined(thinking, ThinkingPiece) == "Moon, sun."
+    assert [event.done for event in thinking] == [False] * 4 + [True]
+    assert thinking[-1].signature == "sig-1"
+    [block] = events[-1].reply.thinking
+    assert (block.text, block.signature) == ("Moon, sun.", "sig-1")
