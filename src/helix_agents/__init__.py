@@ -7,12 +7,194 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     # For editors and type checkers, each as `from … import Name as Name`. At run time _HOME below does the same
     # work, later; a test keeps the lists equal.
-    ...
+    from helix_agents.agent.agent import Agent as Agent
+    from helix_agents.agent.client_tools import DefaultAnswer as DefaultAnswer
+    from helix_agents.agent.client_tools import ask_human as ask_human
+    from helix_agents.agent.client_tools import client_tool as client_tool
+    from helix_agents.agent.context import RunContext as RunContext
+    from helix_agents.agent.context import ToolContext as ToolContext
+    from helix_agents.agent.failures import FailRun as FailRun
+    from helix_agents.agent.failures import RetryTool as RetryTool
+    from helix_agents.agent.failures import ToolFailed as ToolFailed
+    from helix_agents.agent.hooks import Hooks as Hooks
+    from helix_agents.agent.registry import AgentRegistry as AgentRegistry
+    from helix_agents.agent.tools import Tool as Tool
+    from helix_agents.agent.tools import tool as tool
+    from helix_agents.domain.checkpoints import Checkpoint as Checkpoint
+    from helix_agents.domain.checkpoints import CheckpointMeta as CheckpointMeta
+    from helix_agents.domain.chunks import StreamChunk as StreamChunk
+    from helix_agents.domain.commits import Committed as Committed
+    from helix_agents.domain.commits import StartRun as StartRun
+    from helix_agents.domain.commits import StepCommit as StepCommit
+    from helix_agents.domain.errors import DefinitionError as DefinitionError
+    from helix_agents.domain.errors import HelixError as HelixError
+    from helix_agents.domain.messages import AssistantMessage as AssistantMessage
+    from helix_agents.domain.messages import File as File
+    from helix_agents.domain.messages import Image as Image
+    from helix_agents.domain.messages import Message as Message
+    from helix_agents.domain.messages import Text as Text
+    from helix_agents.domain.messages import ToolCall as ToolCall
+    from helix_agents.domain.messages import ToolMessage as ToolMessage
+    from helix_agents.domain.messages import UserMessage as UserMessage
+    from helix_agents.domain.paging import Page as Page
+    from helix_agents.domain.pending import ApprovalAnswer as ApprovalAnswer
+    from helix_agents.domain.pending import PendingCall as PendingCall
+    from helix_agents.domain.pending import PendingFilter as PendingFilter
+    from helix_agents.domain.pending import SubmitAnswer as SubmitAnswer
+    from helix_agents.domain.pending import ToolAnswer as ToolAnswer
+    from helix_agents.domain.runs import Fence as Fence
+    from helix_agents.domain.runs import RunRecord as RunRecord
+    from helix_agents.domain.runs import RunStatus as RunStatus
+    from helix_agents.domain.runs import RunUpdate as RunUpdate
+    from helix_agents.domain.sessions import BranchPoint as BranchPoint
+    from helix_agents.domain.sessions import CreateSession as CreateSession
+    from helix_agents.domain.sessions import SessionFilter as SessionFilter
+    from helix_agents.domain.sessions import SessionState as SessionState
+    from helix_agents.domain.sessions import SessionStatus as SessionStatus
+    from helix_agents.domain.writes import Append as Append
+    from helix_agents.domain.writes import Delete as Delete
+    from helix_agents.domain.writes import Replace as Replace
+    from helix_agents.domain.writes import StepWrites as StepWrites
+    from helix_agents.llm.prompt_cache import anthropic_cache as anthropic_cache
+    from helix_agents.llm.scripted import RoutingScriptedModel as RoutingScriptedModel
+    from helix_agents.llm.scripted import ScriptedModel as ScriptedModel
+    from helix_agents.ports.backend import Backend as Backend
+    from helix_agents.ports.backend import open_backend as open_backend
+    from helix_agents.ports.llm import ModelSettings as ModelSettings
+    from helix_agents.ports.locks import LockManager as LockManager
+    from helix_agents.ports.models import open_model as open_model
+    from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
+    from helix_agents.ports.state_store import StoreLimits as StoreLimits
+    from helix_agents.ports.streams import StreamManager as StreamManager
+    from helix_agents.ports.usage_store import UsageStore as UsageStore
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
-_HOME: dict[str, str] = {}
+_HOME: dict[str, str] = {
+    "Agent": "helix_agents.agent.agent",
+    "AgentRegistry": "helix_agents.agent.registry",
+    "Append": "helix_agents.domain.writes",
+    "ApprovalAnswer": "helix_agents.domain.pending",
+    "AssistantMessage": "helix_agents.domain.messages",
+    "Backend": "helix_agents.ports.backend",
+    "BranchPoint": "helix_agents.domain.sessions",
+    "Checkpoint": "helix_agents.domain.checkpoints",
+    "CheckpointMeta": "helix_agents.domain.checkpoints",
+    "Committed": "helix_agents.domain.commits",
+    "CreateSession": "helix_agents.domain.sessions",
+    "DefaultAnswer": "helix_agents.agent.client_tools",
+    "DefinitionError": "helix_agents.domain.errors",
+    "Delete": "helix_agents.domain.writes",
+    "FailRun": "helix_agents.agent.failures",
+    "Fence": "helix_agents.domain.runs",
+    "File": "helix_agents.domain.messages",
+    "HelixError": "helix_agents.domain.errors",
+    "Hooks": "helix_agents.agent.hooks",
+    "Image": "helix_agents.domain.messages",
+    "LockManager": "helix_agents.ports.locks",
+    "Message": "helix_agents.domain.messages",
+    "ModelSettings": "helix_agents.ports.llm",
+    "Page": "helix_agents.domain.paging",
+    "PendingCall": "helix_agents.domain.pending",
+    "PendingFilter": "helix_agents.domain.pending",
+    "Replace": "helix_agents.domain.writes",
+    "RetryTool": "helix_agents.agent.failures",
+    "RoutingScriptedModel": "helix_agents.llm.scripted",
+    "RunContext": "helix_agents.agent.context",
+    "RunRecord": "helix_agents.domain.runs",
+    "RunStatus": "helix_agents.domain.runs",
+    "RunUpdate": "helix_agents.domain.runs",
+    "ScriptedModel": "helix_agents.llm.scripted",
+    "SessionFilter": "helix_agents.domain.sessions",
+    "SessionState": "helix_agents.domain.sessions",
+    "SessionStateStore": "helix_agents.ports.state_store",
+    "SessionStatus": "helix_agents.domain.sessions",
+    "StartRun": "helix_agents.domain.commits",
+    "StepCommit": "helix_agents.domain.commits",
+    "StepWrites": "helix_agents.domain.writes",
+    "StoreLimits": "helix_agents.ports.state_store",
+    "StreamChunk": "helix_agents.domain.chunks",
+    "StreamManager": "helix_agents.ports.streams",
+    "SubmitAnswer": "helix_agents.domain.pending",
+    "Text": "helix_agents.domain.messages",
+    "Tool": "helix_agents.agent.tools",
+    "ToolAnswer": "helix_agents.domain.pending",
+    "ToolCall": "helix_agents.domain.messages",
+    "ToolContext": "helix_agents.agent.context",
+    "ToolFailed": "helix_agents.agent.failures",
+    "ToolMessage": "helix_agents.domain.messages",
+    "UsageStore": "helix_agents.ports.usage_store",
+    "UserMessage": "helix_agents.domain.messages",
+    "anthropic_cache": "helix_agents.llm.prompt_cache",
+    "ask_human": "helix_agents.agent.client_tools",
+    "client_tool": "helix_agents.agent.client_tools",
+    "open_backend": "helix_agents.ports.backend",
+    "open_model": "helix_agents.ports.models",
+    "tool": "helix_agents.agent.tools",
+}
 
-__all__ = ["__version__"]
+__all__ = [
+    "Agent",
+    "AgentRegistry",
+    "Append",
+    "ApprovalAnswer",
+    "AssistantMessage",
+    "Backend",
+    "BranchPoint",
+    "Checkpoint",
+    "CheckpointMeta",
+    "Committed",
+    "CreateSession",
+    "DefaultAnswer",
+    "DefinitionError",
+    "Delete",
+    "FailRun",
+    "Fence",
+    "File",
+    "HelixError",
+    "Hooks",
+    "Image",
+    "LockManager",
+    "Message",
+    "ModelSettings",
+    "Page",
+    "PendingCall",
+    "PendingFilter",
+    "Replace",
+    "RetryTool",
+    "RoutingScriptedModel",
+    "RunContext",
+    "RunRecord",
+    "RunStatus",
+    "RunUpdate",
+    "ScriptedModel",
+    "SessionFilter",
+    "SessionState",
+    "SessionStateStore",
+    "SessionStatus",
+    "StartRun",
+    "StepCommit",
+    "StepWrites",
+    "StoreLimits",
+    "StreamChunk",
+    "StreamManager",
+    "SubmitAnswer",
+    "Text",
+    "Tool",
+    "ToolAnswer",
+    "ToolCall",
+    "ToolContext",
+    "ToolFailed",
+    "ToolMessage",
+    "UsageStore",
+    "UserMessage",
+    "__version__",
+    "anthropic_cache",
+    "ask_human",
+    "client_tool",
+    "open_backend",
+    "open_model",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,8 @@ HOME_OF_DEPENDENCY = {
     "redis": "backends/redis",
     "dbos": "runtimes/dbos",
     "temporalio": "runtimes/temporal",
+    "pydantic_ai": "llm/pydantic_ai",
+    "httpx2": "llm/pydantic_ai",
     "starlette": "server",
     "uvicorn": "server",
     "click": "cli",

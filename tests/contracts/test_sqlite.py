@@ -4,13 +4,18 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
-from helix_agents.backends.sqlite import SQLiteStateStore
+from helix_agents.backends.sqlite import Database, SQLiteLockManager, SQLiteStateStore
+from helix_agents.ports.backend import open_backend
+from helix_agents.testing.contracts.histories import HistoriesContract
+from helix_agents.testing.contracts.locks import LockManagerContract, OpenLocks
 from helix_agents.testing.contracts.processes import KillsContract
 from helix_agents.testing.contracts.state_store import OpenStore, StateStoreContract
+from helix_agents.testing.contracts.usage import OpenParts, UsageStoreContract
 
 
 def assert_integrity(path: Path) -> None:
@@ -44,9 +49,34 @@ class TestSQLiteStateStore(OnOneFile, StateStoreContract):
     backend = "sqlite"
 
 
+class TestSQLiteLockManager(OnOneFile, LockManagerContract):
+    backend = "sqlite"
+
+    @pytest.fixture
+    def open_locks(self, path: Path) -> OpenLocks:
+        async def open_locks(**options: Any) -> SQLiteLockManager:
+            return SQLiteLockManager(await Database.open(path), **options)
+
+        return open_locks
+
+
+class TestSQLiteUsageStore(OnOneFile, UsageStoreContract):
+    backend = "sqlite"
+
+    @pytest.fixture
+    def open_parts(self, store_url: str) -> OpenParts:
+        return lambda **options: open_backend(store_url, **options)
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 class TestSQLiteUnderManyKills(OnOneFile, KillsContract):
     @pytest.fixture
     def kill_points(self) -> Sequence[int]:
         return [random.randint(1, 500) for _ in range(200)]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1_800)
+class TestSQLiteUnderManyHistories(OnOneFile, HistoriesContract):
+    """As many histories as the profile of long runs asks for."""

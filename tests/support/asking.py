@@ -3,16 +3,24 @@
 from typing import Any
 
 from helix_agents.domain.messages import Message, UserMessage
-from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest, ReplyDone
+from helix_agents.ports.llm import LLMAdapter, ModelRequest, ReplyDone
 
 
 def question(*messages: Message, **fields: Any) -> ModelRequest:
     """A request with these messages, or with one that says hello."""
-    given = {"agent_type": "writer", "session_id": "s-1", "run_id": "r-1", "step": 1, "instructions": "Be brief."}
-    return ModelRequest(**given | {"messages": list(messages) or [UserMessage(content="hello")]} | fields)
+    given: dict[str, Any] = {
+        "agent_type": "writer",
+        "session_id": "s-1",
+        "run_id": "r-1",
+        "step": 1,
+        "instructions": "Be brief.",
+        "messages": list(messages) or [UserMessage(content="hello")],
+    }
+    given.update(fields)
+    return ModelRequest(**given)
 
 
-async def events_of(model: LLMAdapter, request: ModelRequest) -> list[ModelEvent]:
+async def events_of(model: LLMAdapter, request: ModelRequest) -> list[Any]:
     return [event async for event in model.ask(request)]
 
 

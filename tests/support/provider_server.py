@@ -1,4 +1,4 @@
-"""A model provider on this machine: it answers over real HTTP as a test scripted it, and remembers what it was asked."""
+"""A model provider on this machine: it answers over real HTTP as scripted, and remembers what it was asked."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ class Received:
 
 @dataclass(kw_only=True)
 class Stream:
-    """Server-sent events. After the last frame the response ends, or breaks off, or stays open until the client goes."""
+    """Server-sent events. After the last frame the response ends, breaks off, or stays open until the client goes."""
 
     frames: list[str]
     then: Literal["end", "cut", "hold"] = "end"

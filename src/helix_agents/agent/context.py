@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
@@ -18,6 +17,8 @@ from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.usage import TokenCount
 
 DepsT = TypeVar("DepsT", default=Any)
+HeldT = TypeVar("HeldT", default=NoState)
+GivenT = TypeVar("GivenT", default=Any)
 
 
 class UsageReport(Record):
@@ -70,7 +71,7 @@ class RunInfo:
     agent: str
     user_id: str | None = None
     tags: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = MappingProxyType({})
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     parent_session_id: SessionId | None = None
 
 
@@ -134,16 +135,15 @@ class ToolContext(RunContext[StateT, DepsT]):
     tool_call_id: ToolCallId
     idempotency_key: str
 
-    @classmethod
+    @staticmethod
     def standalone(
-        cls,
-        state: StateT | None = None,
-        deps: DepsT | None = None,
+        state: HeldT | None = None,
+        deps: GivenT | None = None,
         *,
         emit: Callable[[str, JSON], object] = _ignore,
         record_usage: Callable[[UsageReport], object] = _ignore,
         transcript: Sequence[Message] = (),
-    ) -> "ToolContext[StateT, DepsT]":
+    ) -> "ToolContext[HeldT, GivenT]":
         """A context outside any run, to call a tool as a plain function in a test; `state` is changed in place."""
         held: Any = NoState() if state is None else state
         context: ToolContext[Any, Any] = ToolContext(

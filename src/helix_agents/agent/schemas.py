@@ -1,5 +1,6 @@
 """What pydantic knows of a type, in words a model understands: a JSON schema, and a sentence about a mistake."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -44,6 +45,11 @@ def json_schema(form: TypeAdapter[Any] | type[BaseModel]) -> dict[str, JSON]:
 def is_object(schema: dict[str, JSON]) -> bool:
     """Whether every value of the schema is a JSON object, as the arguments of a tool have to be."""
     return schema.get("type") == "object"
+
+
+def arguments_json(arguments: Mapping[str, JSON] | str) -> bytes | str:
+    """A call's arguments as a JSON document; some providers leave the text empty when there are none."""
+    return (arguments.strip() or "{}") if isinstance(arguments, str) else encode(dict(arguments))
 
 
 def adapter_for(form: Any) -> TypeAdapter[Any]:

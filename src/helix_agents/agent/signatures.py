@@ -78,7 +78,7 @@ def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[st
         made_up = f"p{len(fields)}"
         fields[made_up] = _field(name, annotation, parameter.default, texts.get(name))
         parameters[made_up] = name
-    arguments = _model(fields, subject)
+    arguments, schema = _model(fields, subject)
     return Signature(
         arguments=arguments,
         parameters=parameters,
@@ -86,18 +86,21 @@ def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[st
         wanted_state=wanted_state,
         returns=hints.get("return", NOTHING),
         by_position=tuple(by_position),
-        schema=json_schema(arguments),
+        schema=schema,
     )
 
 
-def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
+def written_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that somebody wrote, under partials and callable objects."""
     target: Any = function
     while isinstance(target, functools.partial):
         target = target.func
-    if not inspect.isroutine(target) and not inspect.isclass(target):
-        target = type(target).__call__
+    return target if inspect.isroutine(target) else type(target).__call__
+
+
+def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
     try:
-        return get_type_hints(target, include_extras=True)
+        return get_type_hints(written_function(function), include_extras=True)
     except NameError as problem:
         raise DefinitionError(
             subject,
@@ -135,8 +138,9 @@ def _field(name: str, annotation: Any, default: Any, text: str | None) -> tuple[
     return Annotated[annotation, Field(**own)], ... if default is NOTHING else default
 
 
-def _model(fields: dict[str, Any], subject: str) -> type[Arguments]:
+def _model(fields: dict[str, Any], subject: str) -> tuple[type[Arguments], dict[str, JSON]]:
     try:
-        return create_model("Arguments", __base__=Arguments, **fields)
+        model = create_model("Arguments", __base__=Arguments, **fields)
+        return model, json_schema(model)
     except SCHEMA_PROBLEMS as problem:
         raise DefinitionError(subject, f"a parameter has a type no JSON can be read into: {problem}") from problem

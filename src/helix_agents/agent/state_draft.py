@@ -1,6 +1,6 @@
 """A draft of the state: tools and hooks change it as an ordinary object, and it knows what has to be written."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, NamedTuple
 
 import msgspec
@@ -12,7 +12,7 @@ from helix_agents.domain.writes import NO_WRITES, Append, Delete, Replace, StepW
 
 
 class Savepoint(NamedTuple):
-    """A draft at one moment: its JSON, None if nobody has looked at it yet, and the lists still in their place."""
+    """A draft at one moment: its JSON, None if nobody had looked at it yet, and the lists still in their place."""
 
     data: bytes | None
     lists: frozenset[str]
@@ -97,11 +97,14 @@ class StateDraft(Generic[StateT]):
             self._value = None
             return
         self._value = self._type.load_json(savepoint.data)
-        self._lists = {key: found for key in savepoint.lists if isinstance(found := getattr(self._value, key), list)}
+        for key in self._before.keys() - _by_key(savepoint.data).keys():
+            if hasattr(self._value, key):
+                delattr(self._value, key)
+        self._lists = _lists_of(self._value, savepoint.lists)
 
     def _take(self, value: StateT) -> StateT:
         self._before = _by_key(self._type.dump_json(value))
-        self._lists = {key: found for key in self._before if isinstance(found := getattr(value, key, None), list)}
+        self._lists = _lists_of(value, self._before)
         self._value = value
         return value
 
@@ -112,16 +115,23 @@ class StateDraft(Generic[StateT]):
         return Append(key=key, items=tail, tool_call_id=tool_call_id)
 
     def _grown_by(self, key: str, data: bytes) -> list[JSON] | None:
-        """The new items of a list that kept its place and all its old items; None for any other change."""
+        """The new items of a list that kept its place and all its old items; None for any other change.
+
+        Equal items are equal JSON, so a list has grown if its JSON begins like before and goes on after a comma.
+        """
         if key not in self._lists or not self._in_place(key):
             return None
-        old, new = _items(self._before[key]), _items(data)
-        if len(new) <= len(old) or new[: len(old)] != old:
+        before = self._before[key]
+        old_items = before[:-1]
+        if before == b"[]":
+            tail = data
+        elif data.startswith(old_items + b","):
+            tail = b"[" + data[len(old_items) + 1 :]
+        else:
             return None
         # An append meets what is stored: a field that is not stored yet, or in another spelling, has to be replaced.
-        if encode(self._base.get(key, [])) != encode(decode_json(self._before[key])):
-            return None
-        return [decode_json(item) for item in new[len(old) :]]
+        stored = encode(self._base.get(key, []))
+        return decode_json(tail) if before == stored or encode(decode_json(before)) == stored else None
 
     def _in_place(self, key: str) -> bool:
         """Whether a field still holds the list it was loaded with; assigning another list replaces the field.
@@ -131,9 +141,9 @@ class StateDraft(Generic[StateT]):
         return self._type.copies_on_assignment or getattr(self._value, key, None) is self._lists[key]
 
 
+def _lists_of(value: object, keys: Iterable[str]) -> dict[str, list[Any]]:
+    return {key: found for key in keys if isinstance(found := getattr(value, key, None), list)}
+
+
 def _by_key(data: bytes) -> dict[str, bytes]:
     return {key: bytes(raw) for key, raw in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items()}
-
-
-def _items(data: bytes) -> list[bytes]:
-    return [bytes(raw) for raw in msgspec.json.decode(data, type=list[msgspec.Raw])]

@@ -1,5 +1,6 @@
 """The type of an agent's state, a pydantic model or a dataclass, and how its values become JSON and come back."""
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ class NoState(BaseModel):
         raise AttributeError(f"this agent has no state to set {name!r} on; define it with Agent(state=YourModel)")
 
 
-StateT = TypeVar("StateT", default=NoState)
+StateT = TypeVar("StateT", default=Any)
 
 
 class StateType(Generic[StateT]):
@@ -64,9 +65,10 @@ class StateType(Generic[StateT]):
         Raises:
             InvalidStateError: something in it has no JSON form.
         """
+        deleted = self._deleted(value)
         try:
             return self._adapter.dump_json(
-                value, exclude=self._deleted(value), by_alias=False, round_trip=True, warnings=False
+                _whole(value, deleted), exclude=deleted, by_alias=False, round_trip=True, warnings=False
             )
         except (PydanticSerializationError, ValueError, RecursionError) as problem:
             raise InvalidStateError(self.name, str(problem)) from problem
@@ -103,34 +105,45 @@ class StateType(Generic[StateT]):
             return tuple(self.python_type.model_fields)
         return tuple(field.name for field in dataclasses.fields(cast("Any", self.python_type)))
 
-    def _deleted(self, value: StateT) -> set[str] | None:
+    def _deleted(self, value: StateT) -> set[str]:
         """Fields of a dataclass that `del` removed; a pydantic model leaves them out by itself."""
         if self._is_model:
-            return None
+            return set()
         own = getattr(value, "__dict__", None)
-        return {
-            name for name in self._fields() if (name not in own if own is not None else not hasattr(value, name))
-        } or None
+        return {name for name in self._fields() if (name not in own if own is not None else not hasattr(value, name))}
 
 
-@lru_cache(maxsize=256)
+def _whole(value: StateT, deleted: set[str]) -> StateT:
+    """A dataclass that can be read field by field, although some are gone."""
+    if not deleted:
+        return value
+    filled = copy.copy(value)
+    for name in deleted:
+        object.__setattr__(filled, name, None)
+    return filled
+
+
 def state_type_of(python_type: type[StateT]) -> StateType[StateT]:
     """The state type behind a class, made once.
 
     Raises:
         DefinitionError: the class cannot hold an agent's state; says why and what to do.
     """
-    subject = f"State type {getattr(python_type, '__name__', repr(python_type))}"
-    _check_shape(python_type, subject)
+    _check_shape(python_type, f"State type {getattr(python_type, '__name__', repr(python_type))}")
+    return _made_once(python_type)
+
+
+@lru_cache(maxsize=256)
+def _made_once(python_type: type[StateT]) -> StateType[StateT]:
+    subject = f"State type {python_type.__name__}"
     try:
         state_type = StateType(python_type)
+        state_type.load(state_type.initial())
     except SCHEMA_PROBLEMS as problem:
         raise DefinitionError(subject, f"pydantic cannot handle it: {problem}") from problem
-    _check_no_secrets(python_type, subject)
-    try:
-        state_type.initial()
     except InvalidStateError as problem:
         raise DefinitionError(subject, f"its defaults do not survive being stored: {problem.problem}.") from problem
+    _check_no_secrets(python_type, subject)
     return state_type
 
 

@@ -50,6 +50,7 @@ class BufferedWriter(StreamWriter):
         self._oldest = 0.0
         self._batch = 0
         self._unsettled: StreamAppend | None = None
+        self._unsettled_bytes = 0
         self._failure: BaseException | None = None
         self._closed = False
         self._turn = asyncio.Lock()
@@ -62,12 +63,16 @@ class BufferedWriter(StreamWriter):
     def writer(self) -> int:
         return self._head.writer
 
+    @property
+    def sequence(self) -> int:
+        return self._latest
+
     async def write(self, chunk: StreamChunk) -> None:
         self._check_usable()
         stamped = replace(chunk, sequence=0, timestamp=chunk.timestamp or self._settings.clock.now_ms())
         size = len(encode(stamped))
         check_chunk_size(self._head.stream_id, size, self._settings.limits.chunk_bytes)
-        while self._bytes >= self._settings.waiting_bytes:
+        while self._bytes + self._unsettled_bytes >= self._settings.waiting_bytes:
             self._room.clear()
             await self._room.wait()
             self._check_usable()
@@ -94,8 +99,7 @@ class BufferedWriter(StreamWriter):
             try:
                 yield self._unsettled
                 if self._unsettled is not None:
-                    self._latest += len(self._unsettled.chunks)
-                    self._unsettled = None
+                    self._settle(self._latest + len(self._unsettled.chunks))
             finally:
                 self._plan_flush()
 
@@ -178,14 +182,13 @@ class BufferedWriter(StreamWriter):
             chunks=tuple(self._chunks),
         )
         self._chunks = []
-        self._bytes = 0
+        self._bytes, self._unsettled_bytes = 0, self._bytes
         self._stop_timer()
-        self._room.set()
 
     async def _store_batch(self) -> None:
         assert self._unsettled is not None
         try:
-            self._latest = await self._store(self._unsettled)
+            latest = await self._store(self._unsettled)
         except HelixError as problem:
             if not problem.retryable:
                 self._fail(problem)
@@ -193,12 +196,18 @@ class BufferedWriter(StreamWriter):
         except Exception as problem:
             self._fail(problem)
             raise
-        self._unsettled = None
         self._retry_seconds = 0.0
+        self._settle(latest)
+
+    def _settle(self, latest: int) -> None:
+        """Forget the batch, which is stored; there is room again."""
+        self._latest = latest
+        self._unsettled = None
+        self._unsettled_bytes = 0
+        self._room.set()
 
     def _fail(self, problem: Exception) -> None:
         self._failure = problem
         self._chunks = []
-        self._unsettled = None
+        self._settle(self._latest)
         self._stop_timer()
-        self._room.set()

@@ -4,7 +4,7 @@ import itertools
 
 import msgspec
 
-from helix_agents.backends.system import SystemClock
+from helix_agents.system import SystemClock
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.locks import Lock
 from helix_agents.ports.clock import Clock

@@ -39,6 +39,8 @@ class StepCommit(Record):
     With `suspend` the run's new status is conditional: if an answered call that nobody consumed lies in this session
     or below it, everything is stored except that the run goes on (`Committed.again`).
 
+    A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is.
+
     `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and the
     `custom_state` of the given record is not looked at.
     """
@@ -64,7 +66,7 @@ class StepCommit(Record):
 
 
 class Committed(Record):
-    """The step is durable."""
+    """The step is durable. `status` is the session's afterwards: a pause that came in meanwhile is kept."""
 
     checkpoint_id: CheckpointId
     new_version: int
@@ -73,6 +75,7 @@ class Committed(Record):
     warnings: tuple[MergeWarning, ...] = ()
     again: bool = False
     pending: tuple[PendingCall, ...] = ()
+    status: SessionStatus = "active"
 
 
 class ParentLink(Record):
@@ -148,6 +151,11 @@ class SettleSession(Record):
     run_status: RunStatus = "failed"
     completion_reason: str | None = None
     output: JSON = None
+
+
+def status_after(stored: SessionStatus, given: SessionStatus) -> SessionStatus:
+    """The status a run's step leaves: a run that only goes on does not undo an operator's pause."""
+    return "paused" if stored == "paused" and given == "active" else given
 
 
 class RememberedCommit(Record):

@@ -15,6 +15,8 @@ HelixError
 │   ├── NothingToResumeError
 │   ├── NothingToRetryError
 │   ├── StillWaitingError
+│   ├── RunNotCompletedError
+│   ├── ExecutorClosedError
 │   ├── InvalidWriteError
 │   ├── InvalidStateError
 │   ├── ToolInputError             the caller is the model
@@ -258,6 +260,28 @@ class StillWaitingError(CallerError):
             f"Session {self.session_id!r} still waits for {', '.join(self.tool_call_ids) or 'its children'}; "
             "submit an answer first, or execute with a new message to give them up."
         )
+
+
+class RunNotCompletedError(CallerError):
+    """The run ended, but not with an output."""
+
+    code = "run_not_completed"
+    session_id: str
+    run_id: str
+    status: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"Run {self.run_id!r} of session {self.session_id!r} has no output ({self.status}): {self.reason}"
+
+
+class ExecutorClosedError(CallerError):
+    """The executor was left or is on its way out; it starts no new runs."""
+
+    code = "executor_closed"
+
+    def __str__(self) -> str:
+        return "This executor is closed: use it inside `async with Executor.open(...)`, and start runs before leaving."
 
 
 class InvalidWriteError(CallerError):

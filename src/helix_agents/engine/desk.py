@@ -1,6 +1,6 @@
 """Where a reply and results rest between their effect and the step's commit."""
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
@@ -22,18 +22,24 @@ class RestingReply(Record):
 
 
 class RestingResult(Record):
-    """What one call came to. `told` says whether `after_tool` is due: a denied or abandoned call never ran."""
+    """What one call came to.
+
+    `told` says whether `after_tool` is due, which it is not for a call that was denied or given up. `consumes` says
+    that an answer of somebody went into it, `once` that the ledger knows it. A tool that finishes carries the run's
+    `output`.
+    """
 
     message: ToolMessage
     writes: StepWrites = NO_WRITES
     usage: tuple[UsageEntry, ...] = ()
+    input: dict[str, JSON] = {}
     duration_ms: int = 0
-    ran: bool = True
+    told: bool = True
+    consumes: bool = False
+    once: bool = False
     finishes: bool = False
     output: JSON = None
-    consumed: bool = False
-    late: bool = False
-    verdict: Literal["ok", "retry", "failed"] = "ok"
+    fail_run: str | None = None
 
 
 class Desk(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.calling import RunInThread
-from helix_agents.agent.hooks import Hooks
+from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.ports.llm import LLMAdapter
@@ -30,7 +30,10 @@ class EngineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """The world as the bodies see it. Everything that waits, draws or tells the time comes in from outside."""
+    """The world as the bodies see it. Everything that waits, draws or tells the time comes in from outside.
+
+    `jitter` gives a factor of about 1, different each time, so that many runs do not ask again at the same moment.
+    """
 
     store: SessionStateStore
     streams: StreamManager
@@ -39,6 +42,7 @@ class Services:
     ids: IdSource
     model_of: Callable[[Agent[Any, Any, Any]], LLMAdapter]
     sleep: Callable[[float], Awaitable[None]]
+    jitter: Callable[[], float]
     in_thread: RunInThread
-    hooks: Hooks | None = None
+    hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)

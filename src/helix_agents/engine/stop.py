@@ -1,7 +1,7 @@
 """How a stop request reaches work that is going on: it is watched inside the effect, on every runtime alike."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from helix_agents.domain.errors import HelixError
@@ -12,31 +12,46 @@ from helix_agents.ports.state_store import SessionStateStore
 WATCH_SECONDS = 30.0
 
 
+class Cut:
+    """Whether a block was cut short by a stop request."""
+
+    happened = False
+
+
 class StopSignal:
-    """Whether somebody asked the run to stop; cuts the tasks that were put under it."""
+    """Whether somebody asked the run to stop; cuts the work that was put under it."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._cutters: set[Callable[[], object]] = set()
 
     def request(self) -> None:
         """Note the request and cut what can be cut."""
         if not self.requested.is_set():
             self.requested.set()
-            for task in self._tasks:
-                task.cancel()
+            for cut in tuple(self._cutters):
+                cut()
 
     @contextmanager
-    def cutting(self) -> Generator["Cut"]:
-        """While this block runs, a request cancels it; the block ends quietly then, and `cut.happened` says so."""
+    def cutting(self, grace_seconds: float = 0) -> Generator[Cut]:
+        """While this block runs, a request cancels it, after a grace period if one is given.
+
+        The block ends quietly then, and `cut.happened` says so.
+        """
         task = asyncio.current_task()
         assert task is not None
         cut = Cut()
+        timers: list[asyncio.TimerHandle] = []
+
+        def cancel() -> None:
+            if grace_seconds:
+                timers.append(asyncio.get_running_loop().call_later(grace_seconds, task.cancel))
+            else:
+                task.cancel()
+
+        self._cutters.add(cancel)
         if self.requested.is_set():
-            cut.happened = True
-            yield cut
-            return
-        self._tasks.add(task)
+            cancel()
         try:
             yield cut
         except asyncio.CancelledError:
@@ -44,13 +59,9 @@ class StopSignal:
                 raise
             cut.happened = True
         finally:
-            self._tasks.discard(task)
-
-
-class Cut:
-    """Whether a block was cut short by a stop request."""
-
-    happened = False
+            self._cutters.discard(cancel)
+            for timer in timers:
+                timer.cancel()
 
 
 @asynccontextmanager

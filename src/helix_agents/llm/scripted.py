@@ -200,14 +200,14 @@ class _Places:
 
 def _exhausted(request: ModelRequest, number: int, length: int) -> str:
     return (
-        f"its script has {length} steps, and session {request.session_id!r} (agent {request.agent_type!r}, step "
-        f"{request.step}) asked for number {number}. It was asked last: {_shown(request.messages)}"
+        f"its script has no step {number}, only {length}. Session {request.session_id!r} asked for it "
+        f"(agent {request.agent_type!r}, step {request.step}); the last message was: {_shown(request.messages)}"
     )
 
 
 def _shown(messages: Sequence[Message]) -> str:
     if not messages:
-        return "nothing, the transcript is empty"
+        return "none, the transcript is empty"
     match messages[-1]:
         case UserMessage(content=str() as text):
             said = f"user said {text!r}"

@@ -1,6 +1,6 @@
 """What the engine asks of a language model: one request in, a stream of events out."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
@@ -10,9 +10,9 @@ from helix_agents.domain.usage import TokenCount
 
 CacheTtl: TypeAlias = Literal["5m", "1h"]
 
-StopReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter", "error"]
+StopReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter"]
 """Why a reply ended, in the same words for every provider: it was done, it wants tools, it ran into the token
-limit, the provider withheld it, or the provider gave up on it."""
+limit, or the provider withheld it."""
 
 FINISH_TOOL = "__finish__"
 """The tool a model calls to hand over the structured output of an agent."""
@@ -116,7 +116,7 @@ class LLMAdapter(Protocol):
         """The name usage is counted under, such as `anthropic:claude-sonnet-4-5`."""
         ...
 
-    def ask(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Stream the reply. Closing the iterator early cuts the call.
 
         Raises:

@@ -41,6 +41,11 @@ class StreamWriter(Protocol):
         """The number the stream gave this writer; a newer writer shuts this one out."""
         ...
 
+    @property
+    def sequence(self) -> int:
+        """The latest number this writer knows to be stored: what a commit without chunks answers for."""
+        ...
+
     async def write(self, chunk: StreamChunk) -> None:
         """Take a chunk; it is stored soon, in order. A `timestamp` of 0 becomes the time it was taken.
 

@@ -1,5 +1,8 @@
 """What the child processes of multi-process proofs do; kept free of test libraries, so that a child starts quickly."""
 
+import asyncio
+import time
+
 from msgspec.structs import replace
 
 from helix_agents.domain.commits import StartRun, StepCommit
@@ -80,6 +83,20 @@ async def open_first(job: Job, url: str, session_id: SessionId) -> int:
     async with await open_backend(url) as backend:
         await backend.state.create_session(session_id)
         return await backend.state.migration_version()
+
+
+async def take_turns(job: Job, url: str, times: int) -> list[tuple[int, int, int]]:
+    """Hold one lock again and again; answers the token, begin and end of each turn on the machine's one clock."""
+    async with await open_backend(url) as backend:
+        job.wait_for_the_others()
+        turns: list[tuple[int, int, int]] = []
+        for _ in range(times):
+            lock = await backend.locks.acquire("door", ttl_ms=60_000, timeout=30)
+            begin = time.monotonic_ns()
+            await asyncio.sleep(0)
+            turns.append((lock.token, begin, time.monotonic_ns()))
+            await backend.locks.release(lock)
+        return turns
 
 
 async def commit_until_killed(job: Job, url: str, session_id: SessionId, after: int) -> None:

@@ -1,5 +1,6 @@
 """What the child processes of the proofs about streams do; kept free of test libraries."""
 
+import asyncio
 import os
 import signal
 
@@ -50,15 +51,32 @@ async def write_numbers(job: Job, url: str, attempt: int, last: int, die_after: 
 
 
 async def read_numbers(job: Job, url: str, cursor: int, last: int, die_after: int | None) -> int:
-    """Report every number after the cursor, up to the last; perhaps die after some. Answers the statements sent."""
-    seam = CountingSeam()
-    async with await open_backend(url, seam=seam) as backend:
-        while await backend.streams.get_stream_info(STREAM) is None:
-            continue
+    """Report every number after the cursor, up to the last; perhaps die after some. Answers its cursor."""
+    async with await open_backend(url) as backend:
+        while await backend.streams.get_stream_info(STREAM) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
         reader = await reading(backend.streams, after=cursor)
         while reader.sequence < last:
             chunk = await next_of(reader)
             job.report([chunk.sequence, getattr(chunk, "delta", "")])
             if die_after is not None and chunk.sequence - cursor >= die_after:
                 os.kill(os.getpid(), signal.SIGKILL)
-        return seam.count
+        return reader.sequence
+
+
+async def wait_in_vain(job: Job, url: str, seconds: float) -> int:
+    """Wait at the end of a stream to which nobody writes; answers how many statements that took."""
+    seam = CountingSeam()
+    async with await open_backend(url, seam=seam) as backend:
+        info = await backend.streams.get_stream_info(STREAM)
+        assert info is not None
+        reader = await reading(backend.streams, after=info.latest_sequence)
+        waiting = asyncio.create_task(next_of(reader))
+        # The first looks come at once; what counts is the waiting that follows.
+        await asyncio.sleep(0.2)
+        seam.reset()
+        await asyncio.sleep(seconds)
+        count = seam.count
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        return count

@@ -1,5 +1,6 @@
 """A provider on this machine, and models that talk to it."""
 
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -12,6 +13,9 @@ from tests.support.provider_wire import WIRES, Wire
 
 @pytest.fixture(scope="session")
 def listening_server() -> Iterator[ProviderServer]:
+    # Compiling this library warns of its own source, which is nobody's fault here.
+    with warnings.catch_warnings(action="ignore"):
+        import google.genai  # noqa: F401
     with ProviderServer() as server:
         yield server
 

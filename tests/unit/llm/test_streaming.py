@@ -9,8 +9,8 @@ from helix_agents.domain.usage import TokenCount
 from helix_agents.llm.pydantic_ai import PydanticAIModel
 from helix_agents.ports.llm import TextPiece, ThinkingPiece, ToolArgumentsPiece, ToolCallEnded, ToolCallStarted
 from tests.support.asking import answer_of, events_of, question
-from tests.support.provider_server import ProviderServer
-from tests.support.provider_wire import WIRES, Wire, Wired
+from tests.support.provider_server import ProviderServer, Stream
+from tests.support.provider_wire import CHAT, WIRES, Wire, Wired
 
 A_CALL: tuple[str, str, dict[str, Any]] = ("call_a", "search", {"query": "high tides", "limit": 3})
 
@@ -87,3 +87,11 @@ async def test_thinking_arrives_in_pieces_and_its_end_carries_the_signature(
     assert thinking[-1].signature == "sig-1"
     [block] = events[-1].reply.thinking
     assert (block.text, block.signature) == ("Moon, sun.", "sig-1")
+
+
+async def test_what_a_model_says_when_it_refuses_is_kept_beside_the_reply(server: ProviderServer, connect: Any) -> None:
+    frames = [frame.replace('"content": "no"', '"refusal": "no"') for frame in CHAT.frames(Wired(text="no"))]
+    server.will(Stream(frames=frames))
+    reply = (await answer_of(connect(CHAT), question())).reply
+    assert (reply.text, reply.stop_reason) == ("", "content_filter")
+    assert reply.metadata["provider"]["refusal"] == "no"

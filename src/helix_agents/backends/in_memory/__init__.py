@@ -8,7 +8,7 @@ from helix_agents.backends.in_memory.memory import Memory
 from helix_agents.backends.in_memory.store import InMemoryStateStore
 from helix_agents.backends.in_memory.streams import InMemoryStreamManager
 from helix_agents.backends.in_memory.usage import InMemoryUsageStore
-from helix_agents.backends.system import SystemClock
+from helix_agents.system import SystemClock
 from helix_agents.domain.errors import InvalidStoreUrlError
 from helix_agents.ports.backend import Backend, Migrate
 from helix_agents.ports.clock import Clock
@@ -55,7 +55,9 @@ async def open_backend(
     return Backend(
         url=url,
         state=InMemoryStateStore(memory, namespace=namespace, limits=limits, clock=clock, seam=seam),
-        streams=InMemoryStreamManager(memory, namespace=namespace, limits=stream_limits, flush=flush, clock=clock),
+        streams=InMemoryStreamManager(
+            memory, namespace=namespace, limits=stream_limits, flush=flush, clock=clock, seam=seam
+        ),
         locks=InMemoryLockManager(memory, namespace=namespace, clock=clock, seam=seam),
         usage=InMemoryUsageStore(memory, namespace=namespace, clock=clock, seam=seam),
     )

@@ -7,7 +7,7 @@ from typing import TypeVar
 from helix_agents.backends.in_memory.memory import Memory
 from helix_agents.backends.in_memory.tables import Tables
 from helix_agents.backends.in_memory.transaction import Transaction
-from helix_agents.backends.system import RandomIds, SystemClock
+from helix_agents.system import RandomIds, SystemClock
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.paging import Page

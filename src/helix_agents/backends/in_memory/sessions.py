@@ -53,6 +53,7 @@ def committed(row: SessionRow) -> Committed:
         checkpoint_id=row.record.checkpoint_id or "",
         new_version=row.record.version,
         message_count=row.record.message_count,
+        status=row.record.status,
     )
 
 

@@ -18,7 +18,7 @@ from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.backends.in_memory.usage import record_usage
 from helix_agents.backends.stream_rules import deleted
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed, RememberedCommit, StepCommit, check_step_commit, committed_run
+from helix_agents.domain.commits import Committed, RememberedCommit, StepCommit, check_step_commit, committed_run, status_after
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import OPEN, READY, consume, deliver_late_answer, drop
@@ -60,7 +60,12 @@ def commit_step(tx: Transaction, memory: Memory, namespace: str, step: Step) -> 
         sequence = _append_to_stream(tx, memory, namespace, commit.stream)
         meta = msgspec.structs.replace(meta, stream_sequence=sequence)
     row, ops = _with_step(tx, row, step, meta)
-    answer = msgspec.structs.replace(committed(row), stream_sequence=meta.stream_sequence, warnings=merge_warnings(ops))
+    answer = msgspec.structs.replace(
+        committed(row),
+        stream_sequence=meta.stream_sequence,
+        warnings=merge_warnings(ops),
+        status=row.record.status,
+    )
     if commit is not None:
         answer = _side_rows(tx, row, commit, meta, answer)
         remembered = RememberedCommit(fence=commit.fence, step=commit.step, round=commit.round, answer=answer)
@@ -78,7 +83,8 @@ def _with_step(
     if commit is None:
         writes = difference(row.custom_state, step.state.custom_state).ops
     else:
-        record = msgspec.structs.replace(record, step_count=meta.step_count)
+        status = status_after(row.record.status, record.status)
+        record = msgspec.structs.replace(record, step_count=meta.step_count, status=status)
         writes = commit.writes.ops
         stage(tx, step.session_id, commit.stage)
     ops = writes

@@ -33,12 +33,12 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
         {"migrate": migrate} | asked | {name: options.pop(name) for name in _FILE_OPTIONS if name in options}
     )
     clock = options.pop("clock", None)
-    limits = options.pop("limits", None)
+    limits, stream_limits = options.pop("limits", None), options.pop("stream_limits", None)
     database = await Database.open(path, **of_file)
     return Backend(
         url=url,
         state=SQLiteStateStore(database, namespace=namespace, limits=limits, clock=clock),
-        streams=SQLiteStreamManager(database, namespace=namespace, clock=clock, **options),
+        streams=SQLiteStreamManager(database, namespace=namespace, clock=clock, limits=stream_limits, **options),
         locks=SQLiteLockManager(database, namespace=namespace, clock=clock),
         usage=SQLiteUsageStore(database, namespace=namespace, clock=clock),
     )

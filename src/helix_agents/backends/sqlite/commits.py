@@ -214,4 +214,5 @@ class SQLiteCommits(SQLiteSessions):
             message_count=row.message_count,
             stream_sequence=meta.stream_sequence,
             warnings=merge_warnings(ops),
+            status=row.status,
         )

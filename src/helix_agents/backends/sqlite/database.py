@@ -119,9 +119,9 @@ class Database:
             raise StoreClosedError(self.name)
         connection = self._inline_connection()
         try:
-            if transaction:
-                connection.execute("BEGIN")
             try:
+                if transaction:
+                    connection.execute("BEGIN")
                 return work(connection)
             finally:
                 connection.roll_back()

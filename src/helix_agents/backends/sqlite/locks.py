@@ -4,7 +4,7 @@ import asyncio
 
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.database import Database
-from helix_agents.backends.system import RandomIds, SystemClock
+from helix_agents.system import RandomIds, SystemClock
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.locks import Lock

@@ -159,7 +159,7 @@ class SQLitePending(Facet):
                 connection,
                 columns="body",
                 source=f"__agents_pending_calls p WHERE p.namespace = ?{conditions}",
-                order="created_at DESC, tool_call_id DESC",
+                order="created_at DESC, tool_call_id DESC, root_session_id DESC",
                 values=(self._namespace, *values),
                 offset=offset,
                 limit=limit,
@@ -222,7 +222,8 @@ class SQLitePending(Facet):
     def _due(self, connection: Connection, root: SessionId | None, limit: int, now: int) -> list[PendingCall]:
         tree = "" if root is None else " AND root_session_id = ?"
         rows = connection.all(
-            f"SELECT body FROM __agents_pending_calls WHERE {_DUE}{tree} ORDER BY deadline, tool_call_id LIMIT ?",
+            f"SELECT body FROM __agents_pending_calls WHERE {_DUE}{tree}"
+            " ORDER BY deadline, tool_call_id, root_session_id LIMIT ?",
             (self._namespace, now, *(() if root is None else (root,)), limit),
         )
         return [call_of(row) for row in rows]

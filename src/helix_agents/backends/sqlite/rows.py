@@ -47,6 +47,7 @@ class SessionRow(Place):
     created_at: int = 0
     updated_at: int = 0
     expires_at: int | None = None
+    commit_attempt: int = 0
     commit_step: int = -1
     commit_round: int = -1
     commit_checkpoint: int | None = None

@@ -129,6 +129,7 @@ class SQLiteSessions(Facet):
                 checkpoint_id=checkpoint_name(row.checkpoint) or "",
                 new_version=row.version,
                 message_count=row.message_count,
+                status=row.status,
             )
 
         return await self._db.write(work)

@@ -132,6 +132,7 @@ class SQLiteStaging(Facet):
                 message_count=row.message_count,
                 stream_sequence=meta.stream_sequence,
                 warnings=merge_warnings(ops),
+                status=row.status,
             )
 
         return await self._db.write(work)

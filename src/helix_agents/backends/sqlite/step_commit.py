@@ -37,10 +37,11 @@ from helix_agents.domain.writes import WriteOp, merge_warnings
 # returns. It changes no indexed column.
 _ADVANCE = """
 UPDATE __agents_sessions SET
-    version = version + 1, status = ?, step_count = ?, updated_at = ?, message_count = message_count + ?,
+    version = version + 1, status = iif(status = 'paused' AND ?1 = 'active', 'paused', ?1), step_count = ?, updated_at = ?, message_count = message_count + ?,
     checkpoint = (segment << 32) | (version + 1), checkpointed_at = ?, checkpoint_source = 'staging',
     state_count = state_count + ?, state_since_bytes = state_since_bytes + ?,
-    commit_step = ?, commit_round = ?, commit_checkpoint = (segment << 32) | (version + 1), commit_extra = NULL,
+    commit_attempt = attempt, commit_step = ?, commit_round = ?,
+    commit_checkpoint = (segment << 32) | (version + 1), commit_extra = NULL,
     agent_type = ?, mode = coalesce(mode, ?), user_id = ?, expires_at = ?, tags = ?, metadata = ?,
     suspension_context = ?, detail = ?
 WHERE namespace = ? AND session_id = ? AND run_id = ? AND attempt = ? AND running = 1
@@ -128,6 +129,7 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
         warnings=merge_warnings((*staged, *ops)),
         again=extra.again,
         pending=extra.pending,
+        status=row.status,
     )
 
 
@@ -252,11 +254,15 @@ def _explain(connection: Connection, step: EncodedStep) -> Committed:
     commit = step.commit
     row = load_session(connection, step.namespace, step.state.session_id)
     run = current_run(connection, row)
-    same_commit = (commit.step, commit.round) == (row.commit_step, row.commit_round)
-    if run is not None and run.fence == commit.fence and same_commit:
+    sent = (commit.fence.attempt, commit.step, commit.round)
+    if (
+        run is not None
+        and run.fence == commit.fence
+        and sent == (row.commit_attempt, row.commit_step, row.commit_round)
+    ):
         return _remembered(connection, row)
     check_fence(row.session_id, run, commit.fence)
-    if (commit.step, commit.round) < (row.commit_step, row.commit_round):
+    if (commit.step, commit.round) <= (row.commit_step, row.commit_round):
         last = f"it already committed step {row.commit_step}, round {row.commit_round}"
         raise SupersededError(row.session_id, commit.fence.run_id, commit.fence.attempt, last)
     raise StaleStateError(row.session_id, step.expected_version or 0, row.version)
@@ -275,4 +281,5 @@ def _remembered(connection: Connection, row: SessionRow) -> Committed:
         warnings=merge_warnings(checkpoint.writes.ops),
         again=extra.again,
         pending=extra.pending,
+        status=checkpoint.status,
     )

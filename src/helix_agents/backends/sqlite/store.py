@@ -14,7 +14,7 @@ from helix_agents.backends.sqlite.pending import SQLitePending
 from helix_agents.backends.sqlite.runs import SQLiteRuns
 from helix_agents.backends.sqlite.staging import SQLiteStaging
 from helix_agents.backends.sqlite.sub_sessions import SQLiteSubSessions
-from helix_agents.backends.system import SystemClock
+from helix_agents.system import SystemClock
 from helix_agents.domain.ids import check_id
 from helix_agents.ports.backend import Migrate
 from helix_agents.ports.clock import Clock

@@ -11,7 +11,7 @@ from helix_agents.backends.sqlite.connection import Connection, Synchronous
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.stream_rows import StreamRow, append_chunks, delete_stream_rows, topic_of
 from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
-from helix_agents.backends.system import SystemClock
+from helix_agents.system import SystemClock
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import RunId, StreamId, check_id
@@ -24,8 +24,8 @@ from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager,
 T = TypeVar("T")
 
 READ_AHEAD = 256
-# One look is a BEGIN and a SELECT, and a waiting reader may send two statements a second.
-POLL_SECONDS = 1.0
+# A look that finds nothing new is one statement, and a waiting reader may send two a second.
+POLL_SECONDS = 0.5
 
 
 class SQLiteStreamManager(StreamManager):
@@ -111,12 +111,18 @@ class SQLiteStreamManager(StreamManager):
         if key is None:
             return None
 
-        async def look(cursor: int) -> Look | None:
-            def work(connection: Connection) -> Look | None:
-                stream = StreamRow.find_by_key(connection, self._namespace, key)
-                return Look(stream.head, stream.after(cursor, READ_AHEAD)) if stream is not None else None
+        def find(connection: Connection) -> StreamRow | None:
+            return StreamRow.find_by_key(connection, self._namespace, key)
 
-            return await self._db.read_by_key(work)
+        def read(connection: Connection, cursor: int) -> Look | None:
+            stream = find(connection)
+            return Look(stream.head, stream.after(cursor, READ_AHEAD)) if stream is not None else None
+
+        async def look(cursor: int) -> Look | None:
+            stream = await self._db.read_by_key(find, transaction=False)
+            if stream is None or stream.head.latest <= cursor:
+                return Look(stream.head, ()) if stream is not None else None
+            return await self._db.read_by_key(lambda connection: read(connection, cursor))
 
         return FollowingReader(
             from_sequence,

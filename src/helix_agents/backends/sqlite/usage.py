@@ -7,8 +7,8 @@ import msgspec
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.paging import read_page
-from helix_agents.backends.sqlite.rows import children_of
-from helix_agents.backends.system import SystemClock
+from helix_agents.backends.sqlite.rows import children_of, find_session
+from helix_agents.system import SystemClock
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -87,16 +87,17 @@ class SQLiteUsageStore:
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         def work(connection: Connection) -> UsageRollup:
-            entries: list[UsageEntry] = []
-            for owner in (session_id, *children_of(connection, self._namespace, session_id)):
-                entries.extend(
-                    entry_of(row)
-                    for row in connection.all(
-                        "SELECT body FROM __agents_usage WHERE namespace = ? AND session_id = ? ORDER BY key",
-                        (self._namespace, owner),
-                    )
-                )
-            return roll_up(entries)
+            session = find_session(connection, self._namespace, session_id)
+            root = session.root_session_id if session is not None else session_id
+            rows = connection.all(
+                "SELECT body FROM __agents_usage WHERE namespace = ? AND root_session_id = ? ORDER BY key",
+                (self._namespace, root),
+            )
+            entries = [entry_of(row) for row in rows]
+            if root == session_id:
+                return roll_up(entries)
+            below = {session_id, *children_of(connection, self._namespace, session_id)}
+            return roll_up(entry for entry in entries if entry.session_id in below)
 
         return await self._db.read(work)
 

@@ -7,6 +7,7 @@ from helix_agents.domain.errors import MissingExtraError
 from helix_agents.llm.pydantic_ai.adapter import PydanticAIModel
 
 if TYPE_CHECKING:
+    from httpx2 import AsyncClient
     from pydantic_ai.models import Model
 
 __all__ = ["PydanticAIModel", "open_anthropic", "open_google", "open_openai", "open_openai_chat"]
@@ -18,13 +19,14 @@ def open_anthropic(name: str, *, api_key: str | None = None, base_url: str | Non
     Raises:
         MissingExtraError: the extra `anthropic` is not installed.
     """
-    _require("anthropic", "anthropic")
+    _require(name, "anthropic", "anthropic")
 
-    def build() -> "Model[Any]":
+    def build(http: "AsyncClient") -> "Model[Any]":
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
 
-        return AnthropicModel(_model_of(name), provider=AnthropicProvider(api_key=api_key, base_url=base_url))
+        provider = AnthropicProvider(api_key=api_key, base_url=base_url, http_client=http)
+        return AnthropicModel(_model_of(name), provider=provider)
 
     return PydanticAIModel(name, build)
 
@@ -35,13 +37,14 @@ def open_openai(name: str, *, api_key: str | None = None, base_url: str | None =
     Raises:
         MissingExtraError: the extra `openai` is not installed.
     """
-    _require("openai", "openai")
+    _require(name, "openai", "openai")
 
-    def build() -> "Model[Any]":
+    def build(http: "AsyncClient") -> "Model[Any]":
         from pydantic_ai.models.openai import OpenAIResponsesModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
-        return OpenAIResponsesModel(_model_of(name), provider=OpenAIProvider(api_key=api_key, base_url=base_url))
+        provider = OpenAIProvider(api_key=api_key, base_url=base_url, http_client=http)
+        return OpenAIResponsesModel(_model_of(name), provider=provider)
 
     return PydanticAIModel(name, build)
 
@@ -52,13 +55,14 @@ def open_openai_chat(name: str, *, api_key: str | None = None, base_url: str | N
     Raises:
         MissingExtraError: the extra `openai` is not installed.
     """
-    _require("openai", "openai")
+    _require(name, "openai", "openai")
 
-    def build() -> "Model[Any]":
+    def build(http: "AsyncClient") -> "Model[Any]":
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
-        return OpenAIChatModel(_model_of(name), provider=OpenAIProvider(api_key=api_key, base_url=base_url))
+        provider = OpenAIProvider(api_key=api_key, base_url=base_url, http_client=http)
+        return OpenAIChatModel(_model_of(name), provider=provider)
 
     return PydanticAIModel(name, build)
 
@@ -69,13 +73,14 @@ def open_google(name: str, *, api_key: str | None = None, base_url: str | None =
     Raises:
         MissingExtraError: the extra `google` is not installed.
     """
-    _require("google", "google.genai")
+    _require(name, "google", "google.genai")
 
-    def build() -> "Model[Any]":
+    def build(http: "AsyncClient") -> "Model[Any]":
         from pydantic_ai.models.google import GoogleModel
         from pydantic_ai.providers.google import GoogleProvider
 
-        return GoogleModel(_model_of(name), provider=GoogleProvider(api_key=api_key, base_url=base_url))
+        provider = GoogleProvider(api_key=api_key, base_url=base_url, http_client=http)
+        return GoogleModel(_model_of(name), provider=provider)
 
     return PydanticAIModel(name, build)
 
@@ -84,9 +89,9 @@ def _model_of(name: str) -> str:
     return name.partition(":")[2]
 
 
-def _require(extra: str, driver: str) -> None:
+def _require(name: str, extra: str, driver: str) -> None:
     if not (_installed("pydantic_ai") and _installed(driver)):
-        raise MissingExtraError(f"{extra} models", extra)
+        raise MissingExtraError(f"Model {name!r}", extra)
 
 
 def _installed(module: str) -> bool:

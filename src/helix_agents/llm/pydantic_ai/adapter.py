@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest
 
 if TYPE_CHECKING:
+    from httpx2 import AsyncClient
     from pydantic_ai.models import Model
 
     from helix_agents.llm.pydantic_ai.exchange import Exchange
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 class PydanticAIModel(LLMAdapter):
     """Any model Pydantic AI can reach. `build` makes it, in a thread, when it is first asked.
 
-    One instance serves any number of sessions, and any event loop, one loop at a time.
+    `build` is given an HTTP client for the model's provider; `close` closes it. One instance serves any number of
+    sessions, and any event loop, one loop at a time.
     """
 
-    def __init__(self, name: str, build: "Callable[[], Model[Any]]") -> None:
+    def __init__(self, name: str, build: "Callable[[AsyncClient], Model[Any]]") -> None:
         self._name = name
         self._build = build
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Task[Exchange]] | None = None
@@ -57,12 +59,10 @@ class PydanticAIModel(LLMAdapter):
         return await asyncio.shield(self._opening[1])
 
     async def _open(self) -> "Exchange":
-        exchange = await asyncio.to_thread(self._load)
-        await exchange.open()
-        return exchange
+        # The providers' libraries take seconds to import: in the event loop that would starve every other run.
+        return await asyncio.to_thread(self._load)
 
     def _load(self) -> "Exchange":
-        # The providers' libraries take seconds to import: in the event loop that would starve every other run.
         from helix_agents.llm.pydantic_ai.exchange import Exchange
 
         return Exchange(self._name, self._build)

@@ -56,7 +56,7 @@ class _Conversation:
     def follow(self, request: Request, converter: MessageConverter) -> None:
         """Bring the turns up to date with a request's messages."""
         # Within one run a history only grows; another run may have rewound or edited it.
-        if request.run_id != self.run_id or len(request.messages) < len(self.sources):
+        if request.run_id != self.run_id or not self._ends_like(request.messages):
             self._keep(_common_prefix(self.sources, request.messages))
             self.run_id = request.run_id
         for at in range(len(self.sources), len(request.messages)):
@@ -67,6 +67,11 @@ class _Conversation:
         if cache is not None and self.latest_results is not None:
             turns[self.latest_results] = _cached(turns[self.latest_results], cache)
         return turns
+
+    def _ends_like(self, messages: Sequence[Message]) -> bool:
+        """Whether our last message stands at the same place there: one look, so that a slip is never silent."""
+        known = len(self.sources)
+        return known <= len(messages) and (not known or _same(self.sources[-1], messages[known - 1]))
 
     def _add(self, message: Message, converter: MessageConverter) -> None:
         self.sources.append(message)
@@ -103,10 +108,14 @@ class _Conversation:
 def _common_prefix(ours: Sequence[Message], theirs: Sequence[Message]) -> int:
     count = 0
     for mine, other in zip(ours, theirs, strict=False):
-        if mine is not other and mine != other:
+        if not _same(mine, other):
             break
         count += 1
     return count
+
+
+def _same(mine: Message, other: Message) -> bool:
+    return mine is other or mine == other
 
 
 def _holds_results(turn: ModelMessage) -> bool:

@@ -1,14 +1,16 @@
 """One question and its streamed answer, through Pydantic AI."""
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, cast
 
+from httpx2 import AsyncClient
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import ModelResponseStreamEvent
 from pydantic_ai.models import Model, StreamedResponse
 
 from helix_agents.domain.errors import ModelError
+from helix_agents.llm.pydantic_ai.connections import closing_responses, open_client
 from helix_agents.llm.pydantic_ai.conversations import Conversations
 from helix_agents.llm.pydantic_ai.failures import as_model_error
 from helix_agents.llm.pydantic_ai.messages import MessageConverter
@@ -24,33 +26,22 @@ class Exchange:
         ModelRefusedError: the model cannot be set up, for want of a key for instance.
     """
 
-    def __init__(self, name: str, build: Callable[[], Model[Any]]) -> None:
+    def __init__(self, name: str, build: Callable[[AsyncClient], Model[Any]]) -> None:
         self._name = name
+        self._client = open_client()
         try:
-            self._model = build()
+            self._model = build(self._client)
         except Exception as problem:
             raise as_model_error(name, problem) from problem
-        self.conversations = Conversations(MessageConverter(name, self._model))
-
-    async def open(self) -> None:
-        await self._model.__aenter__()
+        self._conversations = Conversations(MessageConverter(name, self._model))
 
     async def close(self) -> None:
-        await self._model.__aexit__(None, None, None)
+        await self._client.aclose()
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         reader = ReplyReader(self._name)
         try:
-            history = self.conversations.history(request, cache_ttl(request, self._model))
-            async with (
-                model_request_stream(
-                    self._model,
-                    history,
-                    model_settings=settings_of(request, self._model),
-                    model_request_parameters=parameters_of(request),
-                ) as stream,
-                aclosing(_events(stream)) as events,
-            ):
+            async with self._stream(request) as stream, aclosing(_events(stream)) as events:
                 async for event in events:
                     for piece in reader.read(event):
                         yield piece
@@ -60,6 +51,19 @@ class Exchange:
         except Exception as problem:
             raise as_model_error(self._name, problem) from problem
         yield done
+
+    @asynccontextmanager
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[StreamedResponse]:
+        opening = model_request_stream(
+            self._model,
+            self._conversations.history(request, cache_ttl(request, self._model)),
+            model_settings=settings_of(request, self._model),
+            model_request_parameters=parameters_of(request),
+        )
+        async with closing_responses() as responses, AsyncExitStack() as stack:
+            with responses.noted():
+                stream = await stack.enter_async_context(opening)
+            yield stream
 
 
 def _events(stream: StreamedResponse) -> AsyncGenerator[ModelResponseStreamEvent, None]:

@@ -49,24 +49,27 @@ class MessageConverter:
         )
 
     def response(self, message: AssistantMessage) -> ModelResponse:
-        """What a model said, part by part as its provider sent it. Another provider's reasoning is left out."""
+        """What a model said, part by part as its provider sent it, without reasoning the provider cannot check."""
         self.converted += 1
-        provenance = Provenance.of(message, own_name=self._name, own_system=self._model.system)
+        described = Provenance.find(message)
+        kept = described or Provenance(name=self._model.system if message.model == self._name else None)
         response = ModelResponse(
             parts=(),
-            provider_name=provenance.name,
-            canonical_system=provenance.system,
-            provider_response_id=provenance.response_id,
+            provider_name=kept.name,
+            canonical_system=kept.system,
+            provider_response_id=kept.response_id,
         )
-        response.parts = [part for part in provenance.parts_of(message) if self._understood(response, part)]
+        intact = described is not None and described.fits(message)
+        response.parts = [part for part in kept.parts_of(message) if self._wanted(part, response, intact)]
         return response
 
-    def _understood(self, response: ModelResponse, part: ModelResponsePart) -> bool:
-        return (
-            not isinstance(part, ThinkingPart)
-            or part.provider_name == self._model.system
-            or self._model.accepts_stateless_artifacts(response, part)
-        )
+    def _wanted(self, part: ModelResponsePart, response: ModelResponse, intact: bool) -> bool:
+        """Reasoning that is not its provider's own, or not what it was, would be sent as if it had been said aloud."""
+        if not isinstance(part, ThinkingPart):
+            return True
+        own = part.provider_name == self._model.system or self._model.accepts_stateless_artifacts(response, part)
+        signed_alone = part.signature is not None and self._model.canonical_system == "anthropic"
+        return own and (intact or signed_alone)
 
 
 def _user_content(content: str | tuple[Part, ...]) -> str | Sequence[UserContent]:

@@ -40,20 +40,23 @@ class Provenance(Record):
     parts: tuple[Place, ...] = ()
 
     @classmethod
-    def of(cls, message: AssistantMessage, *, own_name: str, own_system: str) -> Self:
-        """What is known of a reply. One that was cut off was not described; the model it names says enough."""
+    def find(cls, message: AssistantMessage) -> Self | None:
+        """What is kept beside a reply. A reply that was cut off has nothing: its stream never ended."""
         kept = message.metadata.get(METADATA_KEY)
-        if kept is not None:
-            try:
-                return decode(encode(kept), cls)
-            except (RecordTooNewError, SessionCorruptError):
-                return cls()
-        return cls(name=own_system) if message.model == own_name else cls()
+        if kept is None:
+            return None
+        try:
+            return decode(encode(kept), cls)
+        except (RecordTooNewError, SessionCorruptError):
+            return None
+
+    def fits(self, message: AssistantMessage) -> bool:
+        """Whether the description is still true: somebody may have edited the reply since."""
+        return not self.parts or _extent(self.parts) == _extent(_places_in(message))
 
     def parts_of(self, message: AssistantMessage) -> Iterator[ModelResponsePart]:
-        """The parts the provider sent, in its order."""
-        plain = _plain_places(len(message.thinking), len(message.text), len(message.tool_calls))
-        for place in self.parts if _fits(self.parts, plain) else plain:
+        """The parts the provider sent, in its order; of an edited reply those it has now."""
+        for place in self.parts if self.parts and self.fits(message) else _places_in(message):
             extras: dict[str, Any] = {"id": place.id, "provider_name": self.name, "provider_details": place.details}
             if place.thinking is not None:
                 block = message.thinking[place.thinking]
@@ -133,9 +136,8 @@ def _plain_places(thinking: int, text: int, calls: int) -> list[Place]:
     return places + [Place(call=index) for index in range(calls)]
 
 
-def _fits(places: Sequence[Place], plain: Sequence[Place]) -> bool:
-    """Whether a description still fits its reply: somebody may have edited the reply since."""
-    return _extent(places) == _extent(plain)
+def _places_in(message: AssistantMessage) -> list[Place]:
+    return _plain_places(len(message.thinking), len(message.text), len(message.tool_calls))
 
 
 def _extent(places: Sequence[Place]) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ class CheckpointsContract(StoreContract):
     """Writing, finding and rebuilding checkpoints."""
 
     @proves("checkpoints.latest-is-last-written")
-    async def test_the_latest_checkpoint_is_the_one_written_last(self, store: SessionStateStore):
+    async def test_the_latest_checkpoint_is_the_one_written_last(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         for count in (5, 9, 1):
             written = await store.create_checkpoint(SESSION, CheckpointMeta(step_id=f"step-{count}", step_count=count))
@@ -25,7 +25,9 @@ class CheckpointsContract(StoreContract):
         assert (await _latest(store)).step_count == 1
 
     @proves("checkpoints.pointer-moves")
-    async def test_every_writer_of_checkpoints_moves_the_pointer(self, store: SessionStateStore, clock: ManualClock):
+    async def test_every_writer_of_checkpoints_moves_the_pointer(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await start(store)
         writers = (
             ("save", lambda: store.create_checkpoint(SESSION, step_meta(1))),
@@ -44,7 +46,7 @@ class CheckpointsContract(StoreContract):
             assert await store.get_checkpoint(SESSION, latest.checkpoint_id) == latest
 
     @proves("checkpoints.pointer-moves")
-    async def test_other_commits_leave_the_pointer_alone(self, store: SessionStateStore):
+    async def test_other_commits_leave_the_pointer_alone(self, store: SessionStateStore) -> None:
         await start(store)
         await commit(store)
         before = await _latest(store)
@@ -55,7 +57,9 @@ class CheckpointsContract(StoreContract):
         assert await _latest(store) == before
 
     @proves("checkpoints.describe-the-moment")
-    async def test_a_checkpoint_tells_where_the_session_stood(self, store: SessionStateStore, clock: ManualClock):
+    async def test_a_checkpoint_tells_where_the_session_stood(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await start(store, append_messages=(said("hi"),))
         meta = CheckpointMeta(step_id="step-1", step_count=4, stream_sequence=99)
         written = await store.create_checkpoint(SESSION, meta)
@@ -79,7 +83,7 @@ class CheckpointsContract(StoreContract):
         assert answered.message_count == 3
 
     @proves("checkpoints.hold-their-writes")
-    async def test_a_checkpoint_holds_the_writes_of_its_own_commit(self, store: SessionStateStore):
+    async def test_a_checkpoint_holds_the_writes_of_its_own_commit(self, store: SessionStateStore) -> None:
         await start(store, create=CreateSession(custom_state={"a": 1}))
         await store.merge_custom_state(SESSION, set_key("between", 1))
         await store.stage_changes(SESSION, staged("c-2", append_to("list", 2, call="c-2"), index=2))
@@ -94,7 +98,7 @@ class CheckpointsContract(StoreContract):
         assert not (await store.create_checkpoint(SESSION, step_meta())).writes
 
     @proves("checkpoints.state-rebuilt")
-    async def test_the_state_at_every_checkpoint_is_what_it_was(self, store: SessionStateStore):
+    async def test_the_state_at_every_checkpoint_is_what_it_was(self, store: SessionStateStore) -> None:
         await start(store, create=CreateSession(custom_state={"initial": {"n": 1}}))
         expected: dict[str, object] = {}
         for step in range(1, 31):
@@ -113,7 +117,7 @@ class CheckpointsContract(StoreContract):
             assert await store.load_checkpoint_state(SESSION, checkpoint_id) == state
 
     @proves("checkpoints.foreign-id-unknown")
-    async def test_a_strangers_checkpoint_is_as_unknown_as_any(self, store: SessionStateStore):
+    async def test_a_strangers_checkpoint_is_as_unknown_as_any(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await store.create_session("other")
         stranger = await store.create_checkpoint("other", step_meta())
@@ -123,7 +127,7 @@ class CheckpointsContract(StoreContract):
                 await store.load_checkpoint_state(SESSION, unknown)
 
     @proves("checkpoints.newest-first")
-    async def test_checkpoints_are_listed_newest_first(self, store: SessionStateStore):
+    async def test_checkpoints_are_listed_newest_first(self, store: SessionStateStore) -> None:
         await start(store)
         made = [(await commit(store, step)).checkpoint_id for step in (1, 2, 3)]
         listed = await store.list_checkpoints(SESSION)

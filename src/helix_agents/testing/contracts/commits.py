@@ -53,7 +53,9 @@ class CommitsContract(StoreContract):
     """The step commit, and starting a child under its parent."""
 
     @proves("commits.everything-together")
-    async def test_everything_of_a_step_is_there_with_its_commit(self, store: SessionStateStore, clock: ManualClock):
+    async def test_everything_of_a_step_is_there_with_its_commit(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await start(store, create=CreateSession(custom_state={"list": [0]}))
         await store.add_sub_session_refs(SESSION, [child_ref("known")])
         await store.begin_effect(effect("pay-1"))
@@ -87,7 +89,9 @@ class CommitsContract(StoreContract):
         assert (run.status, run.step_count, run.ended_at) == ("suspended_client_tool", 1, clock.now_ms())
 
     @proves("commits.same-again")
-    async def test_the_same_step_again_gets_the_first_answer(self, store: SessionStateStore, clock: ManualClock):
+    async def test_the_same_step_again_gets_the_first_answer(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await start(store)
         record = await store.load_state(SESSION)
 
@@ -106,7 +110,7 @@ class CommitsContract(StoreContract):
         assert other_round.new_version == first.new_version + 1
 
     @proves("commits.same-again-after-the-end")
-    async def test_the_step_that_ended_the_run_gets_its_answer_again(self, store: SessionStateStore):
+    async def test_the_step_that_ended_the_run_gets_its_answer_again(self, store: SessionStateStore) -> None:
         await start(store)
 
         async def send():
@@ -120,7 +124,7 @@ class CommitsContract(StoreContract):
             await commit(store, 2)
 
     @proves("commits.older-step-refused")
-    async def test_an_older_step_is_superseded(self, store: SessionStateStore):
+    async def test_an_older_step_is_superseded(self, store: SessionStateStore) -> None:
         await start(store)
         await commit(store, 2, round=1)
         before = await observe(store, SESSION)
@@ -131,7 +135,7 @@ class CommitsContract(StoreContract):
 
     @proves("fence.older-run-refused", "fence.older-attempt-refused", "fence.ended-run-refused")
     @pytest.mark.parametrize("how", ["replaced", "taken over", "ended", "never there", "recorded over"])
-    async def test_a_zombie_commits_nothing(self, store: SessionStateStore, how: str):
+    async def test_a_zombie_commits_nothing(self, store: SessionStateStore, how: str) -> None:
         await start(store)
         await commit(store)
         fence = FENCE
@@ -153,7 +157,7 @@ class CommitsContract(StoreContract):
         assert await observe(store, SESSION) == before
 
     @proves("fence.older-attempt-refused")
-    async def test_the_new_attempt_goes_on_where_the_old_one_stopped(self, store: SessionStateStore):
+    async def test_the_new_attempt_goes_on_where_the_old_one_stopped(self, store: SessionStateStore) -> None:
         await start(store)
         await commit(store, messages=[said("a")])
         attempt = (await store.claim_run(SESSION, FENCE, "worker-2")).fence
@@ -164,14 +168,14 @@ class CommitsContract(StoreContract):
             await commit(store, messages=[said("a")])
 
     @proves("fence.checked-first")
-    async def test_a_wrong_fence_is_reported_before_anything_else(self, store: SessionStateStore):
+    async def test_a_wrong_fence_is_reported_before_anything_else(self, store: SessionStateStore) -> None:
         await start(store, create=CreateSession(custom_state={"text": "x"}))
         await start(store, run_id="r-2")
         with pytest.raises(SupersededError):
             await commit(store, expected_version=77, writes=append_to("text", 1))
 
     @proves("commits.stale-refused", "versions.failed-write-changes-nothing")
-    async def test_an_outdated_version_is_refused(self, store: SessionStateStore):
+    async def test_an_outdated_version_is_refused(self, store: SessionStateStore) -> None:
         await start(store)
         await store.stage_changes(SESSION, staged("c-1", append_to("list", 1)))
         before = await observe(store, SESSION)
@@ -185,7 +189,7 @@ class CommitsContract(StoreContract):
         assert await observe(store, SESSION) == before
 
     @proves("commits.only-the-named-keys")
-    async def test_a_commit_changes_only_the_keys_it_names(self, store: SessionStateStore):
+    async def test_a_commit_changes_only_the_keys_it_names(self, store: SessionStateStore) -> None:
         await start(store, create=CreateSession(custom_state={"a": 1, "b": 1}))
         old = {"custom_state": {"a": 99}}
         await store.merge_custom_state(SESSION, set_key("b", 2))
@@ -195,7 +199,7 @@ class CommitsContract(StoreContract):
         assert (await store.load_state(SESSION)).custom_state == {"a": 1, "b": 2, "c": 3}
 
     @proves("commits.plain-record")
-    async def test_without_a_commit_the_record_replaces_the_state(self, store: SessionStateStore):
+    async def test_without_a_commit_the_record_replaces_the_state(self, store: SessionStateStore) -> None:
         created = await store.create_session(SESSION, CreateSession(custom_state={"a": 1, "gone": 1}))
         await store.stage_changes(SESSION, staged("c-1", set_key("staged", True)))
         await store.stage_changes(SESSION, staged("c-2", set_key("a", "staged"), index=1))
@@ -211,7 +215,7 @@ class CommitsContract(StoreContract):
         assert not await store.has_staged_changes(SESSION)
 
     @proves("commits.staged-before-own")
-    async def test_staged_writes_apply_before_the_steps_own(self, store: SessionStateStore):
+    async def test_staged_writes_apply_before_the_steps_own(self, store: SessionStateStore) -> None:
         await start(store)
         await store.stage_changes(SESSION, staged("c-2", append_to("list", 2), index=2))
         await store.stage_changes(SESSION, staged("c-1", append_to("list", 1), index=1))
@@ -219,7 +223,7 @@ class CommitsContract(StoreContract):
         assert (await store.load_state(SESSION)).custom_state == {"list": [1, 2, 3, "own"]}
 
     @proves("commits.promotion-optional")
-    async def test_a_commit_may_leave_staging_alone(self, store: SessionStateStore):
+    async def test_a_commit_may_leave_staging_alone(self, store: SessionStateStore) -> None:
         await start(store)
         await store.stage_changes(SESSION, staged("c-1", append_to("list", 1)))
         await commit(store, promote_staging=False, stage=(staged("c-2", append_to("list", 2), index=2),))
@@ -228,7 +232,7 @@ class CommitsContract(StoreContract):
         assert (await store.load_state(SESSION)).custom_state == {"list": [1, 2]}
 
     @proves("commits.warns")
-    async def test_a_step_whose_calls_contest_a_key_says_so(self, store: SessionStateStore):
+    async def test_a_step_whose_calls_contest_a_key_says_so(self, store: SessionStateStore) -> None:
         await start(store)
         await store.stage_changes(SESSION, staged("c-2", set_key("key", 2, call="c-2"), index=2))
         await store.stage_changes(SESSION, staged("c-1", append_to("key", 1, call="c-1"), index=1))
@@ -238,7 +242,9 @@ class CommitsContract(StoreContract):
 
     @proves("commits.ends-the-run")
     @pytest.mark.parametrize("status", ["completed", "failed", "interrupted"])
-    async def test_a_step_may_end_its_run(self, store: SessionStateStore, clock: ManualClock, status: RunStatus):
+    async def test_a_step_may_end_its_run(
+        self, store: SessionStateStore, clock: ManualClock, status: RunStatus
+    ) -> None:
         await start(store)
         await commit(store)
         clock.advance(9)
@@ -251,8 +257,18 @@ class CommitsContract(StoreContract):
         found = await store.load_state(SESSION)
         assert (found.status, found.output) == ("completed", {"a": 1})
 
+    @proves("commits.keeps-a-pause")
+    async def test_a_pause_that_came_in_meanwhile_is_kept(self, store: SessionStateStore) -> None:
+        await start(store)
+        assert (await commit(store)).status == "active"
+        await store.update_status(SESSION, "paused")
+        assert (await commit(store, 2, state={"status": "active"})).status == "paused"
+        assert (await store.load_state(SESSION)).status == "paused"
+        assert (await commit(store, 3, state={"status": "completed"})).status == "completed"
+        assert (await store.load_state(SESSION)).status == "completed"
+
     @proves("commits.takes-the-stop")
-    async def test_a_step_may_take_the_stop(self, store: SessionStateStore):
+    async def test_a_step_may_take_the_stop(self, store: SessionStateStore) -> None:
         await start(store)
         await store.set_interrupt_flag(SESSION, "stop")
         await commit(store)
@@ -261,7 +277,7 @@ class CommitsContract(StoreContract):
         assert (await store.load_state(SESSION)).interrupt_flag is None
 
     @proves("runs.start-under-a-parent")
-    async def test_a_childs_start_writes_at_its_parent(self, store: SessionStateStore):
+    async def test_a_childs_start_writes_at_its_parent(self, store: SessionStateStore) -> None:
         await start(store)
         version = (await store.load_state(SESSION)).version
         link = ParentLink(
@@ -280,7 +296,7 @@ class CommitsContract(StoreContract):
         assert len(await store.get_sub_session_refs(SESSION)) == 1
 
     @proves("runs.start-needs-the-parents-fence", "versions.failed-write-changes-nothing")
-    async def test_a_childs_start_under_an_outdated_parent_writes_nothing(self, store: SessionStateStore):
+    async def test_a_childs_start_under_an_outdated_parent_writes_nothing(self, store: SessionStateStore) -> None:
         await start(store)
         await store.claim_run(SESSION, FENCE, "worker-2")
         link = ParentLink(session_id=SESSION, fence=FENCE, ref=child_ref("child"), stage=(staged("delegate-1"),))
@@ -297,7 +313,7 @@ class SettlingContract(StoreContract):
     """Ending a session from outside its run."""
 
     @proves("settle.ends-everything")
-    async def test_settling_ends_what_a_session_does(self, store: SessionStateStore, clock: ManualClock):
+    async def test_settling_ends_what_a_session_does(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store)
         await suspend(store, 1, waiting(store, "open"), waiting(store, "answered"))
         await store.submit_answer(answer("answered"))
@@ -321,7 +337,7 @@ class SettlingContract(StoreContract):
             await commit(store, 2)
 
     @proves("settle.ends-the-tree")
-    async def test_settling_ends_the_sessions_below(self, store: SessionStateStore, clock: ManualClock):
+    async def test_settling_ends_the_sessions_below(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store)
         await start_child(store)
         await start_child(store, "grandchild", "child")
@@ -347,7 +363,7 @@ class SettlingContract(StoreContract):
         assert await observe(store, "finished", "stranger") == untouched
 
     @proves("settle.conflict-is-truthful")
-    async def test_settling_what_moved_on_changes_nothing(self, store: SessionStateStore):
+    async def test_settling_what_moved_on_changes_nothing(self, store: SessionStateStore) -> None:
         await start(store)
         await store.update_status(SESSION, "paused")
         before = await observe(store, SESSION)

@@ -2,6 +2,9 @@
 
 from typing import Any, ClassVar
 
+import pytest
+
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.requirements.registry import Requirements, tests_of
 
 
@@ -16,6 +19,22 @@ class Contract:
     requirements: ClassVar[Requirements]
     backend: ClassVar[str] = ""
     several_processes: ClassVar[bool] = True
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """Async tests run on asyncio, the only loop there is a promise for."""
+        return "asyncio"
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        """The clock of every handle a test opens."""
+        return ManualClock()
+
+    @pytest.fixture
+    def store_url(self) -> str:
+        """Yours to give: a URL that opens, in another process, the data that is opened here."""
+        raise NotImplementedError("a concrete class gives the fixture store_url, or says several_processes = False")
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

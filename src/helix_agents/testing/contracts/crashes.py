@@ -12,7 +12,7 @@ from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.contracts.operations import record
 from helix_agents.testing.observation import observe, plain
 from helix_agents.testing.requirements.registry import proves
@@ -140,7 +140,9 @@ class CrashesContract(StoreContract):
 
     @proves("crash.all-or-nothing", "crash.retried-once")
     @pytest.mark.parametrize("name", CASES)
-    async def test_a_write_cut_off_at_any_statement_is_whole_or_not_there(self, handles: Handles, name: str):
+    async def test_a_write_cut_off_at_any_statement_is_whole_or_not_there(
+        self, handles: StoreHandles, name: str
+    ) -> None:
         case = CASES[name]
         healthy = await handles.open()
         torn: list[Any] = []
@@ -166,7 +168,7 @@ class CrashesContract(StoreContract):
             assert found == after
 
 
-async def _cut_off(handles: Handles, case: CrashCase, tag: str, statement: int) -> bool:
+async def _cut_off(handles: StoreHandles, case: CrashCase, tag: str, statement: int) -> bool:
     """Lose the connection at a statement of the write; True when the write needs fewer."""
     seam = DyingSeam()
     dying = await handles.open(seam=seam)

@@ -18,7 +18,7 @@ from helix_agents.domain.errors import InvalidWriteError, SupersededError
 from helix_agents.domain.pending import ApprovalAnswer, SubmitAnswer
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import FENCE, SESSION, commit, effect, fence_of, staged, start, step_meta, waiting
 
@@ -27,7 +27,9 @@ class EffectsContract(StoreContract):
     """Beginning, renewing, finishing and forgetting effects."""
 
     @proves("effects.intent-first", "effects.listed")
-    async def test_a_begun_effect_is_an_intent_with_owner_and_lease(self, store: SessionStateStore, clock: ManualClock):
+    async def test_a_begun_effect_is_an_intent_with_owner_and_lease(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await start(store)
         begun = await store.begin_effect(effect("pay-1"))
         now = clock.now_ms()
@@ -51,7 +53,7 @@ class EffectsContract(StoreContract):
     @pytest.mark.parametrize("result", [None, "", [], {"naïve": [1, 2**90, None]}], ids=repr)
     async def test_a_finished_effect_gives_its_result_to_everybody(
         self, store: SessionStateStore, clock: ManualClock, result: object
-    ):
+    ) -> None:
         await start(store)
         await store.begin_effect(effect("pay-1"))
         clock.advance(5)
@@ -64,7 +66,9 @@ class EffectsContract(StoreContract):
             assert await store.begin_effect(effect("pay-1", owner)) == EffectFinished(effect=recorded.effect)
 
     @proves("effects.busy-elsewhere")
-    async def test_while_another_owner_lives_the_tool_may_not_run(self, store: SessionStateStore, clock: ManualClock):
+    async def test_while_another_owner_lives_the_tool_may_not_run(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await start(store)
         await store.begin_effect(effect("pay-1"))
         clock.advance(999)
@@ -73,7 +77,7 @@ class EffectsContract(StoreContract):
         assert busy.effect.owner == "worker-1"
 
     @proves("effects.same-owner-continues")
-    async def test_the_same_owner_may_begin_again(self, store: SessionStateStore, clock: ManualClock):
+    async def test_the_same_owner_may_begin_again(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store)
         await store.begin_effect(effect("pay-1"))
         clock.advance(500)
@@ -84,7 +88,7 @@ class EffectsContract(StoreContract):
     @proves("effects.unknown-after-a-death", "effects.rerun-on-decision")
     async def test_after_a_death_the_outcome_is_unknown_until_somebody_decides(
         self, store: SessionStateStore, clock: ManualClock
-    ):
+    ) -> None:
         await start(store)
         await store.begin_effect(effect("pay-1"))
         clock.advance(1_000)
@@ -101,7 +105,7 @@ class EffectsContract(StoreContract):
         assert isinstance(recorded, EffectRecorded)
 
     @proves("effects.one-begin-wins")
-    async def test_of_many_owners_one_may_run_the_tool(self, handles: Handles):
+    async def test_of_many_owners_one_may_run_the_tool(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(3)]
         await start(stores[0])
         outcomes = await asyncio.gather(
@@ -111,7 +115,7 @@ class EffectsContract(StoreContract):
         assert sum(isinstance(each, EffectBusy) for each in outcomes) == 8
 
     @proves("effects.result-recorded-once")
-    async def test_the_first_result_stands(self, store: SessionStateStore):
+    async def test_the_first_result_stands(self, store: SessionStateStore) -> None:
         await start(store)
         await store.begin_effect(effect("pay-1"))
         first = await store.finish_effect(SESSION, "pay-1", "worker-1", "first")
@@ -122,7 +126,7 @@ class EffectsContract(StoreContract):
     @proves("effects.late-result-kept")
     async def test_a_result_after_the_effect_was_given_up_is_kept_as_late(
         self, store: SessionStateStore, clock: ManualClock
-    ):
+    ) -> None:
         await start(store)
         await store.begin_effect(effect("pay-1"))
         clock.advance(2_000)
@@ -133,7 +137,7 @@ class EffectsContract(StoreContract):
         assert (found.state, found.result, found.late_result) == ("unknown", None, {"paid": True})
 
     @proves("effects.renewed")
-    async def test_a_lease_is_prolonged_by_its_owner_alone(self, store: SessionStateStore, clock: ManualClock):
+    async def test_a_lease_is_prolonged_by_its_owner_alone(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store)
         await store.begin_effect(effect("pay-1"))
         clock.advance(900)
@@ -148,7 +152,7 @@ class EffectsContract(StoreContract):
         assert isinstance(await store.renew_effect(SESSION, "pay-1", "worker-1", 5_000), EffectLost)
 
     @proves("effects.unbegun-refused")
-    async def test_what_never_began_cannot_be_finished_or_renewed(self, store: SessionStateStore):
+    async def test_what_never_began_cannot_be_finished_or_renewed(self, store: SessionStateStore) -> None:
         await start(store)
         with pytest.raises(InvalidWriteError):
             await store.finish_effect(SESSION, "pay-1", "worker-1", None)
@@ -157,7 +161,7 @@ class EffectsContract(StoreContract):
         assert await store.list_effects(SESSION) == ()
 
     @proves("effects.stages-the-reply")
-    async def test_the_reply_is_staged_whether_or_not_the_tool_may_run(self, store: SessionStateStore):
+    async def test_the_reply_is_staged_whether_or_not_the_tool_may_run(self, store: SessionStateStore) -> None:
         await start(store)
         for call, owner in (("one", "worker-1"), ("two", "worker-2")):
             await store.begin_effect(effect("pay-1", owner, stage=(staged(call, data={"reply": call}),)))
@@ -165,7 +169,9 @@ class EffectsContract(StoreContract):
         assert {row.tool_call_id: row.data for row in rows} == {"one": {"reply": "one"}, "two": {"reply": "two"}}
 
     @proves("effects.consumes-the-approval")
-    async def test_the_approval_is_consumed_when_the_tool_may_run(self, store: SessionStateStore, clock: ManualClock):
+    async def test_the_approval_is_consumed_when_the_tool_may_run(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await start(store)
         await commit(store, pending=(waiting(store, "pay-1", kind="approval"),))
         await store.submit_answer(
@@ -177,7 +183,7 @@ class EffectsContract(StoreContract):
         assert (call.state, call.consumed_at) == ("consumed", clock.now_ms())
 
     @proves("effects.forgotten-by-a-step")
-    async def test_a_step_forgets_the_effects_it_names(self, store: SessionStateStore):
+    async def test_a_step_forgets_the_effects_it_names(self, store: SessionStateStore) -> None:
         await start(store)
         for call in ("pay-1", "pay-2"):
             await store.begin_effect(effect(call))
@@ -187,7 +193,7 @@ class EffectsContract(StoreContract):
         assert isinstance(await store.begin_effect(effect("pay-1")), EffectBegun)
 
     @proves("fence.older-run-refused", "fence.older-attempt-refused", "fence.ended-run-refused")
-    async def test_an_outdated_fence_begins_nothing(self, store: SessionStateStore):
+    async def test_an_outdated_fence_begins_nothing(self, store: SessionStateStore) -> None:
         await start(store)
         await start(store, "ended", "r-ended")
         await store.update_run_status("r-ended", "interrupted")

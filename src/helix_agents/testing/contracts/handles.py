@@ -1,8 +1,7 @@
 """How a contract gets at the store it tests: one more handle each time, all onto the same data."""
 
-import inspect
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any, ClassVar, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import pytest
 
@@ -21,20 +20,33 @@ class OpenStore(Protocol):
     def __call__(self, **options: Any) -> SessionStateStore | Awaitable[SessionStateStore]: ...
 
 
-class Handles:
+class Closable(Protocol):
+    """Whatever is opened is closed in the end."""
+
+    async def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closable)
+
+
+async def opened(opening: T | Awaitable[T]) -> T:
+    """What an opener gave, whether it is async or not."""
+    return await opening if isinstance(opening, Awaitable) else opening
+
+
+class Handles(Generic[T]):
     """Opens handles for a test and closes them after it."""
 
-    def __init__(self, open_store: OpenStore, clock: ManualClock) -> None:
-        self._open_store = open_store
+    def __init__(self, open_one: Callable[..., T | Awaitable[T]], clock: ManualClock) -> None:
+        self._open_one = open_one
         self._clock = clock
-        self._opened: list[SessionStateStore] = []
+        self._opened: list[T] = []
 
-    async def open(self, **options: Any) -> SessionStateStore:
+    async def open(self, **options: Any) -> T:
         """One more handle, on the test's clock unless another is given."""
-        opening = self._open_store(**{"clock": self._clock, **options})
-        store = await opening if inspect.isawaitable(opening) else opening
-        self._opened.append(store)
-        return store
+        handle = await opened(self._open_one(**{"clock": self._clock, **options}))
+        self._opened.append(handle)
+        return handle
 
     async def close(self) -> None:
         """Close every handle that was opened."""
@@ -42,16 +54,14 @@ class Handles:
             await self._opened.pop().close()
 
 
+StoreHandles: TypeAlias = Handles[SessionStateStore]
+
+
 class StoreContract(Contract):
     """The fixtures that every part of the state store's contract stands on."""
 
     port: ClassVar[str] = "state store"
     requirements = STATE_STORE
-    pytestmark = pytest.mark.anyio
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
 
     @pytest.fixture
     def open_store(self) -> OpenStore:
@@ -59,15 +69,11 @@ class StoreContract(Contract):
         raise NotImplementedError("a concrete class gives the fixture open_store")
 
     @pytest.fixture
-    def clock(self) -> ManualClock:
-        return ManualClock()
-
-    @pytest.fixture
-    async def handles(self, open_store: OpenStore, clock: ManualClock) -> AsyncIterator[Handles]:
-        handles = Handles(open_store, clock)
+    async def handles(self, open_store: OpenStore, clock: ManualClock) -> AsyncIterator[StoreHandles]:
+        handles = StoreHandles(open_store, clock)
         yield handles
         await handles.close()
 
     @pytest.fixture
-    async def store(self, handles: Handles) -> SessionStateStore:
+    async def store(self, handles: StoreHandles) -> SessionStateStore:
         return await handles.open()

@@ -14,7 +14,7 @@ class HistoriesContract(StoreContract):
     """Random histories, compared step by step."""
 
     @proves("store.like-the-reference")
-    def test_any_history_looks_as_on_the_reference(self, open_store: OpenStore):
+    def test_any_history_looks_as_on_the_reference(self, open_store: OpenStore) -> None:
         examples = itertools.count(1)
 
         class Machine(StoreMachine):

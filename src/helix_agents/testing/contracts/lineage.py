@@ -9,7 +9,7 @@ from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
 from helix_agents.domain.transcript import NOT_EXECUTED
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (
@@ -32,7 +32,7 @@ class LineageContract(StoreContract):
     """Branching and rewinding."""
 
     @proves("lineage.branch-takes")
-    async def test_a_branch_takes_messages_state_agent_and_user(self, store: SessionStateStore):
+    async def test_a_branch_takes_messages_state_agent_and_user(self, store: SessionStateStore) -> None:
         await _three_steps(store)
         branch = await _branch(store)
         assert branch == await store.load_state("branch")
@@ -47,7 +47,7 @@ class LineageContract(StoreContract):
         assert await store.load_checkpoint_state("branch", checkpoint.checkpoint_id) == {"list": [1, 2, 3]}
 
     @proves("lineage.branch-leaves-behind")
-    async def test_a_branch_leaves_everything_else_behind(self, store: SessionStateStore):
+    async def test_a_branch_leaves_everything_else_behind(self, store: SessionStateStore) -> None:
         options = CreateSession(tags=("t",), metadata={"k": "v"}, expires_at=5, stream_id="stream", mode="standard")
         await start(store, create=options)
         await suspend(store, 1, waiting(store, "call-1"), refs=(child_ref("child"),))
@@ -61,7 +61,7 @@ class LineageContract(StoreContract):
         assert await store.get_pending_call("branch", "call-1") is None
 
     @proves("lineage.branch-at-checkpoint")
-    async def test_a_branch_at_a_checkpoint_is_exactly_that(self, store: SessionStateStore):
+    async def test_a_branch_at_a_checkpoint_is_exactly_that(self, store: SessionStateStore) -> None:
         checkpoints = await _three_steps(store)
         for number, checkpoint in enumerate(checkpoints, start=1):
             branch = await _branch(store, f"b-{number}", checkpoint_id=checkpoint)
@@ -69,7 +69,7 @@ class LineageContract(StoreContract):
             assert await _texts(store, f"b-{number}") == [f"m{n}" for n in range(1, number + 1)]
 
     @proves("lineage.branch-at-message")
-    async def test_a_branch_at_a_message_has_the_newest_state_not_later(self, store: SessionStateStore):
+    async def test_a_branch_at_a_message_has_the_newest_state_not_later(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION, CreateSession(custom_state={"initial": True}))
         await store.append_messages(SESSION, [said("m1"), said("m2")])
         await store.merge_custom_state(SESSION, set_key("at", 2))
@@ -83,7 +83,7 @@ class LineageContract(StoreContract):
             assert (branch.message_count, branch.custom_state) == (count, state)
 
     @proves("lineage.branch-heals-open-calls")
-    async def test_calls_open_at_the_end_are_answered_as_not_executed(self, store: SessionStateStore):
+    async def test_calls_open_at_the_end_are_answered_as_not_executed(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         answered = ToolMessage(tool_call_id="c-1", tool_name="tool", content="done")
         await store.append_messages(SESSION, [said("go"), asked("c-1", "c-2"), answered])
@@ -99,7 +99,7 @@ class LineageContract(StoreContract):
         assert await store.get_message_count(SESSION) == 3
 
     @proves("lineage.branch-is-apart")
-    async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore):
+    async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore) -> None:
         await _three_steps(store)
         await _branch(store, message_count=2)
         await store.append_messages(SESSION, [said("source")])
@@ -114,7 +114,9 @@ class LineageContract(StoreContract):
 
     @proves("lineage.branch-survives-its-source")
     @pytest.mark.parametrize("what", ["truncated", "rewound", "deleted", "deleted and made again"])
-    async def test_what_happens_to_the_source_leaves_the_branch_whole(self, store: SessionStateStore, what: str):
+    async def test_what_happens_to_the_source_leaves_the_branch_whole(
+        self, store: SessionStateStore, what: str
+    ) -> None:
         checkpoints = await _three_steps(store)
         await _branch(store, message_count=2)
         await _branch(store, "at-end")
@@ -137,7 +139,7 @@ class LineageContract(StoreContract):
         assert await _texts(store, "branch") == ["m1", "m2", "more"]
 
     @proves("lineage.source-survives-its-branch")
-    async def test_deleting_a_branch_leaves_the_source_whole(self, store: SessionStateStore):
+    async def test_deleting_a_branch_leaves_the_source_whole(self, store: SessionStateStore) -> None:
         await _three_steps(store)
         before = await observe(store, SESSION)
         await _branch(store, message_count=2)
@@ -147,7 +149,7 @@ class LineageContract(StoreContract):
         assert await observe(store, SESSION) == before
 
     @proves("lineage.branch-of-a-branch", "lineage.branch-survives-its-source")
-    async def test_a_branch_of_a_branch_outlives_both(self, store: SessionStateStore):
+    async def test_a_branch_of_a_branch_outlives_both(self, store: SessionStateStore) -> None:
         await _three_steps(store)
         await _branch(store, message_count=2)
         await store.append_messages("branch", [said("b3"), said("b4")])
@@ -164,7 +166,7 @@ class LineageContract(StoreContract):
         assert (await store.load_state("latest")).custom_state == {"list": [1, 2]}
 
     @proves("lineage.branch-of-a-branch")
-    async def test_a_branch_sees_what_its_source_sees_after_a_truncation(self, store: SessionStateStore):
+    async def test_a_branch_sees_what_its_source_sees_after_a_truncation(self, store: SessionStateStore) -> None:
         await _three_steps(store)
         await store.truncate_messages(SESSION, 1)
         await store.append_messages(SESSION, [said("n2")])
@@ -172,7 +174,7 @@ class LineageContract(StoreContract):
         assert await _texts(store, "branch") == ["m1", "n2"]
 
     @proves("lineage.branch-refused")
-    async def test_a_branch_that_cannot_be_is_refused(self, store: SessionStateStore):
+    async def test_a_branch_that_cannot_be_is_refused(self, store: SessionStateStore) -> None:
         await _three_steps(store)
         (other,) = (await _three_steps(store, "other"))[:1]
         refusals: tuple[tuple[type[Exception], dict[str, Any]], ...] = (
@@ -189,7 +191,7 @@ class LineageContract(StoreContract):
             await _branch(store, "other")
 
     @proves("lineage.branch-costs-the-same")
-    async def test_a_branch_costs_the_same_from_any_history(self, handles: Handles):
+    async def test_a_branch_costs_the_same_from_any_history(self, handles: StoreHandles) -> None:
         seam = CountingSeam()
         store = await handles.open(seam=seam)
         costs: list[int] = []
@@ -203,7 +205,7 @@ class LineageContract(StoreContract):
         assert costs[0] == costs[1] > 0
 
     @proves("lineage.rewind-is-exact")
-    async def test_a_rewind_restores_messages_and_state(self, store: SessionStateStore):
+    async def test_a_rewind_restores_messages_and_state(self, store: SessionStateStore) -> None:
         first, _, third = await _three_steps(store)
         before = await store.load_transcript(SESSION)
         await start(store, run_id="r-2", rewind_to=first, append_messages=(said("again"),), writes=set_key("n", 1))
@@ -214,7 +216,7 @@ class LineageContract(StoreContract):
         assert (await store.load_state(SESSION)).custom_state == {"list": [1, 2, 3]}
 
     @proves("lineage.rewind-is-exact")
-    async def test_a_rewind_drops_what_waits_and_what_is_staged(self, store: SessionStateStore):
+    async def test_a_rewind_drops_what_waits_and_what_is_staged(self, store: SessionStateStore) -> None:
         first, *_ = await _three_steps(store)
         fence = (await store.load_state(SESSION)).current_run_id
         assert fence is not None
@@ -228,7 +230,7 @@ class LineageContract(StoreContract):
         assert not await store.has_staged_changes(SESSION)
 
     @proves("lineage.rewind-is-exact", "checkpoints.foreign-id-unknown")
-    async def test_a_rewind_to_a_strangers_checkpoint_is_refused(self, store: SessionStateStore):
+    async def test_a_rewind_to_a_strangers_checkpoint_is_refused(self, store: SessionStateStore) -> None:
         await _three_steps(store)
         (stranger, *_) = await _three_steps(store, "other")
         before = await observe(store, SESSION)
@@ -238,7 +240,7 @@ class LineageContract(StoreContract):
         assert await observe(store, SESSION) == before
 
     @proves("lineage.branch-takes")
-    async def test_a_run_may_start_on_a_new_branch(self, store: SessionStateStore):
+    async def test_a_run_may_start_on_a_new_branch(self, store: SessionStateStore) -> None:
         _, second, _ = await _three_steps(store)
         point = BranchPoint(from_session_id=SESSION, checkpoint_id=second)
         create = CreateSession(agent_type="w", branch=point, tags=("fork",), metadata={"of": SESSION})

@@ -43,7 +43,9 @@ class ListingContract(StoreContract):
     """Filters, order and pages."""
 
     @proves("listing.newest-first")
-    async def test_the_newest_session_comes_first_and_ties_go_by_id(self, store: SessionStateStore, clock: ManualClock):
+    async def test_the_newest_session_comes_first_and_ties_go_by_id(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         for session in ("b", "c", "a"):
             await store.create_session(session)
         clock.advance(1)
@@ -51,7 +53,7 @@ class ListingContract(StoreContract):
         assert await _found(store) == ["aa", "c", "b", "a"]
 
     @proves("listing.filters")
-    async def test_a_summary_tells_how_the_session_stands(self, store: SessionStateStore, clock: ManualClock):
+    async def test_a_summary_tells_how_the_session_stands(self, store: SessionStateStore, clock: ManualClock) -> None:
         created = clock.now_ms()
         await store.create_session("root")
         await start(
@@ -75,7 +77,7 @@ class ListingContract(StoreContract):
         assert (summary.created_at, summary.updated_at, summary.current_run_id) == (created, created + 3, "r-1")
 
     @proves("listing.filters")
-    async def test_each_filter_finds_what_it_names(self, store: SessionStateStore, clock: ManualClock):
+    async def test_each_filter_finds_what_it_names(self, store: SessionStateStore, clock: ManualClock) -> None:
         made: dict[str, CreateSession] = {
             "one": CreateSession(
                 user_id="ann", tags=("x", "y"), metadata={"k": "v", "l": "w"}, expires_at=START_MS + 9
@@ -105,14 +107,14 @@ class ListingContract(StoreContract):
         assert await _found(store, expires_before=START_MS + 10) == ["one"]
 
     @proves("listing.filters-combine")
-    async def test_everything_in_a_filter_must_hold(self, store: SessionStateStore):
+    async def test_everything_in_a_filter_must_hold(self, store: SessionStateStore) -> None:
         for number, (user, tag) in enumerate((("ann", "x"), ("ann", "y"), ("bob", "x"))):
             await store.create_session(f"s-{number}", CreateSession(user_id=user, tags=(tag,), metadata={"k": tag}))
         assert await _found(store, user_id="ann", tags=("x",), metadata={"k": "x"}, roots_only=True) == ["s-0"]
         assert await _found(store, user_id="bob", tags=("y",)) == []
 
     @proves("ids.values-are-data")
-    async def test_values_are_compared_as_they_are(self, store: SessionStateStore):
+    async def test_values_are_compared_as_they_are(self, store: SessionStateStore) -> None:
         for number, value in enumerate(AWKWARD_VALUES):
             await store.create_session(
                 f"s-{number}",
@@ -124,7 +126,7 @@ class ListingContract(StoreContract):
 
     @proves("listing.pages-alike", "messages.newest-first", "checkpoints.newest-first")
     @pytest.mark.parametrize("name", LISTINGS)
-    async def test_every_listing_pages_alike(self, store: SessionStateStore, clock: ManualClock, name: str):
+    async def test_every_listing_pages_alike(self, store: SessionStateStore, clock: ManualClock, name: str) -> None:
         await _fill(store, clock, 7)
         everything = await _page(store, name)
         assert (everything.total, everything.offset, everything.limit, everything.has_more) == (7, 0, 50, False)
@@ -140,7 +142,7 @@ class ListingContract(StoreContract):
 
     @proves("listing.bad-page-refused")
     @pytest.mark.parametrize("name", LISTINGS)
-    async def test_a_page_that_no_listing_has_is_refused(self, store: SessionStateStore, name: str):
+    async def test_a_page_that_no_listing_has_is_refused(self, store: SessionStateStore, name: str) -> None:
         await store.create_session(SESSION)
         for page in ({"offset": -1}, {"limit": 0}, {"limit": 201}, {"limit": -5}):
             with pytest.raises(InvalidPageError):

@@ -17,7 +17,7 @@ from helix_agents.domain.messages import (
 )
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION, said
 
@@ -61,13 +61,15 @@ class MessagesContract(StoreContract):
     """Appending, reading and truncating messages."""
 
     @proves("records.round-trip")
-    async def test_every_kind_of_message_comes_back_as_it_was(self, store: SessionStateStore):
+    async def test_every_kind_of_message_comes_back_as_it_was(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await store.append_messages(SESSION, EVERY_KIND)
         assert tuple(row.message for row in await store.load_transcript(SESSION)) == EVERY_KIND
 
     @proves("messages.appended-in-order")
-    async def test_messages_are_numbered_in_the_order_they_came(self, store: SessionStateStore, clock: ManualClock):
+    async def test_messages_are_numbered_in_the_order_they_came(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await store.create_session(SESSION)
         first = clock.now_ms()
         assert await store.append_messages(SESSION, [said("a"), said("b")]) == 2
@@ -80,7 +82,7 @@ class MessagesContract(StoreContract):
         assert await store.get_message_count(SESSION) == (await store.load_state(SESSION)).message_count == 3
 
     @proves("messages.newest-first")
-    async def test_a_page_starts_at_the_newest_message(self, store: SessionStateStore):
+    async def test_a_page_starts_at_the_newest_message(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await store.append_messages(SESSION, [said(str(n)) for n in range(1, 6)])
         page = await store.get_messages(SESSION, offset=1, limit=2)
@@ -88,7 +90,7 @@ class MessagesContract(StoreContract):
         assert page.total == 5
 
     @proves("messages.transcript")
-    async def test_the_transcript_can_be_read_from_any_sequence(self, store: SessionStateStore):
+    async def test_the_transcript_can_be_read_from_any_sequence(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await store.append_messages(SESSION, [said(str(n)) for n in range(1, 5)])
         for after in range(6):
@@ -96,7 +98,7 @@ class MessagesContract(StoreContract):
             assert [row.sequence for row in rows] == list(range(after + 1, 5))
 
     @proves("messages.batches-stay-whole")
-    async def test_concurrent_appends_never_interleave(self, handles: Handles):
+    async def test_concurrent_appends_never_interleave(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(2)]
         await stores[0].create_session(SESSION)
         batches = [[said(f"{n}-{part}") for part in range(3)] for n in range(10)]
@@ -109,7 +111,7 @@ class MessagesContract(StoreContract):
         assert sorted(map(str, together)) == sorted(str([message.content for message in batch]) for batch in batches)
 
     @proves("messages.truncated")
-    async def test_truncating_keeps_the_first_messages(self, store: SessionStateStore):
+    async def test_truncating_keeps_the_first_messages(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await store.append_messages(SESSION, [said(str(n)) for n in range(1, 8)])
         assert await store.truncate_messages(SESSION, 4) == 4
@@ -127,7 +129,7 @@ class MessagesContract(StoreContract):
 
     @proves("messages.truncated-beyond-the-end")
     @pytest.mark.parametrize("count", [2, 3, 1_000])
-    async def test_truncating_beyond_the_end_changes_nothing(self, store: SessionStateStore, count: int):
+    async def test_truncating_beyond_the_end_changes_nothing(self, store: SessionStateStore, count: int) -> None:
         await store.create_session(SESSION)
         await store.append_messages(SESSION, [said("1"), said("2")])
         assert await store.truncate_messages(SESSION, count) == 2

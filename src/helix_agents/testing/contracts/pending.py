@@ -22,7 +22,7 @@ from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (
     SESSION,
@@ -42,7 +42,7 @@ class PendingContract(StoreContract):
     """Announcing, answering, expiring and listing pending calls."""
 
     @proves("pending.announced-with-the-step", "records.round-trip")
-    async def test_calls_are_there_with_their_step(self, store: SessionStateStore):
+    async def test_calls_are_there_with_their_step(self, store: SessionStateStore) -> None:
         await start(store)
         full = waiting(
             store,
@@ -63,7 +63,7 @@ class PendingContract(StoreContract):
         assert not answered.again
 
     @proves("pending.found-at-root-or-owner")
-    async def test_a_call_is_found_at_its_owner_and_at_its_root(self, store: SessionStateStore):
+    async def test_a_call_is_found_at_its_owner_and_at_its_root(self, store: SessionStateStore) -> None:
         await start(store)
         await start_child(store)
         await start_child(store, "grandchild", "child")
@@ -78,7 +78,7 @@ class PendingContract(StoreContract):
     @proves("pending.shown-in-the-session")
     async def test_a_session_shows_its_calls_and_a_root_those_of_its_tree(
         self, store: SessionStateStore, clock: ManualClock
-    ):
+    ) -> None:
         await start(store)
         await start_child(store)
         await announce_in_child(store, of_child(store, "call-1"), of_child(store, "call-2"))
@@ -99,7 +99,7 @@ class PendingContract(StoreContract):
         assert root.completed_client_tool_calls.keys() == {"call-1"}
 
     @proves("pending.answered-once")
-    async def test_the_first_answer_stands_for_ever(self, store: SessionStateStore, clock: ManualClock):
+    async def test_the_first_answer_stands_for_ever(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store)
         await suspend(store, 1, waiting(store, "call-1"))
         clock.advance(2)
@@ -116,7 +116,7 @@ class PendingContract(StoreContract):
         assert (await _call(store)).answer == ToolAnswer(result={"é": [1]})
 
     @proves("pending.one-answer-wins")
-    async def test_of_many_answers_one_is_accepted(self, handles: Handles):
+    async def test_of_many_answers_one_is_accepted(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(3)]
         await start(stores[0])
         await suspend(stores[0], 1, waiting(stores[0], "call-1"))
@@ -128,7 +128,7 @@ class PendingContract(StoreContract):
         assert (await _call(stores[0])).answer == accepted.call.answer
 
     @proves("pending.answer-says-what-is-next")
-    async def test_an_answer_says_what_is_needed_next(self, store: SessionStateStore):
+    async def test_an_answer_says_what_is_needed_next(self, store: SessionStateStore) -> None:
         await start(store)
         await start_child(store)
         await announce_in_child(store, of_child(store, "call-1"), of_child(store, "call-2"))
@@ -146,7 +146,7 @@ class PendingContract(StoreContract):
         assert (last.next, last.still_waiting) == ("resume", 0)
 
     @proves("pending.unfit-answer-refused")
-    async def test_an_answer_that_does_not_fit_is_refused(self, store: SessionStateStore):
+    async def test_an_answer_that_does_not_fit_is_refused(self, store: SessionStateStore) -> None:
         await start(store)
         await suspend(store, 1, waiting(store, "tool"), waiting(store, "approval", kind="approval", approval_id="ap-1"))
         approval = ApprovalAnswer(approved=True, reason="ok", edited_input={"n": 1})
@@ -163,14 +163,14 @@ class PendingContract(StoreContract):
         assert (await _call(store, "approval")).answer == approval
 
     @proves("pending.unknown-call")
-    async def test_an_answer_to_an_unknown_call_is_told_so(self, store: SessionStateStore):
+    async def test_an_answer_to_an_unknown_call_is_told_so(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         for session in (SESSION, "nobody", ""):
             assert await store.submit_answer(answer("nothing", session)) == AnswerNotFound()
             assert await store.get_pending_call(session, "nothing") is None
 
     @proves("pending.expired-once")
-    async def test_each_call_expires_for_one_of_many_callers(self, handles: Handles, clock: ManualClock):
+    async def test_each_call_expires_for_one_of_many_callers(self, handles: StoreHandles, clock: ManualClock) -> None:
         stores = [await handles.open() for _ in range(3)]
         await start(stores[0])
         now = clock.now_ms()
@@ -187,7 +187,7 @@ class PendingContract(StoreContract):
     @proves("pending.expired-found-in-order")
     async def test_calls_past_their_deadline_come_oldest_deadline_first(
         self, store: SessionStateStore, clock: ManualClock
-    ):
+    ) -> None:
         await start(store)
         await start_child(store)
         await start(store, "stranger", "r-stranger")
@@ -207,7 +207,7 @@ class PendingContract(StoreContract):
     @proves("pending.expired-still-answerable")
     async def test_an_expired_call_can_be_answered_until_it_is_consumed(
         self, store: SessionStateStore, clock: ManualClock
-    ):
+    ) -> None:
         await start(store)
         await suspend(store, 1, waiting(store, "call-1", deadline=clock.now_ms()))
         assert len(await store.expire_pending()) == 1
@@ -216,7 +216,9 @@ class PendingContract(StoreContract):
         assert (accepted.call.state, accepted.next) == ("answered", "resume")
 
     @proves("pending.late-answer-kept-once")
-    async def test_the_first_late_answer_is_kept_and_delivered_once(self, store: SessionStateStore, clock: ManualClock):
+    async def test_the_first_late_answer_is_kept_and_delivered_once(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await start(store)
         await commit(store, pending=(waiting(store, "call-1", deadline=clock.now_ms()),))
         await store.expire_pending()
@@ -238,7 +240,9 @@ class PendingContract(StoreContract):
         assert (await _call(store)).late_answer_delivered
 
     @proves("pending.consumed-by-a-step")
-    async def test_a_step_consumes_what_was_answered_or_expired(self, store: SessionStateStore, clock: ManualClock):
+    async def test_a_step_consumes_what_was_answered_or_expired(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         await start(store)
         calls = (waiting(store, "answered"), waiting(store, "expired", deadline=clock.now_ms()), waiting(store, "open"))
         await commit(store, pending=calls)
@@ -252,7 +256,7 @@ class PendingContract(StoreContract):
         assert (await _call(store, "open")).state == "waiting"
 
     @proves("pending.dropped-by-a-failure")
-    async def test_a_failing_step_drops_what_was_not_answered(self, store: SessionStateStore):
+    async def test_a_failing_step_drops_what_was_not_answered(self, store: SessionStateStore) -> None:
         await start(store)
         await start_child(store)
         await announce_in_child(store, of_child(store, "childs"))
@@ -265,7 +269,7 @@ class PendingContract(StoreContract):
         assert isinstance(await store.submit_answer(answer("open")), AnswerAlreadyCompleted)
 
     @proves("pending.asked-again")
-    async def test_a_call_that_was_settled_may_be_asked_again(self, store: SessionStateStore):
+    async def test_a_call_that_was_settled_may_be_asked_again(self, store: SessionStateStore) -> None:
         await start(store)
         await commit(store, pending=(waiting(store, "call-1"), waiting(store, "open", input="first")))
         await store.submit_answer(answer("call-1"))
@@ -281,7 +285,7 @@ class PendingContract(StoreContract):
         assert await _call(store, "open") == waiting(store, "open", input="third")
 
     @proves("pending.listed")
-    async def test_calls_are_listed_by_every_filter(self, store: SessionStateStore, clock: ManualClock):
+    async def test_calls_are_listed_by_every_filter(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store, create=CreateSession(user_id="ann"))
         await start_child(store)
         await start(store, "other", "r-other", create=CreateSession(user_id="bob"))
@@ -318,7 +322,7 @@ class PendingContract(StoreContract):
     @pytest.mark.parametrize("settled", ["answered", "expired"])
     async def test_a_suspension_goes_on_if_an_answer_lies_in_its_tree(
         self, store: SessionStateStore, clock: ManualClock, settled: str
-    ):
+    ) -> None:
         await start(store)
         await start_child(store)
         await start_child(store, "grandchild", "child")
@@ -334,7 +338,7 @@ class PendingContract(StoreContract):
         assert {call.tool_call_id for call in answered.pending} == {"call-1", "own"}
 
     @proves("pending.suspension-sees-answers")
-    async def test_a_suspension_ends_the_run_if_it_consumes_the_answers(self, store: SessionStateStore):
+    async def test_a_suspension_ends_the_run_if_it_consumes_the_answers(self, store: SessionStateStore) -> None:
         await start(store)
         await commit(store, pending=(waiting(store, "call-1"), waiting(store, "call-2")))
         await store.submit_answer(answer("call-1"))
@@ -345,7 +349,7 @@ class PendingContract(StoreContract):
         assert run.status == "suspended_client_tool"
 
     @proves("pending.suspension-lists-what-waits")
-    async def test_a_suspension_answers_with_what_is_open_in_its_tree(self, store: SessionStateStore):
+    async def test_a_suspension_answers_with_what_is_open_in_its_tree(self, store: SessionStateStore) -> None:
         await start(store)
         await start_child(store)
         await announce_in_child(store, of_child(store, "childs"))
@@ -356,7 +360,9 @@ class PendingContract(StoreContract):
         assert {call.tool_call_id for call in answered.pending} == {"childs", "own"}
 
     @proves("pending.unresumed-found")
-    async def test_suspended_roots_with_an_old_answer_are_found(self, store: SessionStateStore, clock: ManualClock):
+    async def test_suspended_roots_with_an_old_answer_are_found(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         for session in ("answered", "expired", "waits", "running", "settled", "child-answered"):
             await start(store, session, f"r-{session}")
             call = waiting(store, f"call-{session}", session, run_id=f"r-{session}")

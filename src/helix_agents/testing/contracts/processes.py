@@ -11,7 +11,7 @@ from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import ENTRY_POINTS
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing import jobs
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION
 from helix_agents.testing.workers import Outcome, Processes
@@ -21,13 +21,28 @@ AT_ONCE = 10
 """Children of a kill proof that commit, and die, side by side."""
 
 
+def processes_for(store_url: str) -> Processes:
+    """Processes that have the backend of this URL loaded before they start."""
+    scheme = store_url.partition("://")[0]
+    backends = [point.module for point in entry_points(group=ENTRY_POINTS, name=scheme)]
+    return Processes(preload=[jobs.MODULE, *backends])
+
+
+def job(name: str) -> str:
+    """The full name of one of the jobs that ship with the contracts."""
+    return f"{jobs.MODULE}:{name}"
+
+
+def answers_of(outcomes: Sequence[Outcome]) -> list[Any]:
+    """What the children answered; none may have failed or died."""
+    for outcome in outcomes:
+        assert outcome.error is None, outcome.error
+        assert outcome.signal is None, f"a child died of signal {outcome.signal}"
+    return [outcome.value for outcome in outcomes]
+
+
 class WithProcesses(StoreContract):
     """The fixtures of proofs that start processes."""
-
-    @pytest.fixture
-    def store_url(self) -> str:
-        """Yours to give: a URL that opens, in another process, the data that `open_store` opens here."""
-        raise NotImplementedError("a concrete class gives the fixture store_url, or says several_processes = False")
 
     @pytest.fixture
     def check_data(self) -> Callable[[], Awaitable[None]]:
@@ -40,9 +55,7 @@ class WithProcesses(StoreContract):
 
     @pytest.fixture
     def processes(self, store_url: str) -> Iterator[Processes]:
-        scheme = store_url.partition("://")[0]
-        backends = [point.module for point in entry_points(group=ENTRY_POINTS, name=scheme)]
-        with Processes(preload=[jobs.MODULE, *backends]) as processes:
+        with processes_for(store_url) as processes:
             yield processes
 
 
@@ -52,22 +65,22 @@ class ProcessesContract(WithProcesses):
     @proves("sessions.one-creator-wins-across-processes")
     async def test_of_many_processes_one_creates_each_session(
         self, store: SessionStateStore, store_url: str, processes: Processes
-    ):
+    ) -> None:
         wanted = [f"s-{number}" for number in range(100)]
-        outcomes = await processes.run(_job("create_sessions"), [{"url": store_url, "session_ids": wanted}] * PROCESSES)
-        winners = Counter(session for value in _values(outcomes) for session in value)
+        outcomes = await processes.run(job("create_sessions"), [{"url": store_url, "session_ids": wanted}] * PROCESSES)
+        winners = Counter(session for value in answers_of(outcomes) for session in value)
         assert winners == Counter(wanted)
         assert (await store.list_sessions()).total == 100
 
     @proves("sessions.increments-across-processes")
     async def test_every_increment_of_many_processes_counts(
         self, store: SessionStateStore, store_url: str, processes: Processes
-    ):
+    ) -> None:
         await store.create_session(SESSION, CreateSession(custom_state={"count": 0}))
         outcomes = await processes.run(
-            _job("increment"), [{"url": store_url, "session_id": SESSION, "times": 100}] * PROCESSES
+            job("increment"), [{"url": store_url, "session_id": SESSION, "times": 100}] * PROCESSES
         )
-        values = _values(outcomes)
+        values = answers_of(outcomes)
         found = await store.load_state(SESSION)
         assert (found.custom_state, found.version) == ({"count": 100 * PROCESSES}, 100 * PROCESSES + 1)
         assert [value["lies"] for value in values] == [[]] * PROCESSES
@@ -75,10 +88,10 @@ class ProcessesContract(WithProcesses):
     @proves("sessions.merges-across-processes")
     async def test_appends_of_many_processes_all_arrive_in_one_piece(
         self, store: SessionStateStore, store_url: str, processes: Processes
-    ):
+    ) -> None:
         await store.create_session(SESSION)
         arguments = [{"url": store_url, "session_id": SESSION, "who": who, "times": 20} for who in range(PROCESSES)]
-        _values(await processes.run(_job("write_concurrently"), arguments))
+        answers_of(await processes.run(job("write_concurrently"), arguments))
         expected = {f"{who}-{number}" for who in range(PROCESSES) for number in range(20)}
         found = await store.load_state(SESSION)
         assert set(found.custom_state["list"]) == expected
@@ -89,10 +102,10 @@ class ProcessesContract(WithProcesses):
 
     @proves("sessions.opened-by-many-processes")
     async def test_many_processes_may_open_a_store_that_is_new(
-        self, store_url: str, processes: Processes, handles: Handles
-    ):
+        self, store_url: str, processes: Processes, handles: StoreHandles
+    ) -> None:
         arguments = [{"url": store_url, "session_id": f"s-{number}"} for number in range(PROCESSES)]
-        versions = _values(await processes.run(_job("open_first"), arguments))
+        versions = answers_of(await processes.run(job("open_first"), arguments))
         store = await handles.open()
         assert versions == [await store.migration_version()] * PROCESSES
         assert (await store.list_sessions()).total == PROCESSES
@@ -109,12 +122,12 @@ class KillsContract(WithProcesses):
     @proves("crash.killed-at-a-boundary")
     async def test_a_killed_process_leaves_the_store_at_a_commit_boundary(
         self,
-        handles: Handles,
+        handles: StoreHandles,
         store_url: str,
         processes: Processes,
         kill_points: Sequence[int],
         check_data: Callable[[], Awaitable[None]],
-    ):
+    ) -> None:
         for first in range(0, len(kill_points), AT_ONCE):
             points = kill_points[first : first + AT_ONCE]
             sessions = [f"killed-{first + number}" for number in range(len(points))]
@@ -122,7 +135,7 @@ class KillsContract(WithProcesses):
                 {"url": store_url, "session_id": session, "after": point}
                 for session, point in zip(sessions, points, strict=True)
             ]
-            outcomes = await processes.run(_job("commit_until_killed"), arguments)
+            outcomes = await processes.run(job("commit_until_killed"), arguments)
             assert [outcome.error for outcome in outcomes if not outcome.was_killed] == []
             await check_data()
             store = await handles.open()
@@ -158,15 +171,3 @@ async def _steps_told(store: SessionStateStore, session_id: str) -> int:
     if state.checkpoint_id is not None:
         assert await store.load_checkpoint_state(session_id, state.checkpoint_id) == state.custom_state
     return steps
-
-
-def _job(name: str) -> str:
-    return f"{jobs.MODULE}:{name}"
-
-
-def _values(outcomes: Sequence[Outcome]) -> list[Any]:
-    """What the children answered; none may have failed or died."""
-    for outcome in outcomes:
-        assert outcome.error is None, outcome.error
-        assert outcome.signal is None, f"a child died of signal {outcome.signal}"
-    return [outcome.value for outcome in outcomes]

@@ -20,7 +20,7 @@ from helix_agents.domain.runs import RunRecord, RunUpdate
 from helix_agents.domain.sessions import CreateSession, SessionState
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.contracts.operations import record
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import answer, append_to, fence_of, said, step_meta, waiting
@@ -51,7 +51,7 @@ class Race:
 
 
 async def races(
-    handles: Handles, held: Side, other: Side, arrange: Side | None = None
+    handles: StoreHandles, held: Side, other: Side, arrange: Side | None = None
 ) -> AsyncIterator[tuple[SessionStateStore, Race]]:
     """Run the race once per statement of the held side, each on a session of its own, until it needs no more."""
     watching, passing = await handles.open(), await handles.open()
@@ -151,7 +151,7 @@ class RacesContract(StoreContract):
     """Two writers, one of them held after each of its statements."""
 
     @proves("races.commit-and-commit")
-    async def test_of_two_steps_that_expect_one_version_one_wins(self, handles: Handles):
+    async def test_of_two_steps_that_expect_one_version_one_wins(self, handles: StoreHandles) -> None:
         async for store, race in races(handles, _commit(1, 1), _commit(2, 1), _running):
             assert race.only(Committed).new_version == 2
             refusal = race.only(StaleStateError)
@@ -160,7 +160,7 @@ class RacesContract(StoreContract):
             assert (await store.list_checkpoints(race.session)).total == 1
 
     @proves("races.same-commit-twice")
-    async def test_the_same_step_sent_twice_is_applied_once(self, handles: Handles):
+    async def test_the_same_step_sent_twice_is_applied_once(self, handles: StoreHandles) -> None:
         async for store, race in races(handles, _commit(1), _commit(1), _running):
             assert isinstance(race.held, Committed)
             assert race.held == race.other
@@ -169,7 +169,7 @@ class RacesContract(StoreContract):
 
     @proves("races.start-and-start")
     @pytest.mark.parametrize("new", [False, True], ids=["existing session", "new session"])
-    async def test_of_two_starts_one_wins(self, handles: Handles, new: bool):
+    async def test_of_two_starts_one_wins(self, handles: StoreHandles, new: bool) -> None:
         fields: dict[str, Any] = {"create": CreateSession()} if new else {"expected_version": 1}
         arrange: Side | None = None if new else lambda store, session: store.create_session(session)
         async for store, race in races(handles, _start(1, **fields), _start(2, **fields), arrange):
@@ -179,7 +179,7 @@ class RacesContract(StoreContract):
             assert (await store.list_runs(race.session)).total == await store.get_message_count(race.session) == 1
 
     @proves("races.create-and-create")
-    async def test_of_two_creators_one_wins(self, handles: Handles):
+    async def test_of_two_creators_one_wins(self, handles: StoreHandles) -> None:
         def create(user: str) -> Side:
             return lambda store, session: store.create_session(
                 session, CreateSession(user_id=user, tags=(user,), custom_state={"by": user})
@@ -194,7 +194,9 @@ class RacesContract(StoreContract):
 
     @proves("races.answer-and-suspension")
     @EITHER_HELD
-    async def test_an_answer_that_meets_a_suspension_is_never_left_lying(self, handles: Handles, swapped: bool):
+    async def test_an_answer_that_meets_a_suspension_is_never_left_lying(
+        self, handles: StoreHandles, swapped: bool
+    ) -> None:
         async for store, race in races(handles, *_sides(_suspend, _answer, swapped), _running_with_a_call):
             goes_on, needed = race.only(Committed).again, race.only(AnswerAccepted).next
             assert (goes_on, needed) in ((True, "nothing"), (False, "resume"))
@@ -204,7 +206,9 @@ class RacesContract(StoreContract):
 
     @proves("races.claim-and-commit")
     @EITHER_HELD
-    async def test_a_commit_that_meets_a_takeover_is_before_it_or_refused(self, handles: Handles, swapped: bool):
+    async def test_a_commit_that_meets_a_takeover_is_before_it_or_refused(
+        self, handles: StoreHandles, swapped: bool
+    ) -> None:
         async for store, race in races(handles, *_sides(_commit(1), _claim, swapped), _running):
             assert race.only(RunRecord).attempt == 2
             whole = isinstance(race.held, Committed) or isinstance(race.other, Committed)
@@ -215,7 +219,7 @@ class RacesContract(StoreContract):
 
     @proves("races.delete-and-commit")
     @EITHER_HELD
-    async def test_a_commit_that_meets_a_deletion_leaves_nothing(self, handles: Handles, swapped: bool):
+    async def test_a_commit_that_meets_a_deletion_leaves_nothing(self, handles: StoreHandles, swapped: bool) -> None:
         async for store, race in races(handles, *_sides(_commit(2), _delete, swapped), _running_with_a_call):
             committed = race.other if swapped else race.held
             assert isinstance(committed, Committed | SessionNotFoundError | SupersededError)
@@ -228,8 +232,8 @@ class RacesContract(StoreContract):
     @proves("races.expiry-and-answer")
     @EITHER_HELD
     async def test_an_answer_that_meets_its_deadline_is_accepted(
-        self, handles: Handles, clock: ManualClock, swapped: bool
-    ):
+        self, handles: StoreHandles, clock: ManualClock, swapped: bool
+    ) -> None:
         async def arrange(store: SessionStateStore, session: str) -> None:
             await _running_with_a_call(store, session)
             clock.advance(10)

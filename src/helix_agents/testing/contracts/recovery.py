@@ -13,7 +13,7 @@ class RecoveryContract(StoreContract):
     """Leases and orphans."""
 
     @proves("recovery.orphans-found", "recovery.owned-runs-left-alone")
-    async def test_runs_without_a_live_owner_are_orphans(self, store: SessionStateStore, clock: ManualClock):
+    async def test_runs_without_a_live_owner_are_orphans(self, store: SessionStateStore, clock: ManualClock) -> None:
         assert await store.renew_lease("alive", 5_000) == Lease(owner="alive", expires_at=clock.now_ms() + 5_000)
         await store.renew_lease("dying", 1_000)
         for run, owner in (("nobody's", None), ("unheard-of", "stranger"), ("dead", "dying"), ("cared-for", "alive")):
@@ -26,8 +26,22 @@ class RecoveryContract(StoreContract):
         await store.renew_lease("dying", 1_000)
         assert sorted(await _orphans(store)) == ["nobody's", "unheard-of"]
 
+    @proves("recovery.lease-found-while-alive")
+    async def test_a_lease_is_found_while_it_is_alive(self, store: SessionStateStore, clock: ManualClock) -> None:
+        assert await store.find_lease("worker-1") is None
+        lease = await store.renew_lease("worker-1", 1_000)
+        clock.advance(999)
+        assert await store.find_lease("worker-1") == lease
+        assert await store.find_lease("worker-2") is None
+        clock.advance(1)
+        assert await store.find_lease("worker-1") is None
+        lease = await store.renew_lease("worker-1", 10)
+        assert await store.find_lease("worker-1") == lease == Lease(owner="worker-1", expires_at=clock.now_ms() + 10)
+        await store.release_lease("worker-1")
+        assert await store.find_lease("worker-1") is None
+
     @proves("recovery.released-at-once")
-    async def test_a_released_lease_makes_orphans_at_once(self, store: SessionStateStore):
+    async def test_a_released_lease_makes_orphans_at_once(self, store: SessionStateStore) -> None:
         await store.renew_lease("worker-1", 5_000)
         await start(store, owner="worker-1")
         assert await _orphans(store) == []
@@ -36,7 +50,7 @@ class RecoveryContract(StoreContract):
         assert await _orphans(store) == ["r-1"]
 
     @proves("recovery.children-left-to-their-parent")
-    async def test_a_child_is_left_to_the_driver_of_its_parent(self, store: SessionStateStore):
+    async def test_a_child_is_left_to_the_driver_of_its_parent(self, store: SessionStateStore) -> None:
         await start(store)
         child = CreateSession(parent_session_id=SESSION, root_session_id=SESSION)
         await start(store, "child", "r-child", create=child, parent_run_id="r-1")
@@ -45,7 +59,7 @@ class RecoveryContract(StoreContract):
         assert await _orphans(store) == ["r-child"]
 
     @proves("recovery.oldest-first")
-    async def test_the_oldest_orphan_comes_first(self, store: SessionStateStore, clock: ManualClock):
+    async def test_the_oldest_orphan_comes_first(self, store: SessionStateStore, clock: ManualClock) -> None:
         for run in ("c", "a", "b"):
             await start(store, f"s-{run}", run)
             clock.advance(1)

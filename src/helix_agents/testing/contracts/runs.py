@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from helix_agents.domain.commits import RunStartCommitted
 from helix_agents.domain.errors import (
@@ -17,7 +18,7 @@ from helix_agents.domain.runs import RunMetadata, RunRecord, RunStatus, RunUpdat
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.contracts.saving import WRITTEN_FIELDS
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
@@ -42,7 +43,7 @@ class RunsContract(StoreContract):
     """Starting, recording and claiming runs."""
 
     @proves("runs.start-begins-a-turn", "records.round-trip")
-    async def test_a_start_makes_the_run_current(self, store: SessionStateStore, clock: ManualClock):
+    async def test_a_start_makes_the_run_current(self, store: SessionStateStore, clock: ManualClock) -> None:
         await store.create_session(SESSION)
         clock.advance(3)
         started = await start(
@@ -72,7 +73,7 @@ class RunsContract(StoreContract):
         assert (loaded.current_run_id, loaded.agent_version, loaded.expires_at) == (RUN, 4, 99)
 
     @proves("runs.turns-contiguous")
-    async def test_turns_count_without_gaps(self, store: SessionStateStore):
+    async def test_turns_count_without_gaps(self, store: SessionStateStore) -> None:
         for number in range(1, 5):
             started = await start(store, run_id=f"r-{number}")
             assert started.run.turn == number
@@ -80,7 +81,7 @@ class RunsContract(StoreContract):
         assert [(run.turn, run.run_id) for run in listed.items] == [(4, "r-4"), (3, "r-3"), (2, "r-2"), (1, "r-1")]
 
     @proves("runs.start-makes-the-session")
-    async def test_a_start_makes_the_session_or_is_refused(self, store: SessionStateStore):
+    async def test_a_start_makes_the_session_or_is_refused(self, store: SessionStateStore) -> None:
         create = CreateSession(agent_type="writer", user_id="ann", custom_state={"a": 1})
         started = await start(store, create=create, append_messages=(said("hi"),), writes=set_key("b", 2))
         loaded = await store.load_state(SESSION)
@@ -93,7 +94,7 @@ class RunsContract(StoreContract):
         assert await store.get_run("r-2") is None
 
     @proves("runs.start-settles-the-replaced")
-    async def test_the_replaced_run_is_settled(self, store: SessionStateStore, clock: ManualClock):
+    async def test_the_replaced_run_is_settled(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store)
         clock.advance(5)
         await start(store, run_id="r-2")
@@ -108,7 +109,7 @@ class RunsContract(StoreContract):
         assert (await _run(store, "r-3")).completion_reason == "done"
 
     @proves("runs.start-refused-on-change", "versions.failed-write-changes-nothing")
-    async def test_a_start_is_refused_if_what_it_read_changed(self, store: SessionStateStore):
+    async def test_a_start_is_refused_if_what_it_read_changed(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await start(store, expected_version=1, expected_run=None)
         read = await store.load_state(SESSION)
@@ -126,7 +127,7 @@ class RunsContract(StoreContract):
         assert (await start(store, run_id="r-2", expected_version=3, expected_run=FENCE)).run.turn == 2
 
     @proves("runs.one-start-wins")
-    async def test_of_many_starts_from_one_reading_one_wins(self, handles: Handles):
+    async def test_of_many_starts_from_one_reading_one_wins(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(3)]
         await stores[0].create_session(SESSION)
         outcomes = await asyncio.gather(
@@ -141,7 +142,7 @@ class RunsContract(StoreContract):
     @pytest.mark.parametrize("create", [None, CreateSession(user_id="ann")], ids=["existing session", "new session"])
     async def test_the_same_start_again_gets_the_first_answer(
         self, store: SessionStateStore, create: CreateSession | None
-    ):
+    ) -> None:
         expected = None
         if create is None:
             expected = (await store.create_session(SESSION)).version
@@ -156,7 +157,9 @@ class RunsContract(StoreContract):
 
     @proves("runs.start-clears-the-outcome", "runs.step-count-restarts", "runs.suspension-kept-on-request")
     @pytest.mark.parametrize("keep", [False, True], ids=["afresh", "kept"])
-    async def test_a_start_clears_the_last_turn_unless_told_to_keep_it(self, store: SessionStateStore, keep: bool):
+    async def test_a_start_clears_the_last_turn_unless_told_to_keep_it(
+        self, store: SessionStateStore, keep: bool
+    ) -> None:
         await start(store)
         await commit(store, state=WRITTEN_FIELDS)
         before = await store.load_state(SESSION)
@@ -169,32 +172,49 @@ class RunsContract(StoreContract):
             assert getattr(found, name) == (getattr(before, name) if keep else type(getattr(found, name))()), name
         assert (found.custom_state, found.user_id, found.tags) == (before.custom_state, before.user_id, before.tags)
 
-    @proves("runs.start-abandons-on-request")
-    @pytest.mark.parametrize("abandon", [False, True], ids=["kept", "abandoned"])
-    async def test_a_start_drops_what_waits_only_when_told_to(self, store: SessionStateStore, abandon: bool):
+    @proves("runs.suspension-kept-on-request")
+    async def test_a_start_may_bring_a_suspension_of_its_own(self, store: SessionStateStore) -> None:
+        await start(store)
+        await commit(store, state=WRITTEN_FIELDS)
+        old = (await store.load_state(SESSION)).suspension_context
+        assert old is not None
+        new = replace(old, step=10, entry_messages=(said("meanwhile"),))
+        await start(store, run_id="r-2", keep_suspension=True, suspension_context=new)
+        found = await store.load_state(SESSION)
+        assert (found.suspension_context, found.suspended_step_id) == (new, "step-9")
+
+    @proves("runs.start-abandons-on-request", "runs.start-drops-on-request")
+    @pytest.mark.parametrize("how", ["kept", "abandoned", "unanswered dropped"])
+    async def test_a_start_drops_what_waits_only_when_told_to(self, store: SessionStateStore, how: str) -> None:
         await start(store)
         await start_child(store)
         await announce_in_child(store, of_child(store, "childs"))
         await commit(store, pending=(waiting(store, "own"), waiting(store, "answered")))
         await store.submit_answer(answer("answered"))
-        await start(store, run_id="r-2", abandon_pending=abandon)
-        states = {}
+        await start(
+            store,
+            run_id="r-2",
+            abandon_pending=how == "abandoned",
+            drop_unanswered=how == "unanswered dropped",
+        )
+        states: dict[str, str] = {}
         for name in ("childs", "own", "answered"):
             call = await store.get_pending_call(SESSION, name)
             assert call is not None
             states[name] = call.state
-        kept = {"childs": "waiting", "own": "waiting", "answered": "answered"}
-        assert states == (dict.fromkeys(kept, "dropped") if abandon else kept)
+        open_calls = "waiting" if how == "kept" else "dropped"
+        answered = "dropped" if how == "abandoned" else "answered"
+        assert states == {"childs": open_calls, "own": open_calls, "answered": answered}
 
     @proves("runs.start-counts-resumes")
-    async def test_a_start_counts_a_resume_only_when_told_to(self, store: SessionStateStore):
+    async def test_a_start_counts_a_resume_only_when_told_to(self, store: SessionStateStore) -> None:
         await start(store)
         await start(store, run_id="r-2", count_resume=True)
         await start(store, run_id="r-3")
         assert (await store.load_state(SESSION)).resume_count == 1
 
     @proves("runs.start-carries-input")
-    async def test_a_start_carries_messages_and_writes(self, store: SessionStateStore):
+    async def test_a_start_carries_messages_and_writes(self, store: SessionStateStore) -> None:
         await start(store)
         checkpoint = (await commit(store, messages=[said("a")])).checkpoint_id
         started = await start(
@@ -207,7 +227,7 @@ class RunsContract(StoreContract):
         assert (loaded.checkpoint_id, started.new_version) == (checkpoint, loaded.version)
 
     @proves("runs.recorded-from-outside", "records.round-trip")
-    async def test_a_run_can_be_recorded_from_outside(self, store: SessionStateStore, clock: ManualClock):
+    async def test_a_run_can_be_recorded_from_outside(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store)
         clock.advance(1)
         metadata = RunMetadata(
@@ -231,7 +251,9 @@ class RunsContract(StoreContract):
         ("status", "ends"),
         [("completed", True), ("failed", True), ("interrupted", True), ("running", False)],
     )
-    async def test_a_run_is_updated(self, store: SessionStateStore, clock: ManualClock, status: RunStatus, ends: bool):
+    async def test_a_run_is_updated(
+        self, store: SessionStateStore, clock: ManualClock, status: RunStatus, ends: bool
+    ) -> None:
         await start(store)
         clock.advance(4)
         update = RunUpdate(step_count=3, completion_reason="because", error="é")
@@ -244,7 +266,7 @@ class RunsContract(StoreContract):
         assert (kept.step_count, kept.completion_reason, kept.error) == (3, "because", "é")
 
     @proves("runs.unknown-run")
-    async def test_an_unknown_run_is_none_and_cannot_be_updated(self, store: SessionStateStore):
+    async def test_an_unknown_run_is_none_and_cannot_be_updated(self, store: SessionStateStore) -> None:
         assert await store.get_run("nobody") is None
         with pytest.raises(RunNotFoundError):
             await store.update_run_status("nobody", "failed")
@@ -253,7 +275,7 @@ class RunsContract(StoreContract):
             await store.claim_run(SESSION, fence_of("nobody"), "worker-1")
 
     @proves("runs.claimed-once")
-    async def test_of_many_claimants_one_wins(self, handles: Handles):
+    async def test_of_many_claimants_one_wins(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(3)]
         await start(stores[0], owner="worker-0")
         outcomes = await asyncio.gather(
@@ -268,7 +290,7 @@ class RunsContract(StoreContract):
         assert (await stores[1].list_runs(SESSION)).total == 1
 
     @proves("runs.claim-refused")
-    async def test_a_run_that_moved_on_cannot_be_claimed(self, store: SessionStateStore):
+    async def test_a_run_that_moved_on_cannot_be_claimed(self, store: SessionStateStore) -> None:
         await start(store)
         await store.claim_run(SESSION, FENCE, None)
         with pytest.raises(RunConflictError):

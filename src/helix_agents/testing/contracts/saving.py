@@ -27,7 +27,7 @@ from helix_agents.domain.sessions import (
 )
 from helix_agents.domain.writes import Append, Delete, MergeWarning, Replace, StepWrites
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION, answer, append_to, commit, said, set_key, start, suspend, waiting
@@ -60,6 +60,7 @@ WRITTEN_FIELDS: dict[str, Any] = {
         children=(ChildWait(tool_call_id="d-1", child_session_id="child", agent_type="helper"),),
         remaining_steps=5,
         agent_version=3,
+        entry_messages=(said("meanwhile"),),
     ),
     "tracing_context": TracingContext(trace_id="t2", root_span_id="r2"),
     "expires_at": 1_900_000_000_000,
@@ -75,7 +76,7 @@ class SavingContract(StoreContract):
     """Saving, status changes and state writes."""
 
     @proves("save.stores-every-field", "records.round-trip")
-    async def test_saving_stores_every_field_of_its_writer(self, store: SessionStateStore):
+    async def test_saving_stores_every_field_of_its_writer(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION, CreateSession(custom_state={"gone": 1, "kept": 1}))
         loaded = await store.load_state(SESSION)
         saved = await store.save_state(SESSION, replace(loaded, **WRITTEN_FIELDS))
@@ -84,7 +85,7 @@ class SavingContract(StoreContract):
         assert found.version == saved.new_version == 2
 
     @proves("save.stores-every-field", "records.round-trip")
-    async def test_saving_clears_what_the_record_leaves_out(self, store: SessionStateStore):
+    async def test_saving_clears_what_the_record_leaves_out(self, store: SessionStateStore) -> None:
         created = await store.create_session(SESSION)
         await store.save_state(SESSION, replace(created, **WRITTEN_FIELDS))
         await store.save_state(SESSION, replace(created, mode="standard"))
@@ -94,7 +95,7 @@ class SavingContract(StoreContract):
                 assert getattr(found, name) == getattr(created, name), name
 
     @proves("save.ignores-rows-of-others")
-    async def test_saving_an_old_record_undoes_nothing_that_others_wrote(self, store: SessionStateStore):
+    async def test_saving_an_old_record_undoes_nothing_that_others_wrote(self, store: SessionStateStore) -> None:
         await start(store)
         await commit(store, pending=(waiting(store, "call-1"),))
         old = await store.load_state(SESSION)
@@ -113,7 +114,7 @@ class SavingContract(StoreContract):
             assert getattr(found, name) == getattr(seen, name) != getattr(await store.create_session(name), name)
 
     @proves("save.keeps-identity")
-    async def test_saving_never_changes_who_a_session_is(self, store: SessionStateStore):
+    async def test_saving_never_changes_who_a_session_is(self, store: SessionStateStore) -> None:
         await store.create_session("root")
         created = await store.create_session(SESSION, CreateSession(parent_session_id="root", root_session_id="root"))
         foreign: dict[str, Any] = {
@@ -132,7 +133,7 @@ class SavingContract(StoreContract):
         assert found.version == 2
 
     @proves("save.stale-refused", "versions.failed-write-changes-nothing")
-    async def test_an_outdated_record_is_refused_with_both_versions(self, store: SessionStateStore):
+    async def test_an_outdated_record_is_refused_with_both_versions(self, store: SessionStateStore) -> None:
         mine = await store.create_session(SESSION)
         await store.merge_custom_state(SESSION, set_key("by", "somebody else"))
         before = await observe(store, SESSION)
@@ -142,14 +143,14 @@ class SavingContract(StoreContract):
         assert await observe(store, SESSION) == before
 
     @proves("save.unconditional")
-    async def test_without_an_expectation_the_last_save_stands(self, store: SessionStateStore):
+    async def test_without_an_expectation_the_last_save_stands(self, store: SessionStateStore) -> None:
         mine = await store.create_session(SESSION, CreateSession(custom_state={"a": 1}))
         await store.merge_custom_state(SESSION, set_key("a", 2))
         await store.save_state(SESSION, mine)
         assert (await store.load_state(SESSION)).custom_state == {"a": 1}
 
     @proves("save.mode-write-once")
-    async def test_a_mode_that_was_set_cannot_change(self, store: SessionStateStore):
+    async def test_a_mode_that_was_set_cannot_change(self, store: SessionStateStore) -> None:
         created = await store.create_session(SESSION)
         await store.save_state(SESSION, replace(created, mode="standard"))
         await store.save_state(SESSION, replace(created, mode="standard"))
@@ -159,7 +160,7 @@ class SavingContract(StoreContract):
         assert (await store.load_state(SESSION)).mode == "standard"
 
     @proves("save.leaves-a-checkpoint")
-    async def test_saving_leaves_a_checkpoint_with_the_keys_that_changed(self, store: SessionStateStore):
+    async def test_saving_leaves_a_checkpoint_with_the_keys_that_changed(self, store: SessionStateStore) -> None:
         created = await store.create_session(SESSION, CreateSession(custom_state={"a": 1, "b": 2, "same": [1]}))
         await store.append_messages(SESSION, [said("hi")])
         saved = await store.save_state(
@@ -178,7 +179,7 @@ class SavingContract(StoreContract):
 
     @proves("status.update-stores-context")
     @pytest.mark.parametrize("status", ["active", "completed", "failed", "interrupted", "paused"])
-    async def test_a_status_is_stored_with_its_context(self, store: SessionStateStore, status: SessionStatus):
+    async def test_a_status_is_stored_with_its_context(self, store: SessionStateStore, status: SessionStatus) -> None:
         await store.create_session(SESSION)
         version = await store.update_status(SESSION, status, interrupt_context=CONTEXT, error="e", failure_reason="f")
         found = await store.load_state(SESSION)
@@ -186,7 +187,7 @@ class SavingContract(StoreContract):
         assert found.version == version == 2
 
     @proves("status.compare-and-set")
-    async def test_a_status_changes_if_it_is_one_of_the_expected(self, store: SessionStateStore):
+    async def test_a_status_changes_if_it_is_one_of_the_expected(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         outcome = await store.compare_and_set_status(
             SESSION,
@@ -208,7 +209,7 @@ class SavingContract(StoreContract):
         )
 
     @proves("status.conflict-is-truthful", "status.conflict-changes-nothing")
-    async def test_a_lost_compare_and_set_tells_what_is_stored(self, store: SessionStateStore):
+    async def test_a_lost_compare_and_set_tells_what_is_stored(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await store.update_status(SESSION, "paused")
         before = await observe(store, SESSION)
@@ -221,7 +222,7 @@ class SavingContract(StoreContract):
         assert await observe(store, SESSION) == before
 
     @proves("status.one-winner")
-    async def test_of_many_compare_and_sets_from_one_version_one_wins(self, handles: Handles):
+    async def test_of_many_compare_and_sets_from_one_version_one_wins(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(3)]
         await stores[0].create_session(SESSION)
         outcomes = await asyncio.gather(
@@ -236,7 +237,7 @@ class SavingContract(StoreContract):
         assert lost == [StatusConflict(current_status="paused", current_version=2)] * 11
 
     @proves("writes.in-order")
-    async def test_writes_apply_in_their_order(self, store: SessionStateStore):
+    async def test_writes_apply_in_their_order(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION, CreateSession(custom_state={"list": [1], "old": "x", "doomed": 1}))
         merged = await store.merge_custom_state(
             SESSION,
@@ -261,7 +262,7 @@ class SavingContract(StoreContract):
 
     @proves("writes.append-needs-a-list", "versions.failed-write-changes-nothing")
     @pytest.mark.parametrize("value", ["text", 1, None, {"a": 1}], ids=repr)
-    async def test_an_append_needs_a_list(self, store: SessionStateStore, value: Any):
+    async def test_an_append_needs_a_list(self, store: SessionStateStore, value: Any) -> None:
         await start(store, create=CreateSession(custom_state={"key": value}))
         before = await observe(store, SESSION)
         writes = StepWrites(ops=(Replace(key="other", value=1), Append(key="key", items=[1])))
@@ -273,7 +274,7 @@ class SavingContract(StoreContract):
         assert await observe(store, SESSION) == before
 
     @proves("writes.conflicts-are-reported")
-    async def test_contested_keys_are_reported_with_their_calls(self, store: SessionStateStore):
+    async def test_contested_keys_are_reported_with_their_calls(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         merged = await store.merge_custom_state(
             SESSION,
@@ -291,7 +292,7 @@ class SavingContract(StoreContract):
         assert merged.warnings == (MergeWarning(key="contested", tool_call_ids=("b", "c")),)
 
     @proves("writes.concurrent-merges-arrive")
-    async def test_concurrent_merges_all_arrive(self, handles: Handles):
+    async def test_concurrent_merges_all_arrive(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(2)]
         await stores[0].create_session(SESSION)
         await asyncio.gather(
@@ -302,7 +303,7 @@ class SavingContract(StoreContract):
         assert found.version == 17
 
     @proves("records.large-integers")
-    async def test_integers_beyond_64_bits_come_back_exactly(self, store: SessionStateStore):
+    async def test_integers_beyond_64_bits_come_back_exactly(self, store: SessionStateStore) -> None:
         numbers = {
             "huge": 2**200 + 1,
             "negative": -(2**64) - 1,
@@ -326,7 +327,7 @@ class SavingContract(StoreContract):
     @pytest.mark.parametrize(
         "value", [object(), "\ud800", {"a": [object()]}], ids=["object", "surrogate", "nested object"]
     )
-    async def test_what_json_cannot_carry_is_refused(self, store: SessionStateStore, value: Any):
+    async def test_what_json_cannot_carry_is_refused(self, store: SessionStateStore, value: Any) -> None:
         created = await store.create_session(SESSION)
         before = await observe(store, SESSION)
         for write in (
@@ -342,7 +343,7 @@ class SavingContract(StoreContract):
         assert not await store.session_exists("s-2")
 
     @proves("records.answers-are-copies")
-    async def test_a_value_changed_afterwards_changes_nothing_in_the_store(self, store: SessionStateStore):
+    async def test_a_value_changed_afterwards_changes_nothing_in_the_store(self, store: SessionStateStore) -> None:
         given: dict[str, Any] = {"list": [1]}
         message = replace(said("hi"), metadata={"list": [1]})
         items: list[Any] = [1]
@@ -368,7 +369,7 @@ class SavingContract(StoreContract):
         assert (await store.load_transcript(SESSION))[0].message.metadata == {"list": [1]}
 
     @proves("versions.failed-write-changes-nothing")
-    async def test_a_start_that_fails_leaves_no_session(self, store: SessionStateStore):
+    async def test_a_start_that_fails_leaves_no_session(self, store: SessionStateStore) -> None:
         with pytest.raises(HelixError):
             await start(store, writes=append_to("key", 1), create=CreateSession(custom_state={"key": "text"}))
         assert not await store.session_exists(SESSION)

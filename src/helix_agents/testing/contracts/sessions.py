@@ -11,7 +11,7 @@ from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.sessions import CreateSession, SessionFilter, SessionState, TracingContext, WorkspaceRef
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.contracts.operations import COMMITS, ON_ONE_SESSION, ROWS_OF_OTHERS, Operation
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (
@@ -55,7 +55,9 @@ class SessionsContract(StoreContract):
     """Creating, loading, counting and deleting sessions."""
 
     @proves("sessions.created-as-asked")
-    async def test_a_new_session_is_empty_and_at_version_one(self, store: SessionStateStore, clock: ManualClock):
+    async def test_a_new_session_is_empty_and_at_version_one(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
         created = await store.create_session(SESSION)
         assert created == await store.load_state(SESSION)
         now = clock.now_ms()
@@ -67,7 +69,7 @@ class SessionsContract(StoreContract):
         assert await store.load_transcript(SESSION) == ()
 
     @proves("sessions.created-as-asked")
-    async def test_a_new_session_has_every_field_it_was_given(self, store: SessionStateStore):
+    async def test_a_new_session_has_every_field_it_was_given(self, store: SessionStateStore) -> None:
         options: dict[str, Any] = {
             "agent_type": "writer",
             "agent_version": 7,
@@ -86,7 +88,7 @@ class SessionsContract(StoreContract):
         assert {name: getattr(loaded, name) for name in options} == options
 
     @proves("sessions.one-creator-wins")
-    async def test_of_many_concurrent_creators_one_wins(self, handles: Handles):
+    async def test_of_many_concurrent_creators_one_wins(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(3)]
         creators = [store.create_session(SESSION) for store in stores for _ in range(5)]
         answers = await asyncio.gather(*creators, return_exceptions=True)
@@ -94,7 +96,7 @@ class SessionsContract(StoreContract):
         assert sum(isinstance(each, SessionAlreadyExistsError) for each in answers) == 14
 
     @proves("sessions.taken-id-left-alone")
-    async def test_a_taken_id_is_refused_and_its_session_left_alone(self, store: SessionStateStore):
+    async def test_a_taken_id_is_refused_and_its_session_left_alone(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION, CreateSession(user_id="first"))
         before = await store.load_state(SESSION)
         with pytest.raises(SessionAlreadyExistsError) as refusal:
@@ -103,7 +105,7 @@ class SessionsContract(StoreContract):
         assert await store.load_state(SESSION) == before
 
     @proves("sessions.child-knows-its-root")
-    async def test_a_child_has_its_parent_and_its_parents_root(self, store: SessionStateStore):
+    async def test_a_child_has_its_parent_and_its_parents_root(self, store: SessionStateStore) -> None:
         await store.create_session("root")
         await store.create_session("child", CreateSession(parent_session_id="root", root_session_id="root"))
         await store.create_session("grandchild", CreateSession(parent_session_id="child"))
@@ -112,7 +114,7 @@ class SessionsContract(StoreContract):
 
     @proves("sessions.unknown-raises")
     @pytest.mark.parametrize("name", ON_ONE_SESSION)
-    async def test_an_unknown_session_raises(self, store: SessionStateStore, name: str):
+    async def test_an_unknown_session_raises(self, store: SessionStateStore, name: str) -> None:
         with pytest.raises(SessionNotFoundError) as refusal:
             await ON_ONE_SESSION[name](store, "nobody")
         assert refusal.value.session_id == "nobody"
@@ -120,13 +122,13 @@ class SessionsContract(StoreContract):
         assert (await store.list_sessions()).total == 0
 
     @proves("sessions.unknown-has-nothing-to-get")
-    async def test_an_unknown_session_has_no_run_and_no_checkpoint(self, store: SessionStateStore):
+    async def test_an_unknown_session_has_no_run_and_no_checkpoint(self, store: SessionStateStore) -> None:
         assert await store.get_current_run("nobody") is None
         assert await store.get_latest_checkpoint("nobody") is None
         assert await store.get_checkpoint("nobody", "checkpoint") is None
 
     @proves("sessions.exists-answers-any-string")
-    async def test_existence_can_be_asked_of_any_string(self, store: SessionStateStore):
+    async def test_existence_can_be_asked_of_any_string(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         assert await store.session_exists(SESSION)
         for other in ("s-2", *IMPOSSIBLE_IDS):
@@ -134,7 +136,7 @@ class SessionsContract(StoreContract):
 
     @proves("ids.impossible-refused")
     @pytest.mark.parametrize("impossible", IMPOSSIBLE_IDS, ids=repr)
-    async def test_an_impossible_id_does_not_enter(self, store: SessionStateStore, impossible: str):
+    async def test_an_impossible_id_does_not_enter(self, store: SessionStateStore, impossible: str) -> None:
         await start(store)
         writes = (
             lambda: store.create_session(impossible),
@@ -157,7 +159,7 @@ class SessionsContract(StoreContract):
 
     @proves("ids.impossible-is-absent")
     @pytest.mark.parametrize("impossible", IMPOSSIBLE_IDS, ids=repr)
-    async def test_an_impossible_id_is_as_absent_as_any(self, store: SessionStateStore, impossible: str):
+    async def test_an_impossible_id_is_as_absent_as_any(self, store: SessionStateStore, impossible: str) -> None:
         with pytest.raises(SessionNotFoundError):
             await store.load_state(impossible)
         assert await store.get_run(impossible) is None
@@ -166,7 +168,7 @@ class SessionsContract(StoreContract):
         await store.delete_session(impossible)
 
     @proves("ids.are-data")
-    async def test_no_session_id_reaches_another_session(self, store: SessionStateStore):
+    async def test_no_session_id_reaches_another_session(self, store: SessionStateStore) -> None:
         for number, session in enumerate(AWKWARD_IDS):
             await store.create_session(session, CreateSession(custom_state={"number": number}))
             await store.append_messages(session, [said(session)] * (number + 1))
@@ -180,7 +182,7 @@ class SessionsContract(StoreContract):
         assert {each.session_id for each in (await store.list_sessions()).items} == left
 
     @proves("ids.namespaces-are-apart")
-    async def test_a_namespace_sees_nothing_of_another(self, handles: Handles):
+    async def test_a_namespace_sees_nothing_of_another(self, handles: StoreHandles) -> None:
         north, south = await handles.open(namespace="north"), await handles.open(namespace="south")
         for store in (north, south):
             await start(store, owner="worker-1")
@@ -200,7 +202,7 @@ class SessionsContract(StoreContract):
         assert (await north.load_state(SESSION)).custom_state == {"where": "north"}
 
     @proves("sessions.delete-removes-everything")
-    async def test_nothing_of_a_deleted_session_is_left(self, store: SessionStateStore):
+    async def test_nothing_of_a_deleted_session_is_left(self, store: SessionStateStore) -> None:
         await _a_busy_session(store)
         await store.delete_session(SESSION)
         assert not await store.session_exists(SESSION)
@@ -212,7 +214,7 @@ class SessionsContract(StoreContract):
         assert await store.submit_answer(answer("call-1")) is not None
 
     @proves("sessions.delete-frees-the-id")
-    async def test_a_deleted_id_starts_afresh(self, store: SessionStateStore):
+    async def test_a_deleted_id_starts_afresh(self, store: SessionStateStore) -> None:
         await _a_busy_session(store)
         await store.delete_session(SESSION)
         fresh = await store.create_session(SESSION)
@@ -226,13 +228,13 @@ class SessionsContract(StoreContract):
         assert (await start(store, run_id="r-1")).run.turn == 1
 
     @proves("sessions.delete-idempotent")
-    async def test_deleting_twice_is_fine(self, store: SessionStateStore):
+    async def test_deleting_twice_is_fine(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await store.delete_session(SESSION)
         await store.delete_session(SESSION)
 
     @proves("sessions.delete-takes-the-tree")
-    async def test_deleting_takes_the_sessions_below_and_no_other(self, store: SessionStateStore):
+    async def test_deleting_takes_the_sessions_below_and_no_other(self, store: SessionStateStore) -> None:
         await store.create_session("root")
         for child, parent in (("left", "root"), ("right", "root"), ("leaf", "left")):
             await store.create_session(child, CreateSession(parent_session_id=parent, root_session_id="root"))
@@ -242,7 +244,7 @@ class SessionsContract(StoreContract):
         assert (await store.list_sessions()).total == 0
 
     @proves("sessions.load-is-one-read")
-    async def test_a_load_never_mixes_two_commits(self, handles: Handles):
+    async def test_a_load_never_mixes_two_commits(self, handles: StoreHandles) -> None:
         writer, reader = await handles.open(), await handles.open()
         await start(writer)
 
@@ -260,7 +262,7 @@ class SessionsContract(StoreContract):
         await writing
 
     @proves("sessions.counters-distinct")
-    async def test_concurrent_increments_get_different_answers(self, handles: Handles):
+    async def test_concurrent_increments_get_different_answers(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(2)]
         await stores[0].create_session(SESSION)
         for name in ("increment_step_count", "increment_resume_count"):
@@ -270,25 +272,25 @@ class SessionsContract(StoreContract):
         assert (loaded.step_count, loaded.resume_count, loaded.version) == (10, 10, 21)
 
     @proves("sessions.metadata-patched")
-    async def test_metadata_is_patched_key_by_key(self, store: SessionStateStore):
+    async def test_metadata_is_patched_key_by_key(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION, CreateSession(metadata={"a": "1", "b": "2"}))
         assert await store.patch_metadata(SESSION, {"a": None, "c": "3", "never": None}) == {"b": "2", "c": "3"}
         assert (await store.load_state(SESSION)).metadata == {"b": "2", "c": "3"}
 
     @proves("versions.each-commit-counts-one")
     @pytest.mark.parametrize("name", COMMITS)
-    async def test_each_commit_raises_the_version_by_one(self, store: SessionStateStore, name: str):
+    async def test_each_commit_raises_the_version_by_one(self, store: SessionStateStore, name: str) -> None:
         await _a_running_session(store)
         assert await _versions_moved(store, COMMITS[name]) == 1
 
     @proves("versions.rows-of-others-do-not-count")
     @pytest.mark.parametrize("name", ROWS_OF_OTHERS)
-    async def test_rows_of_others_leave_the_version_alone(self, store: SessionStateStore, name: str):
+    async def test_rows_of_others_leave_the_version_alone(self, store: SessionStateStore, name: str) -> None:
         await _a_running_session(store)
         assert await _versions_moved(store, ROWS_OF_OTHERS[name]) == 0
 
     @proves("versions.rows-of-others-do-not-count")
-    async def test_answers_leases_and_takeovers_leave_the_version_alone(self, store: SessionStateStore):
+    async def test_answers_leases_and_takeovers_leave_the_version_alone(self, store: SessionStateStore) -> None:
         run = (await start(store)).run
         await commit(store, pending=(waiting(store, "call-1"), waiting(store, "call-2", deadline=store.now_ms())))
         before = (await store.load_state(SESSION)).version
@@ -301,7 +303,7 @@ class SessionsContract(StoreContract):
         assert (await store.load_state(SESSION)).version == before
 
     @proves("versions.nothing-done-counts-nothing")
-    async def test_what_changes_nothing_counts_nothing(self, store: SessionStateStore):
+    async def test_what_changes_nothing_counts_nothing(self, store: SessionStateStore) -> None:
         await _a_running_session(store)
         assert await _versions_moved(store, lambda store, session: store.append_messages(session, [])) == 0
         assert await _versions_moved(store, lambda store, session: store.truncate_messages(session, 9)) == 0

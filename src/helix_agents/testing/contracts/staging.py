@@ -19,7 +19,7 @@ class StagingContract(StoreContract):
     """Staging, promoting and discarding."""
 
     @proves("staging.upsert", "records.round-trip")
-    async def test_staging_the_same_call_again_replaces_it(self, store: SessionStateStore, clock: ManualClock):
+    async def test_staging_the_same_call_again_replaces_it(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store)
         await store.stage_changes(SESSION, staged("c-1", set_key("a", "old")))
         full = staged(
@@ -34,7 +34,7 @@ class StagingContract(StoreContract):
         assert await store.get_staged_changes(SESSION, STEP_ONE) == (full,)
 
     @proves("staging.call-order")
-    async def test_staged_rows_come_in_call_order(self, store: SessionStateStore):
+    async def test_staged_rows_come_in_call_order(self, store: SessionStateStore) -> None:
         await start(store)
         for call, index in (("z", 0), ("b", 2), ("a", 2), ("m", 1)):
             await store.stage_changes(SESSION, staged(call, append_to("order", call), index=index))
@@ -44,7 +44,7 @@ class StagingContract(StoreContract):
         assert (await store.load_state(SESSION)).custom_state == {"order": ["z", "m", "a", "b"]}
 
     @proves("staging.promoted-once")
-    async def test_promoting_applies_a_steps_writes_once(self, store: SessionStateStore):
+    async def test_promoting_applies_a_steps_writes_once(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION, CreateSession(custom_state={"list": [0]}))
         await store.stage_changes(SESSION, staged("c-1", append_to("list", 1)))
         first = await store.promote_staging(SESSION, step_meta())
@@ -55,7 +55,7 @@ class StagingContract(StoreContract):
         assert await store.load_checkpoint_state(SESSION, first.checkpoint_id) == {"list": [0, 1]}
 
     @proves("staging.steps-apart")
-    async def test_steps_are_promoted_apart(self, store: SessionStateStore):
+    async def test_steps_are_promoted_apart(self, store: SessionStateStore) -> None:
         await start(store)
         await store.stage_changes(SESSION, staged("c-1", append_to("list", 1), step=1))
         await store.stage_changes(SESSION, staged("c-1", append_to("list", 2), step=2))
@@ -67,7 +67,7 @@ class StagingContract(StoreContract):
         assert len(await store.get_staged_changes(SESSION, STEP_ONE)) == 1
 
     @proves("staging.discarded-whole")
-    async def test_a_step_is_discarded_whole(self, store: SessionStateStore):
+    async def test_a_step_is_discarded_whole(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await store.create_session("other")
         for session in (SESSION, "other"):
@@ -81,7 +81,7 @@ class StagingContract(StoreContract):
         assert len(await store.get_staged_changes("other", STEP_ONE)) == 2
 
     @proves("staging.orphans-by-age")
-    async def test_old_rows_of_idle_sessions_are_cleaned_up(self, store: SessionStateStore, clock: ManualClock):
+    async def test_old_rows_of_idle_sessions_are_cleaned_up(self, store: SessionStateStore, clock: ManualClock) -> None:
         await store.create_session("idle")
         await start(store, "busy", "r-busy")
         for session in ("idle", "busy"):
@@ -94,7 +94,7 @@ class StagingContract(StoreContract):
         assert await store.has_staged_changes("busy")
 
     @proves("fence.older-run-refused")
-    async def test_a_replaced_run_stages_nothing(self, store: SessionStateStore):
+    async def test_a_replaced_run_stages_nothing(self, store: SessionStateStore) -> None:
         await start(store)
         await start(store, run_id="r-2")
         with pytest.raises(SupersededError):
@@ -102,7 +102,7 @@ class StagingContract(StoreContract):
         assert not await store.has_staged_changes(SESSION)
 
     @proves("fence.older-attempt-refused")
-    async def test_a_replaced_attempt_stages_nothing(self, store: SessionStateStore):
+    async def test_a_replaced_attempt_stages_nothing(self, store: SessionStateStore) -> None:
         await start(store)
         await store.claim_run(SESSION, FENCE, "worker-2")
         with pytest.raises(SupersededError):
@@ -110,7 +110,7 @@ class StagingContract(StoreContract):
         await store.stage_changes(SESSION, staged("c-1"), fence=Fence(run_id="r-1", attempt=2))
 
     @proves("fence.ended-run-refused")
-    async def test_an_ended_run_stages_nothing(self, store: SessionStateStore):
+    async def test_an_ended_run_stages_nothing(self, store: SessionStateStore) -> None:
         await start(store)
         await store.update_run_status("r-1", "completed")
         with pytest.raises(SupersededError):

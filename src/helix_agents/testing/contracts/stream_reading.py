@@ -2,8 +2,9 @@
 
 import asyncio
 import statistics
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pytest
 
@@ -98,27 +99,27 @@ class ReadingContract(StreamsContract):
     async def test_readers_in_other_threads_are_woken(self, handles: StreamHandles, open_streams: OpenStreams):
         streams = await handles.open()
         writer = await fill(streams, "a")
-        got: list[list[str]] = []
-        ready = threading.Barrier(4)
+        ready: SimpleQueue[int] = SimpleQueue()
 
-        async def follow() -> None:
+        async def follow() -> list[str]:
             mine = await opened(open_streams)
             reader = await reading(mine)
-            await next_of(reader)
-            await asyncio.to_thread(ready.wait, PATIENCE)
-            got.append(texts(await rest_of(reader)))
+            ready.put((await next_of(reader)).sequence)
+            following = texts(await rest_of(reader))
             await mine.close()
+            return following
 
-        threads = [threading.Thread(target=lambda: asyncio.run(follow())) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        await asyncio.to_thread(ready.wait, PATIENCE)
-        await write(writer, delta("b"))
-        await write(writer, delta("c"))
-        await streams.end_stream(STREAM, RUN, status="completed")
-        for thread in threads:
-            await asyncio.to_thread(thread.join, PATIENCE)
-        assert got == [["b", "c"]] * 3
+        threads = ThreadPoolExecutor(3)
+        try:
+            followers = [asyncio.wrap_future(threads.submit(asyncio.run, follow())) for _ in range(3)]
+            for _ in followers:
+                assert await asyncio.to_thread(ready.get, timeout=PATIENCE) == 1
+            await write(writer, delta("b"))
+            await write(writer, delta("c"))
+            await streams.end_stream(STREAM, RUN, status="completed")
+            assert await asyncio.gather(*followers) == [["b", "c"]] * 3
+        finally:
+            threads.shutdown(wait=False)
 
     @proves("reading.waits-cheaply")
     async def test_a_waiting_reader_sends_at_most_two_statements_a_second(self, handles: StreamHandles):

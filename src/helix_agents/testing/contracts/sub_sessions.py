@@ -5,7 +5,7 @@ import asyncio
 from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSessionRefUpdate
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION, child_ref, commit, start
 
@@ -16,7 +16,7 @@ class SubSessionsContract(StoreContract):
     """References from a session to its children."""
 
     @proves("refs.kept", "records.round-trip")
-    async def test_references_keep_every_field_oldest_first(self, store: SessionStateStore, clock: ManualClock):
+    async def test_references_keep_every_field_oldest_first(self, store: SessionStateStore, clock: ManualClock) -> None:
         await store.create_session(SESSION)
         full = child_ref(
             "child-2",
@@ -40,7 +40,7 @@ class SubSessionsContract(StoreContract):
         assert found[1] == full
 
     @proves("refs.added-once")
-    async def test_a_reference_that_is_there_is_left_as_it_is(self, store: SessionStateStore):
+    async def test_a_reference_that_is_there_is_left_as_it_is(self, store: SessionStateStore) -> None:
         await start(store)
         await store.add_sub_session_refs(SESSION, [child_ref("child", "d-1")])
         before = await _refs(store)
@@ -51,7 +51,7 @@ class SubSessionsContract(StoreContract):
         assert after.keys() == {"child", "other"}
 
     @proves("refs.updated")
-    async def test_an_update_changes_what_it_names(self, store: SessionStateStore, clock: ManualClock):
+    async def test_an_update_changes_what_it_names(self, store: SessionStateStore, clock: ManualClock) -> None:
         await start(store)
         await store.add_sub_session_refs(SESSION, [child_ref("child", location="remote", remote=REMOTE)])
         before = (await _refs(store))["child"]
@@ -70,13 +70,13 @@ class SubSessionsContract(StoreContract):
         assert found.result == [1]
 
     @proves("refs.update-unknown")
-    async def test_an_unknown_child_is_not_updated(self, store: SessionStateStore):
+    async def test_an_unknown_child_is_not_updated(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         assert await store.update_sub_session_ref(SESSION, SubSessionRefUpdate(sub_session_id="nobody")) is None
         assert await store.get_sub_session_refs(SESSION) == ()
 
     @proves("refs.concurrent-adds")
-    async def test_references_added_concurrently_all_arrive(self, handles: Handles):
+    async def test_references_added_concurrently_all_arrive(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(2)]
         await stores[0].create_session(SESSION)
         await asyncio.gather(

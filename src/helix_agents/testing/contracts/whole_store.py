@@ -12,7 +12,7 @@ from helix_agents.domain.records import encode
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.state_store import SessionStateStore, StoreLimits, check_complete
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import Handles, StoreContract
+from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.contracts.operations import record
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
@@ -41,12 +41,12 @@ class WholeStoreContract(StoreContract):
     """Opening, closing, limits and costs."""
 
     @proves("store.complete")
-    async def test_the_store_has_every_operation(self, store: SessionStateStore):
+    async def test_the_store_has_every_operation(self, store: SessionStateStore) -> None:
         check_complete(store)
         assert store.now_ms() > 0
 
     @proves("store.durable")
-    async def test_what_was_answered_is_there_for_a_later_handle(self, handles: Handles):
+    async def test_what_was_answered_is_there_for_a_later_handle(self, handles: StoreHandles) -> None:
         first = await handles.open()
         await start(first, append_messages=(said("hi"),))
         await commit(first, writes=set_key("a", 1), pending=(waiting(first, "call-1"),))
@@ -57,13 +57,13 @@ class WholeStoreContract(StoreContract):
         assert await observe(await handles.open(), SESSION) == before
 
     @proves("store.schema-version")
-    async def test_every_handle_tells_the_same_schema_version(self, handles: Handles):
+    async def test_every_handle_tells_the_same_schema_version(self, handles: StoreHandles) -> None:
         versions = [await (await handles.open(namespace=name)).migration_version() for name in ("", "", "north")]
         assert versions[0] >= 1
         assert len(set(versions)) == 1
 
     @proves("store.closed")
-    async def test_a_closed_store_refuses_work_by_name(self, store: SessionStateStore):
+    async def test_a_closed_store_refuses_work_by_name(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         await store.close()
         await store.close()
@@ -77,7 +77,7 @@ class WholeStoreContract(StoreContract):
                 await work()
 
     @proves("store.vacuum-loses-nothing")
-    async def test_vacuum_changes_nothing_that_can_be_read(self, store: SessionStateStore):
+    async def test_vacuum_changes_nothing_that_can_be_read(self, store: SessionStateStore) -> None:
         await start(store, append_messages=(said("kept"),))
         await commit(store, messages=[said("gone")], writes=set_key("a", 1))
         await store.truncate_messages(SESSION, 1)
@@ -89,12 +89,12 @@ class WholeStoreContract(StoreContract):
         await store.append_messages(SESSION, [said("more")])
 
     @proves("limits.declared")
-    async def test_a_store_tells_its_limits(self, handles: Handles):
+    async def test_a_store_tells_its_limits(self, handles: StoreHandles) -> None:
         limits = StoreLimits(state_bytes=100, staged_write_bytes=200, message_bytes=300)
         assert (await handles.open(limits=limits)).limits == limits
 
     @proves("limits.message", "versions.failed-write-changes-nothing")
-    async def test_a_message_over_the_limit_is_refused_everywhere(self, handles: Handles):
+    async def test_a_message_over_the_limit_is_refused_everywhere(self, handles: StoreHandles) -> None:
         fits = said("é" * 50)
         size = len(encode(fits))
         store = await handles.open(limits=StoreLimits(message_bytes=size))
@@ -114,7 +114,7 @@ class WholeStoreContract(StoreContract):
         assert await observe(store, SESSION) == before
 
     @proves("limits.staged-write", "versions.failed-write-changes-nothing")
-    async def test_a_staged_change_over_the_limit_is_refused_everywhere(self, handles: Handles):
+    async def test_a_staged_change_over_the_limit_is_refused_everywhere(self, handles: StoreHandles) -> None:
         store = await handles.open(limits=StoreLimits(staged_write_bytes=300))
         await start(store)
         await store.stage_changes(SESSION, staged("fits"))
@@ -132,7 +132,7 @@ class WholeStoreContract(StoreContract):
         assert await observe(store, SESSION) == before
 
     @proves("limits.state", "versions.failed-write-changes-nothing")
-    async def test_a_state_over_the_limit_is_refused_everywhere(self, handles: Handles):
+    async def test_a_state_over_the_limit_is_refused_everywhere(self, handles: StoreHandles) -> None:
         store = await handles.open(limits=StoreLimits(state_bytes=200))
         await start(store, create=CreateSession(custom_state={"list": ["x" * 100]}))
         await store.stage_changes(SESSION, staged("c-1", append_to("list", "x" * 100)))
@@ -156,7 +156,9 @@ class WholeStoreContract(StoreContract):
         await store.merge_custom_state(SESSION, set_key("list", []))
 
     @proves("pending.one-query")
-    async def test_what_waits_is_found_at_the_same_cost_at_any_size(self, handles: Handles, clock: ManualClock):
+    async def test_what_waits_is_found_at_the_same_cost_at_any_size(
+        self, handles: StoreHandles, clock: ManualClock
+    ) -> None:
         seam = CountingSeam()
         store = await handles.open(seam=seam)
         await start(store)
@@ -176,7 +178,7 @@ class WholeStoreContract(StoreContract):
         assert costs[0] == costs[1]
 
     @proves("recovery.one-query")
-    async def test_orphans_are_found_at_the_same_cost_at_any_size(self, handles: Handles):
+    async def test_orphans_are_found_at_the_same_cost_at_any_size(self, handles: StoreHandles) -> None:
         seam = CountingSeam()
         store = await handles.open(seam=seam)
         costs: list[int] = []
@@ -187,7 +189,7 @@ class WholeStoreContract(StoreContract):
         assert costs[0] == costs[1]
 
     @proves("commits.flat")
-    async def test_a_commit_costs_the_same_at_any_length(self, handles: Handles):
+    async def test_a_commit_costs_the_same_at_any_length(self, handles: StoreHandles) -> None:
         seam = CountingSeam()
         store = await handles.open(seam=seam)
         await start(store)
@@ -211,7 +213,7 @@ class WholeStoreContract(StoreContract):
         assert costs[0] == costs[1] > 0
 
     @proves("store.durable")
-    async def test_two_handles_see_each_others_commits_at_once(self, handles: Handles):
+    async def test_two_handles_see_each_others_commits_at_once(self, handles: StoreHandles) -> None:
         one, two = await handles.open(), await handles.open()
         await start(one)
         await suspend(one, 1, waiting(one, "call-1"))

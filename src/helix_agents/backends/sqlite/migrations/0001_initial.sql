@@ -74,6 +74,7 @@ CREATE TABLE __agents_sessions (
     run_id             TEXT,
     attempt            INTEGER NOT NULL DEFAULT 0,
     running            INTEGER NOT NULL DEFAULT 0,
+    commit_attempt     INTEGER NOT NULL DEFAULT 0,
     commit_step        INTEGER NOT NULL DEFAULT -1,
     commit_round       INTEGER NOT NULL DEFAULT -1,
     commit_checkpoint  INTEGER,

@@ -1,5 +1,6 @@
-"""The machine's clock and source of unguessable ids."""
+"""What the rings outside the engine hand in to it: the machine's clock, unguessable ids, and a little unevenness."""
 
+import random
 import secrets
 import time
 
@@ -23,3 +24,8 @@ class RandomIds:
             number, digit = divmod(number, 36)
             digits.append(_ALPHABET[digit])
         return f"{prefix}_{''.join(digits)}"
+
+
+def jitter() -> float:
+    """A factor between 1 and 1.25, so that many waiters do not come back at the same moment."""
+    return random.uniform(1.0, 1.25)

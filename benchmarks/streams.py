@@ -1,0 +1,176 @@
+"""What a stream costs: how soon another process sees a chunk, how many flushes tokens take, what waiting takes.
+
+Run: uv run python benchmarks/streams.py [--quick]
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from helix_agents.domain.chunks import TextDelta
+from helix_agents.ports.backend import open_backend
+from helix_agents.testing.seams import CountingSeam
+from helix_agents.testing.workers import Job, Processes
+
+STREAM, RUN = "session-1", "run-1"
+# The one statement of each backend that every flush sends once.
+ONCE_PER_FLUSH = ("COMMIT", "append")
+BACKENDS = {"memory": "memory://streams", "sqlite": "sqlite:///{folder}/helix.db"}
+
+
+def stamped() -> TextDelta:
+    """A delta that says when it was written, on the clock that all processes of a machine share."""
+    return TextDelta(session_id=STREAM, run_id=RUN, agent_type="writer", step=1, delta=str(time.monotonic_ns()))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What readers do, in this process or in another
+# ---------------------------------------------------------------------------------------------------------
+
+
+async def follow(job: Job | None, url: str) -> list[float]:
+    """Read to the end; answers, for each chunk, the milliseconds between writing and reading it."""
+    async with await open_backend(url) as backend:
+        while (reader := await backend.streams.create_reader(STREAM)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        return [(time.monotonic_ns() - int(chunk.delta)) / 1e6 async for chunk in reader]
+
+
+async def wait_in_vain(job: Job | None, url: str, seconds: float) -> dict[str, float]:
+    """Wait at the end of a stream that nobody writes to; answers what that took of the processor and the store."""
+    seam = CountingSeam()
+    async with await open_backend(url, seam=seam) as backend:
+        reader = await backend.streams.create_reader(STREAM)
+        assert reader is not None
+        waiting = asyncio.ensure_future(anext(reader))
+        await asyncio.sleep(0.2)
+        seam.reset()
+        used = time.process_time()
+        await asyncio.sleep(seconds)
+        figures = {
+            "idle_cpu_percent": round((time.process_time() - used) / seconds * 100, 3),
+            "waiting_statements_per_second": round(seam.count / seconds, 2),
+        }
+        waiting.cancel()
+        return figures
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What is measured
+# ---------------------------------------------------------------------------------------------------------
+
+
+async def delays(url: str, processes: Processes | None, *, chunks: int, flush: bool) -> dict[str, float]:
+    """Milliseconds from writing to reading: each chunk flushed by itself, or as the writer's buffer lets them go."""
+    async with await open_backend(url) as backend:
+        await backend.streams.delete_stream(STREAM)
+        writer = await backend.streams.create_writer(STREAM, RUN, "writer")
+        reading = asyncio.create_task(read(processes, url))
+        await asyncio.sleep(1.0 if processes else 0.05)
+        for _ in range(chunks):
+            await writer.write(stamped())
+            if flush:
+                await writer.flush()
+            await asyncio.sleep(0.005)
+        await writer.close()
+        await backend.streams.end_stream(STREAM, RUN, status="completed")
+        found = sorted(await reading)
+    return {"p50": round(statistics.median(found), 2), "p99": round(found[int(len(found) * 0.99)], 2)}
+
+
+async def read(processes: Processes | None, url: str) -> list[float]:
+    """Read the stream in another process, or here where the data cannot leave."""
+    if processes is None:
+        return await follow(None, url)
+    (outcome,) = await processes.run("streams:follow", [{"url": url}])
+    assert outcome.error is None, outcome.error
+    return outcome.value
+
+
+async def flushes(url: str) -> int:
+    """Flushes that 1,000 deltas over one second cost."""
+    seam = CountingSeam()
+    async with await open_backend(url, seam=seam) as backend:
+        await backend.streams.delete_stream(STREAM)
+        writer = await backend.streams.create_writer(STREAM, RUN, "writer")
+        seam.reset()
+        started = time.monotonic()
+        for n in range(1_000):
+            await writer.write(stamped())
+            await asyncio.sleep(max(0.0, started + (n + 1) / 1_000 - time.monotonic()))
+        await writer.close()
+        return sum(statement in ONCE_PER_FLUSH for statement in seam.statements)
+
+
+async def throughput(url: str, chunks: int) -> int:
+    """Chunks per second that one writer stores when nobody paces it."""
+    async with await open_backend(url) as backend:
+        await backend.streams.delete_stream(STREAM)
+        writer = await backend.streams.create_writer(STREAM, RUN, "writer")
+        started = time.monotonic()
+        for n in range(chunks):
+            await writer.write(stamped())
+            if n % 64 == 0:
+                await asyncio.sleep(0)
+        await writer.close()
+        return round(chunks / (time.monotonic() - started))
+
+
+async def waiting(url: str, processes: Processes | None, seconds: float) -> dict[str, float]:
+    """What a reader takes while nothing happens."""
+    async with await open_backend(url) as backend:
+        await backend.streams.delete_stream(STREAM)
+        await backend.streams.create_writer(STREAM, RUN, "writer")
+        if processes is None:
+            return await wait_in_vain(None, url, seconds)
+        (outcome,) = await processes.run("streams:wait_in_vain", [{"url": url, "seconds": seconds}])
+        assert outcome.error is None, outcome.error
+        return outcome.value
+
+
+async def measure(name: str, url: str, *, quick: bool) -> dict[str, Any]:
+    """All figures of one backend; its readers are in another process where its data can be."""
+    with Processes(preload=["streams"]) as other:
+        processes = other if name != "memory" else None
+        chunks = 100 if quick else 1_000
+        return {
+            "latency_ms": await delays(url, processes, chunks=chunks, flush=True),
+            "buffered_latency_ms": await delays(url, processes, chunks=chunks, flush=False),
+            "flushes_per_1000_deltas": await flushes(url),
+            "chunks_per_second": await throughput(url, 5_000 if quick else 50_000),
+            **await waiting(url, processes, 2.0 if quick else 10.0),
+        }
+
+
+def main() -> None:
+    """Measure, print a table, and the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="less than a minute")
+    quick = parser.parse_args().quick
+    figures: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, url in BACKENDS.items():
+            figures[name] = asyncio.run(measure(name, url.format(folder=Path(folder)), quick=quick))
+    rows = {
+        "stored and seen elsewhere, p50 (aim < 10 ms)": lambda f: f"{f['latency_ms']['p50']} ms",
+        "stored and seen elsewhere, p99": lambda f: f"{f['latency_ms']['p99']} ms",
+        "through the buffer of 25 ms, p50": lambda f: f"{f['buffered_latency_ms']['p50']} ms",
+        "through the buffer of 25 ms, p99": lambda f: f"{f['buffered_latency_ms']['p99']} ms",
+        "flushes for 1,000 deltas in a second (at most 45)": lambda f: f["flushes_per_1000_deltas"],
+        "chunks a second, unpaced": lambda f: f"{f['chunks_per_second']:,}",
+        "processor use of a waiting reader": lambda f: f"{f['idle_cpu_percent']} %",
+        "statements a second of a waiting reader (at most 2)": lambda f: f["waiting_statements_per_second"],
+    }
+    print(f"{'':54}" + "".join(f"{name:>12}" for name in figures))
+    for label, show in rows.items():
+        print(f"{label:54}" + "".join(f"{show(found)!s:>12}" for found in figures.values()))
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""An agent: a model, instructions, tools, and the types of its state and output, as one frozen definition."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, Literal, TypeAlias, cast
+
+from typing_extensions import TypeForm, TypeVar
+
+from helix_agents.agent.agent_checks import check_definition
+from helix_agents.agent.calling import call_quick
+from helix_agents.agent.context import CompletedStep, DepsT, RunContext
+from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
+from helix_agents.agent.hooks import Hooks, each_hooks
+from helix_agents.agent.names import FINISH
+from helix_agents.agent.output import OutputT, OutputType
+from helix_agents.agent.schemas import jsonable
+from helix_agents.agent.state_draft import StateDraft
+from helix_agents.agent.state_type import NoState, StateT, StateType, state_type_of
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import (
+    InvalidStateError,
+    StateSchemaChangedError,
+    ToolOutputError,
+    UnstorableValueError,
+)
+from helix_agents.domain.records import JSON, decode_json, encode
+from helix_agents.domain.writes import StepWrites, difference
+from helix_agents.ports.llm import LLMAdapter, ModelSettings, ToolSpec
+
+Instructions: TypeAlias = str | Callable[[RunContext[StateT, DepsT]], Awaitable[str] | str]
+AgentStateT = TypeVar("AgentStateT", default=NoState)
+
+StopWhen: TypeAlias = Callable[[CompletedStep[StateT]], bool | str]
+MigrateState: TypeAlias = Callable[[dict[str, JSON], int], Mapping[str, JSON] | StateT]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedState:
+    """Stored state, ready for the agent's present version; `writes` is what has to be stored for it to stay so."""
+
+    custom_state: dict[str, JSON]
+    writes: StepWrites
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Agent(Generic[AgentStateT, OutputT, DepsT]):
+    """What an agent is. Defining one runs nothing but the defaults of its state type.
+
+    Args:
+        name: How sessions, logs and other agents refer to it; never change it while sessions are alive.
+        model: A model by name, such as `"anthropic:claude-sonnet-4-5"`, or an adapter.
+        description: What it does, for agents that delegate to it.
+        version: Raise it when the state type changes; sessions remember the version that wrote them.
+        instructions: What the model is told first, or a function of the run that is asked before each step.
+        tools: What it may call.
+        state: A pydantic model or dataclass, every field with a default; what tools see as `ctx.state`.
+        output: What a run has to produce, handed in by the model through `__finish__`. Without it, the last text.
+        migrate_state: Turns state stored by an earlier version, or state that no longer fits, into the present form.
+        settings: How the model should answer.
+        max_steps: How many steps one turn may take.
+        stop_when: Looks at each committed step; true, or a reason, ends the turn.
+        retries: How often per turn the model may correct its call of one tool, unless the tool says otherwise.
+        output_retries: How often the model is reminded or corrected before a run without valid output fails.
+        hooks: Code at fixed points of a run.
+        session_ttl: How long a session lives after its last entry or answer.
+        pending_deadline: How long a call may wait for somebody, unless its tool says otherwise; None is for ever.
+
+    Raises:
+        DefinitionError: it could not work; says why and what to do.
+    """
+
+    name: str
+    model: str | LLMAdapter
+    description: str = ""
+    version: int = 1
+    instructions: Instructions[AgentStateT, DepsT] = ""
+    tools: Sequence[Tool[..., Any]] = ()
+    state: type[AgentStateT] | None = None
+    output: TypeForm[OutputT] | None = None
+    migrate_state: MigrateState[AgentStateT] | None = None
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    max_steps: int = 20
+    stop_when: StopWhen[AgentStateT] | None = None
+    retries: int = 2
+    output_retries: int = 2
+    hooks: Hooks[AgentStateT, DepsT] | Sequence[Hooks[AgentStateT, DepsT]] | None = None
+    session_ttl: Duration | None = None
+    pending_deadline: Deadline = "inherit"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hooks", each_hooks(self.hooks))
+        check_definition(vars(self))
+        object.__setattr__(self, "tools", tuple(self.tools))
+        # What cannot be worked out is an error of the definition, so it has to come up now.
+        _ = self.state_type, self.output_type, self.session_ttl_ms, self.pending_deadline_ms
+
+    def __repr__(self) -> str:
+        return f"<agent {self.name!r} version {self.version}>"
+
+    @cached_property
+    def state_type(self) -> StateType[AgentStateT]:
+        """How its state is stored and read back."""
+        return state_type_of(cast("type[AgentStateT]", NoState if self.state is None else self.state))
+
+    @cached_property
+    def output_type(self) -> OutputType[OutputT] | None:
+        """How its output is handed in, stored and read back; None when the output is the last text."""
+        return None if self.output in (None, str) else OutputType(self.output, f"Agent {self.name!r}")
+
+    @cached_property
+    def session_ttl_ms(self) -> int | None:
+        return optional_milliseconds(self.session_ttl, f"Agent {self.name!r}", "session_ttl")
+
+    @cached_property
+    def pending_deadline_ms(self) -> int | Literal["inherit"] | None:
+        return deadline_milliseconds(self.pending_deadline, f"Agent {self.name!r}", "pending_deadline")
+
+    def find_tool(self, name: str) -> Tool[..., Any] | None:
+        """The tool a model calls by this name, `__finish__` apart."""
+        return self._tools_by_name.get(name)
+
+    @cached_property
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """Everything the model may call, as it sees it."""
+        specs = tuple(tool.spec() for tool in self.tools)
+        if self.output_type is None:
+            return specs
+        return (*specs, self.output_type.spec(strict=self.settings.strict_output or None))
+
+    def retries_of(self, name: str) -> int:
+        """How often per turn the model may correct its call of this tool."""
+        if name == FINISH:
+            return self.output_retries
+        tool = self.find_tool(name)
+        return self.retries if tool is None or tool.retries is None else tool.retries
+
+    async def write_instructions(self, ctx: RunContext[AgentStateT, DepsT]) -> str:
+        """What the model is told first, in this step; raises what an instruction function raises."""
+        if isinstance(self.instructions, str):
+            return self.instructions
+        return await call_quick(f"The instructions of {self.name!r}", self.instructions, ctx)
+
+    def check_output(self, result: Any, tool: str) -> JSON:
+        """The output that a `finish_with` tool returned, as it is stored.
+
+        Raises:
+            ToolOutputError: it is not what the agent has to produce.
+        """
+        if self.output_type is not None:
+            return self.output_type.check(result, tool)
+        if not isinstance(result, str):
+            raise ToolOutputError(tool, f"agent {self.name!r} produces text; give it output={type(result).__name__}")
+        return result
+
+    def load_output(self, stored: JSON) -> OutputT:
+        """A stored output as the object it was; raises like `OutputType.load`."""
+        return cast("OutputT", stored) if self.output_type is None else self.output_type.load(stored)
+
+    def draft(self, custom_state: Mapping[str, JSON]) -> StateDraft[AgentStateT]:
+        """A draft of stored state for one tool, hook or step."""
+        return StateDraft(self.state_type, custom_state)
+
+    def initial_state(self, given: AgentStateT | Mapping[str, JSON] | None = None) -> dict[str, JSON]:
+        """The state a new session starts with: the defaults, and over them what is given.
+
+        Raises:
+            InvalidStateError: what is given does not fit the state type.
+        """
+        return self.state_type.initial(given)
+
+    def load_state(self, custom_state: Mapping[str, JSON], from_version: int) -> LoadedState:
+        """Stored state as the present version needs it: state of an earlier version, or that no longer fits, goes
+        through `migrate_state`, and fields that were added since get their defaults. Keys the type does not know stay.
+
+        Raises:
+            StateSchemaChangedError: it does not fit, and `migrate_state` does not help. Nothing was written.
+        """
+        try:
+            present = self._migrated(custom_state, from_version)
+            defaults = self.state_type.dump(self.state_type.load(present))
+        except InvalidStateError as problem:
+            raise StateSchemaChangedError(self.name, self.version, from_version, problem.problem) from problem
+        complete = {**present, **{key: value for key, value in defaults.items() if key not in present}}
+        return LoadedState(custom_state=complete, writes=difference(custom_state, complete))
+
+    @cached_property
+    def _tools_by_name(self) -> dict[str, Tool[..., Any]]:
+        return {tool.name: tool for tool in self.tools}
+
+    def _migrated(self, custom_state: Mapping[str, JSON], from_version: int) -> dict[str, JSON]:
+        stored = dict(custom_state)
+        if self.migrate_state is None or (from_version >= self.version and self._fits(stored)):
+            return stored
+        try:
+            migrated = self.migrate_state(decode_json(encode(stored)), from_version)
+            if isinstance(migrated, self.state_type.python_type):
+                return self.state_type.dump(migrated)
+            if not isinstance(migrated, Mapping):
+                raise InvalidStateError(self.state_type.name, f"migrate_state returned {type(migrated).__name__}")
+            return jsonable(dict(cast("Mapping[str, JSON]", migrated)))
+        except UnstorableValueError as problem:
+            raise InvalidStateError(self.state_type.name, f"migrate_state returned {problem.reason}") from problem
+        except InvalidStateError:
+            raise
+        except Exception as problem:
+            reason = f"migrate_state raised {type(problem).__name__}: {problem}"
+            raise InvalidStateError(self.state_type.name, reason) from problem
+
+    def _fits(self, stored: Mapping[str, JSON]) -> bool:
+        try:
+            self.state_type.load(stored)
+        except InvalidStateError:
+            return False
+        return True

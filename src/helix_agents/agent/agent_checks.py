@@ -1,0 +1,91 @@
+"""What must hold for an agent to work, checked when it is defined."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from helix_agents.agent.hooks import Hooks
+from helix_agents.agent.names import check_name
+from helix_agents.agent.signatures import NOTHING
+from helix_agents.agent.state_type import NoState
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import DefinitionError
+
+_SMALLEST = {"version": 1, "max_steps": 1, "retries": 0, "output_retries": 0}
+
+
+def check_definition(given: Mapping[str, Any]) -> None:
+    """Refuse an agent that cannot work, by what was given for it; nothing is taken for granted, not even a type.
+
+    Raises:
+        DefinitionError: says why and what to do.
+    """
+    check_name("Agent", given["name"])
+    subject = f"Agent {given['name']!r}"
+    _check_model(given["model"], subject)
+    for option, least in _SMALLEST.items():
+        value = given[option]
+        if not isinstance(value, int) or value < least:
+            raise DefinitionError(subject, f"{option}={value!r} has to be a whole number from {least} on.")
+    if not isinstance(given["instructions"], str) and not callable(given["instructions"]):
+        raise DefinitionError(subject, "instructions is a text, or a function of the run that returns one.")
+    for each in given["hooks"]:
+        if not isinstance(each, Hooks):
+            raise DefinitionError(subject, f"hooks={each!r} is no Hooks object; did you mean to create one?")
+    _check_tools(given, subject)
+
+
+def _check_model(model: Any, subject: str) -> None:
+    if isinstance(model, str):
+        provider, colon, name = model.partition(":")
+        if not (provider and colon and name):
+            raise DefinitionError(
+                subject, f'model={model!r} names no provider; write "provider:model", such as "openai:gpt-5".'
+            )
+    elif inspect.isclass(model) or not callable(getattr(model, "ask", None)):
+        raise DefinitionError(subject, f'model={model!r} is neither a name like "openai:gpt-5" nor a model adapter.')
+
+
+def _check_tools(given: Mapping[str, Any], subject: str) -> None:
+    if not isinstance(given["tools"], Sequence):
+        raise DefinitionError(subject, f"tools={given['tools']!r} is no list of tools.")
+    seen: set[str] = set()
+    for tool in cast("Sequence[Tool[..., Any] | None]", given["tools"]):
+        if not isinstance(tool, Tool):
+            cure = "decorate it with @tool" if callable(tool) else "make tools with tool(…) or client_tool(…)"
+            raise DefinitionError(subject, f"{tool!r} in tools is no tool; {cure}.")
+        if tool.name in seen:
+            raise DefinitionError(subject, f"two tools are called {tool.name!r}; rename one with name=….")
+        seen.add(tool.name)
+        _check_state_of(tool, given["state"], subject)
+        _check_result_of(tool, given["output"], subject)
+
+
+def _check_state_of(tool: Tool[..., Any], state: Any, subject: str) -> None:
+    """A tool that was written for one state type would find another one at run time."""
+    wanted = NOTHING if tool.signature is None else tool.signature.wanted_state
+    present = NoState if state is None else state
+    if wanted in (NOTHING, Any) or not inspect.isclass(wanted) or not inspect.isclass(present):
+        return
+    try:
+        fits = issubclass(present, wanted)
+    except TypeError:
+        # A protocol with attributes cannot be checked by asking the class.
+        return
+    if not fits:
+        has = "has no state" if state is None else f"has state={present.__name__}"
+        raise DefinitionError(
+            subject, f"tool {tool.name!r} works on ToolContext[{wanted.__name__}], but the agent {has}."
+        )
+
+
+def _check_result_of(tool: Tool[..., Any], output: Any, subject: str) -> None:
+    """What a finish_with tool returns is the output, which is text unless the agent says otherwise."""
+    if not tool.finish_with or output not in (None, str) or tool.signature is None:
+        return
+    returns = tool.signature.returns
+    if returns not in (NOTHING, Any, str):
+        shown = getattr(returns, "__name__", returns)
+        raise DefinitionError(
+            subject, f"tool {tool.name!r} finishes with {shown}, but the agent produces text; give it output={shown}."
+        )

@@ -1,0 +1,196 @@
+"""Hooks: your code at fixed points of a run, to observe it, to change the state, or to fail it.
+
+| hook               | told by             | fields                                                                    |
+|--------------------|---------------------|---------------------------------------------------------------------------|
+| on_agent_start     | AgentStartEvent     | turn, input                                                               |
+| on_agent_complete  | AgentCompleteEvent  | output, step_count, duration_ms                                           |
+| on_agent_fail      | AgentFailEvent      | code, error, retryable, step_count, duration_ms                           |
+| on_agent_suspended | AgentSuspendedEvent | run_id, reason, tool_call_ids                                             |
+| on_agent_resumed   | AgentResumedEvent   | run_id, previous_run_id, session_id, resumed_from_checkpoint_id           |
+| before_llm_call    | BeforeLLMCallEvent  | model, request                                                            |
+| after_llm_call     | AfterLLMCallEvent   | model, reply, usage, duration_ms, error                                   |
+| before_tool        | BeforeToolEvent     | tool_name, tool_call_id, input                                            |
+| after_tool         | AfterToolEvent      | tool_name, tool_call_id, input, result, error, code, duration_ms          |
+| before_sub_agent   | BeforeSubAgentEvent | tool_call_id, agent, child_session_id, input                              |
+| after_sub_agent    | AfterSubAgentEvent  | tool_call_id, agent, child_session_id, status, result, error, duration_ms |
+| on_message         | MessageEvent        | message                                                                   |
+| on_state_change    | StateChangeEvent    | tool_call_id, writes                                                      |
+| on_text_delta      | TextDeltaEvent      | delta                                                                     |
+| on_thinking        | ThinkingEvent       | delta, done                                                               |
+
+Each takes `(ctx, event)`, sync or async; a sync one runs on the event loop and has to be quick. `ctx.state` is a draft
+whose changes are part of the same step's commit; only `on_text_delta` and `on_thinking` get a `RunInfo` without state.
+
+Per tool the order is before_tool, the tool itself, on_state_change, on_message, after_tool; the last two follow the
+whole parallel batch, in call order. Where several `Hooks` apply, each point runs the parent agent's first, then the
+executor's, the agent's and those of the call. A parent's hooks run in its sub-agents too: there `ctx` is the child's.
+
+A hook that raises is reported, its changes to the state are dropped, and the run goes on; `FailRun` fails the run.
+Hooks run at least once: after a crash those of the step in flight may run again, with the same `run_id` and `step`.
+"""
+
+import difflib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, cast, get_args
+
+from typing_extensions import TypeVar
+
+from helix_agents.agent.calling import call_quick
+from helix_agents.agent.context import DepsT, RunContext, RunInfo
+from helix_agents.agent.failures import ControlFlow, FailRun
+from helix_agents.agent.hook_events import (
+    AfterLLMCallEvent,
+    AfterSubAgentEvent,
+    AfterToolEvent,
+    AgentCompleteEvent,
+    AgentFailEvent,
+    AgentResumedEvent,
+    AgentStartEvent,
+    AgentSuspendedEvent,
+    BeforeLLMCallEvent,
+    BeforeSubAgentEvent,
+    BeforeToolEvent,
+    HookEvent,
+    HookName,
+    MessageEvent,
+    StateChangeEvent,
+    TextDeltaEvent,
+    ThinkingEvent,
+)
+from helix_agents.agent.state_type import StateT
+from helix_agents.domain.errors import DefinitionError
+
+HOOK_NAMES: tuple[HookName, ...] = get_args(HookName)
+
+EventT = TypeVar("EventT", bound=HookEvent, default=HookEvent)
+Answer: TypeAlias = Awaitable[None] | None
+Hook: TypeAlias = Callable[[RunContext[StateT, DepsT], EventT], Answer]
+DeltaHook: TypeAlias = Callable[[RunInfo, EventT], Answer]
+
+
+class Hooks(Generic[StateT, DepsT]):
+    """A set of hooks: subclass it and override what you need, or hand in functions by name.
+
+    ```python
+    class Audit(Hooks[Notes]):
+        async def after_tool(self, ctx: RunContext[Notes], event: AfterToolEvent) -> None:
+            ctx.state.calls.append(event.tool_name)
+
+    Hooks(on_message=lambda ctx, event: print(event.message))
+    ```
+    """
+
+    def __init__(
+        self,
+        *,
+        on_agent_start: Hook[StateT, DepsT, AgentStartEvent] | None = None,
+        on_agent_complete: Hook[StateT, DepsT, AgentCompleteEvent] | None = None,
+        on_agent_fail: Hook[StateT, DepsT, AgentFailEvent] | None = None,
+        on_agent_suspended: Hook[StateT, DepsT, AgentSuspendedEvent] | None = None,
+        on_agent_resumed: Hook[StateT, DepsT, AgentResumedEvent] | None = None,
+        before_llm_call: Hook[StateT, DepsT, BeforeLLMCallEvent] | None = None,
+        after_llm_call: Hook[StateT, DepsT, AfterLLMCallEvent] | None = None,
+        before_tool: Hook[StateT, DepsT, BeforeToolEvent] | None = None,
+        after_tool: Hook[StateT, DepsT, AfterToolEvent] | None = None,
+        before_sub_agent: Hook[StateT, DepsT, BeforeSubAgentEvent] | None = None,
+        after_sub_agent: Hook[StateT, DepsT, AfterSubAgentEvent] | None = None,
+        on_message: Hook[StateT, DepsT, MessageEvent] | None = None,
+        on_state_change: Hook[StateT, DepsT, StateChangeEvent] | None = None,
+        on_text_delta: DeltaHook[TextDeltaEvent] | None = None,
+        on_thinking: DeltaHook[ThinkingEvent] | None = None,
+    ) -> None:
+        given = dict(locals())
+        for name in HOOK_NAMES:
+            if given[name] is not None:
+                setattr(self, name, given[name])
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in vars(cls):
+            if name.startswith(("on_", "before_", "after_")) and name not in HOOK_NAMES:
+                close = difflib.get_close_matches(name, HOOK_NAMES, n=1, cutoff=0)[0]
+                raise DefinitionError(f"Hooks {cls.__name__}", f"there is no hook {name!r}; did you mean {close!r}?")
+
+    def on_agent_start(self, ctx: RunContext[StateT, DepsT], event: AgentStartEvent) -> Answer: ...
+    def on_agent_complete(self, ctx: RunContext[StateT, DepsT], event: AgentCompleteEvent) -> Answer: ...
+    def on_agent_fail(self, ctx: RunContext[StateT, DepsT], event: AgentFailEvent) -> Answer: ...
+    def on_agent_suspended(self, ctx: RunContext[StateT, DepsT], event: AgentSuspendedEvent) -> Answer: ...
+    def on_agent_resumed(self, ctx: RunContext[StateT, DepsT], event: AgentResumedEvent) -> Answer: ...
+    def before_llm_call(self, ctx: RunContext[StateT, DepsT], event: BeforeLLMCallEvent) -> Answer: ...
+    def after_llm_call(self, ctx: RunContext[StateT, DepsT], event: AfterLLMCallEvent) -> Answer: ...
+    def before_tool(self, ctx: RunContext[StateT, DepsT], event: BeforeToolEvent) -> Answer: ...
+    def after_tool(self, ctx: RunContext[StateT, DepsT], event: AfterToolEvent) -> Answer: ...
+    def before_sub_agent(self, ctx: RunContext[StateT, DepsT], event: BeforeSubAgentEvent) -> Answer: ...
+    def after_sub_agent(self, ctx: RunContext[StateT, DepsT], event: AfterSubAgentEvent) -> Answer: ...
+    def on_message(self, ctx: RunContext[StateT, DepsT], event: MessageEvent) -> Answer: ...
+    def on_state_change(self, ctx: RunContext[StateT, DepsT], event: StateChangeEvent) -> Answer: ...
+    def on_text_delta(self, ctx: RunInfo, event: TextDeltaEvent) -> Answer: ...
+    def on_thinking(self, ctx: RunInfo, event: ThinkingEvent) -> Answer: ...
+
+    def implemented(self, name: HookName) -> Callable[[Any, Any], Answer] | None:
+        """The hook of this name, or None when nobody wrote one."""
+        hook = getattr(self, name)
+        return None if getattr(hook, "__func__", hook) is getattr(Hooks, name) else hook
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookFailure:
+    """A hook raised; the run goes on."""
+
+    hook: HookName
+    function: str
+    error: BaseException
+
+
+class HookOrder:
+    """Several sets of hooks as one, in the order they were given."""
+
+    def __init__(self, hooks: Sequence[Hooks[Any, Any]] = ()) -> None:
+        self.hooks = tuple(hooks)
+        self._written = {
+            name: tuple(hook for each in self.hooks if (hook := each.implemented(name))) for name in HOOK_NAMES
+        }
+
+    def wants(self, name: HookName) -> bool:
+        """Whether anybody wrote this hook: if not, its event need not be made."""
+        return bool(self._written[name])
+
+    async def fire(self, ctx: RunInfo, event: HookEvent, report: Callable[[HookFailure], object]) -> None:
+        """Run every hook of this point in order. One that raises, or leaves a state its type refuses, is reported and
+        its changes to the state are dropped.
+
+        Raises:
+            FailRun: a hook wants the run to fail; those after it do not run.
+        """
+        draft = cast("RunContext[Any, Any]", ctx).link.draft if isinstance(ctx, RunContext) else None
+        for hook in self._written[event.hook]:
+            name: str = getattr(hook, "__qualname__", repr(hook))
+            before = None if draft is None else draft.savepoint()
+            try:
+                await call_quick(f"Hook {name}", hook, ctx, event)
+                if draft is not None:
+                    draft.writes()
+            except FailRun:
+                raise
+            except (Exception, ControlFlow) as problem:
+                if draft is not None and before is not None:
+                    draft.rollback(before)
+                report(HookFailure(hook=event.hook, function=name, error=problem))
+
+
+SomeHooks: TypeAlias = Hooks[Any, Any] | Sequence[Hooks[Any, Any]] | None
+
+
+def each_hooks(given: SomeHooks) -> tuple[Hooks[Any, Any], ...]:
+    """None, one or several, as a tuple."""
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, Sequence) else (given,)
+
+
+def ordered(
+    *, parent: SomeHooks = None, executor: SomeHooks = None, agent: SomeHooks = None, call: SomeHooks = None
+) -> HookOrder:
+    """The hooks of one run: the parent agent's, the executor's, the agent's, then those of the call."""
+    return HookOrder([hooks for level in (parent, executor, agent, call) for hooks in each_hooks(level)])

@@ -1,0 +1,38 @@
+"""What is known of a tool that ran when its process died: the answers its `reconcile` function may give."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from helix_agents.agent.context import RunContext, ToolContext
+
+Effect: TypeAlias = Literal["repeatable", "once"]
+"""What a repetition costs: nothing, or something that must not happen twice."""
+
+
+@dataclass(frozen=True)
+class Happened:
+    """The effect took place, and this is its result."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class DidNotHappen:
+    """The effect did not take place: the tool may run."""
+
+
+@dataclass(frozen=True)
+class StillUnknown:
+    """Nobody can tell: a person is asked."""
+
+
+Reconciled: TypeAlias = Happened | DidNotHappen | StillUnknown
+
+Reconcile: TypeAlias = Callable[[Mapping[str, Any], ToolContext[Any, Any]], Awaitable[Reconciled] | Reconciled]
+"""Finds out, from the call's input and its idempotency key, whether the effect took place."""
+
+UnknownOutcome: TypeAlias = Literal["ask", "retry", "fail"] | Reconcile
+
+ApprovalPredicate: TypeAlias = Callable[[Mapping[str, Any], RunContext[Any, Any]], Awaitable[bool] | bool]
+"""Decides, from the validated input of a call, whether a person has to approve it."""

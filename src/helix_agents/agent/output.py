@@ -1,0 +1,82 @@
+"""An agent's output type: the `__finish__` tool the model hands it in with, and how it is stored and read back."""
+
+from collections.abc import Mapping
+from typing import Any, Generic
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic_core import PydanticSerializationError
+from typing_extensions import TypeVar
+
+from helix_agents.agent.names import FINISH
+from helix_agents.agent.schemas import SCHEMA_PROBLEMS, adapter_for, arguments_json, is_object, json_schema, sentence
+from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError
+from helix_agents.domain.records import JSON, decode_json, encode
+from helix_agents.ports.llm import ToolSpec
+
+OutputT = TypeVar("OutputT", default=str)
+
+WRAPPED_UNDER = "result"
+"""The one argument of `__finish__` when the output is no JSON object by itself."""
+
+_DESCRIPTION = "Hand in the final result. Call this once, when the work is done; it ends the conversation turn."
+
+
+class OutputType(Generic[OutputT]):
+    """What a run has to produce. Values are stored under their field names."""
+
+    def __init__(self, form: Any, subject: str) -> None:
+        try:
+            self._adapter: TypeAdapter[OutputT] = adapter_for(form)
+            self._parameters = json_schema(self._adapter)
+            self._wrapper: type[BaseModel] | None = None
+            if not is_object(self._parameters):
+                fields: dict[str, Any] = {WRAPPED_UNDER: (form, ...)}
+                self._wrapper = create_model("Finish", __config__=ConfigDict(extra="forbid"), **fields)
+                self._parameters = json_schema(self._wrapper)
+        except SCHEMA_PROBLEMS as problem:
+            raise DefinitionError(subject, f"output={form!r} is no type a model could fill in: {problem}") from problem
+
+    def spec(self, *, strict: bool | None = None) -> ToolSpec:
+        """The `__finish__` tool as the model sees it."""
+        return ToolSpec(name=FINISH, description=_DESCRIPTION, parameters=self._parameters, strict=strict)
+
+    def parse(self, arguments: Mapping[str, JSON] | str) -> JSON:
+        """The output in the arguments of `__finish__`, as it is stored.
+
+        Raises:
+            ToolInputError: they do not fit; a sentence the model can act on.
+        """
+        try:
+            data = arguments_json(arguments)
+            if self._wrapper is None:
+                return self._stored(self._adapter.validate_json(data))
+            return self._stored(getattr(self._wrapper.model_validate_json(data), WRAPPED_UNDER))
+        except ValidationError as problem:
+            raise ToolInputError(FINISH, sentence(problem)) from problem
+
+    def check(self, result: Any, tool: str) -> JSON:
+        """The output that a `finish_with` tool returned, as it is stored.
+
+        Raises:
+            ToolOutputError: it is not what the agent has to produce.
+        """
+        try:
+            return self._stored(self._adapter.validate_python(result))
+        except ValidationError as problem:
+            raise ToolOutputError(tool, sentence(problem)) from problem
+        except PydanticSerializationError as problem:
+            raise ToolOutputError(tool, str(problem)) from problem
+
+    def load(self, stored: JSON) -> OutputT:
+        """A stored output as the object it was.
+
+        Raises:
+            ToolOutputError: the type has changed since and refuses it.
+        """
+        try:
+            return self._adapter.validate_json(encode(stored), by_alias=False, by_name=True)
+        except ValidationError as problem:
+            raise ToolOutputError(FINISH, sentence(problem)) from problem
+
+    def _stored(self, value: OutputT) -> JSON:
+        return decode_json(self._adapter.dump_json(value, by_alias=False, round_trip=True))

@@ -1,0 +1,63 @@
+"""Which agents a process knows, by name: stored sessions name their agent, and are continued by whoever knows it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from helix_agents.agent.agent import Agent
+from helix_agents.domain.errors import DefinitionError, UnknownAgentError
+
+AgentT = TypeVar("AgentT", bound=Agent[Any, Any, Any])
+
+
+class AgentRegistry:
+    """Agents by name. Every process that runs or recovers a session has to know its agent under the same name."""
+
+    def __init__(self, agents: Iterable[Agent[Any, Any, Any]] = ()) -> None:
+        self._agents: dict[str, Agent[Any, Any, Any]] = {}
+        for agent in agents:
+            self.register(agent)
+
+    def register(self, agent: AgentT) -> AgentT:
+        """Make the agent known and answer it; the same agent again changes nothing.
+
+        Raises:
+            DefinitionError: another agent has this name.
+        """
+        known = self._agents.setdefault(agent.name, agent)
+        if known is not agent:
+            raise DefinitionError(
+                f"Agent {agent.name!r}", "another agent of this name is registered; rename one, or use replace(agent)."
+            )
+        return agent
+
+    def replace(self, agent: AgentT) -> AgentT:
+        """Make the agent known in place of whatever had its name.
+
+        Other processes still have the old one: a run that moves between them meets both.
+        """
+        self._agents[agent.name] = agent
+        return agent
+
+    def find(self, name: str) -> Agent[Any, Any, Any] | None:
+        """The agent of this name, or None."""
+        return self._agents.get(name)
+
+    def get(self, name: str) -> Agent[Any, Any, Any]:
+        """The agent of this name.
+
+        Raises:
+            UnknownAgentError: there is none; names those there are.
+        """
+        agent = self._agents.get(name)
+        if agent is None:
+            raise UnknownAgentError(name, tuple(sorted(self._agents)))
+        return agent
+
+    def __iter__(self) -> Iterator[Agent[Any, Any, Any]]:
+        return iter(self._agents.values())
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def __contains__(self, agent: object) -> bool:
+        return (agent.name if isinstance(agent, Agent) else agent) in self._agents

@@ -1,0 +1,356 @@
+"""A tool: a function a model may call, with everything the engine has to know about calling it."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from helix_agents.agent.calling import RunInThread, call_possibly_slow, call_quick, is_async
+from helix_agents.agent.context import RunContext, ToolContext
+from helix_agents.agent.docstrings import read_docstring
+from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
+from helix_agents.agent.failures import ControlFlow
+from helix_agents.agent.names import check_tool_name
+from helix_agents.agent.outcomes import ApprovalPredicate, Effect, Reconcile, Reconciled, UnknownOutcome
+from helix_agents.agent.schemas import SCHEMA_PROBLEMS, adapter_for, arguments_json, jsonable, sentence
+from helix_agents.agent.signatures import NOTHING, Signature, read_signature, written_function
+from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError, UnstorableValueError
+from helix_agents.domain.pending import OnDeadline
+from helix_agents.domain.records import JSON, encode
+from helix_agents.ports.llm import ToolSpec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+ToolKind: TypeAlias = Literal["server", "client", "question"]
+"""Who runs it: this library, the client, or a person who answers."""
+
+
+class ToolInput(Protocol):
+    """What a tool takes."""
+
+    @property
+    def schema(self) -> dict[str, JSON]:
+        """The JSON schema the model sees."""
+        ...
+
+    def parse(self, data: bytes | str) -> dict[str, Any]:
+        """The values in a JSON object; raises pydantic's `ValidationError`."""
+        ...
+
+    def dump(self, values: Mapping[str, Any]) -> dict[str, JSON]:
+        """The values as JSON that `parse` reads back."""
+        ...
+
+
+_TIMES_OUT = OnDeadline()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Tool(Generic[P, R_co]):
+    """A function a model may call. It stays callable as the function it is: `await search(ctx, "tides")`.
+
+    Users make one with `tool` or `client_tool`; the methods are for the engine.
+    """
+
+    name: str
+    description: str
+    input: ToolInput
+    function: Callable[P, R_co]
+    kind: ToolKind = "server"
+    strict: bool | None = None
+    timeout_ms: int | None = None
+    retries: int | None = None
+    effect: Effect | None = None
+    unknown_outcome: UnknownOutcome | None = None
+    finish_with: bool = False
+    require_approval: bool | ApprovalPredicate = False
+    deadline_ms: int | Literal["inherit"] | None = "inherit"
+    on_deadline: OnDeadline = _TIMES_OUT
+    output: TypeAdapter[Any] | None = None
+
+    def __post_init__(self) -> None:
+        _check_combinations(self)
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            if hasattr(self.function, name):
+                object.__setattr__(self, name, getattr(self.function, name))
+        object.__setattr__(self, "__wrapped__", self.function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} tool {self.name!r}>"
+
+    @property
+    def subject(self) -> str:
+        """The tool in an error message."""
+        return f"Tool {self.name!r}"
+
+    @property
+    def signature(self) -> Signature | None:
+        """What was read from the function, if the input comes from there."""
+        return self.input if isinstance(self.input, Signature) else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call of this tool can end up waiting for somebody."""
+        return self.kind != "server" or bool(self.require_approval) or self.effect == "once"
+
+    def spec(self) -> ToolSpec:
+        """The tool as the model sees it."""
+        return ToolSpec(name=self.name, description=self.description, parameters=self.input.schema, strict=self.strict)
+
+    def effect_of_call(self, *, approved: bool) -> Effect:
+        """What repeating a call costs: an approval is for one execution, unless the tool says otherwise."""
+        return self.effect or ("once" if approved else "repeatable")
+
+    def parse(self, arguments: Mapping[str, JSON] | str) -> dict[str, Any]:
+        """The values to call the function with. Arguments that were no JSON are given as the text they were.
+
+        Raises:
+            ToolInputError: they do not fit; a sentence the model can act on.
+        """
+        try:
+            return self.input.parse(arguments_json(arguments))
+        except ValidationError as problem:
+            raise ToolInputError(self.name, sentence(problem)) from problem
+        except UnstorableValueError as problem:
+            raise ToolInputError(self.name, problem.reason) from problem
+
+    def dump_input(self, values: Mapping[str, Any]) -> dict[str, JSON]:
+        """Parsed values as JSON, defaults included: what a person is shown, and what `parse` reads back later."""
+        return self.input.dump(values)
+
+    async def needs_approval(
+        self,
+        values: Mapping[str, Any],
+        context: RunContext[Any, Any],
+        *,
+        on_error: Callable[[BaseException], object],
+    ) -> bool:
+        """Whether a person has to approve this call. A predicate that raises is reported and means yes."""
+        if isinstance(self.require_approval, bool):
+            return self.require_approval
+        try:
+            what = f"The approval predicate of {self.name!r}"
+            return bool(await call_quick(what, self.require_approval, values, context))
+        except (Exception, ControlFlow) as problem:
+            on_error(problem)
+            return True
+
+    async def call(
+        self,
+        context: ToolContext[Any, Any],
+        values: Mapping[str, Any],
+        *,
+        in_thread: RunInThread = asyncio.to_thread,
+    ) -> Any:
+        """Run the function, a sync one on a thread, and answer what it returned.
+
+        Raises:
+            RetryTool, ToolFailed, FailRun: the function decided so.
+            Exception: anything else the function raised, `SystemExit` and the like included.
+        """
+        if self.kind != "server" or self.signature is None:
+            raise TypeError(f"{self.subject} is run by the client")
+        sync = not is_async(self.function)
+        bound = self.signature.bind(self.function, _seen_from(context, sync=sync), values)
+        return await call_possibly_slow(self.subject, bound, in_thread=in_thread if sync else None)
+
+    async def reconcile(
+        self,
+        context: ToolContext[Any, Any],
+        values: Mapping[str, Any],
+        *,
+        in_thread: RunInThread = asyncio.to_thread,
+    ) -> Reconciled:
+        """Ask the tool's reconcile function what became of a call whose outcome is unknown; raises like `call`."""
+        ask = cast("Reconcile", self.unknown_outcome)
+        sync = not is_async(ask)
+        bound = partial(ask, values, _seen_from(context, sync=sync))
+        what = f"The reconcile function of {self.name!r}"
+        return await call_possibly_slow(what, bound, in_thread=in_thread if sync else None)
+
+    def dump(self, result: Any) -> JSON:
+        """What the function returned, as it is stored and shown to the model; a string stays as it is.
+
+        Raises:
+            ToolOutputError: it does not fit the declared output type, or has no JSON form.
+        """
+        try:
+            if self.output is not None:
+                result = self.output.dump_python(self.output.validate_python(result), mode="json", by_alias=True)
+            return jsonable(result)
+        except ValidationError as problem:
+            raise ToolOutputError(self.name, sentence(problem)) from problem
+        except (PydanticSerializationError, UnstorableValueError) as problem:
+            raise ToolOutputError(self.name, str(problem)) from problem
+
+    def check_output(self, result: Any, given: Mapping[str, JSON]) -> JSON:
+        """What a client gave back to a call with this input, after the declared output type accepted it.
+
+        Raises:
+            ToolOutputError: it does not fit.
+        """
+        try:
+            plain = jsonable(result)
+            if self.output is None:
+                return plain
+            return self.output.dump_python(self.output.validate_json(encode(plain)), mode="json", by_alias=True)
+        except ValidationError as problem:
+            raise ToolOutputError(self.name, sentence(problem)) from problem
+        except UnstorableValueError as problem:
+            raise ToolOutputError(self.name, str(problem)) from problem
+
+
+def _seen_from(context: ToolContext[Any, Any], *, sync: bool) -> ToolContext[Any, Any]:
+    return context.for_thread(asyncio.get_running_loop()) if sync else context
+
+
+def _check_combinations(tool: Tool[..., Any]) -> None:
+    problem = None
+    if not tool.description.strip():
+        problem = "the model decides by the description when to call it; write a docstring, or give description=…."
+    elif tool.kind != "server" and tool.finish_with:
+        problem = "the client runs it, so it cannot be finish_with; let a server tool take its result and finish."
+    elif tool.kind != "server" and tool.require_approval:
+        problem = "the client runs it, so a person is asked anyway; require_approval is for tools that run here."
+    elif tool.require_approval and tool.finish_with:
+        problem = "a finish_with tool cannot wait for approval; gate an ordinary tool and finish after it."
+    elif tool.unknown_outcome is not None and tool.effect_of_call(approved=bool(tool.require_approval)) != "once":
+        problem = 'unknown_outcome is for effect="once"; a repeatable tool is simply run again.'
+    elif not tool.waits and (tool.deadline_ms != "inherit" or tool.on_deadline.action != "timeout"):
+        problem = "it never waits for anybody, so a deadline has no meaning; timeout=… limits how long it runs."
+    elif tool.on_deadline.action == "deny" and tool.kind != "server":
+        problem = 'on_deadline="deny" is for approvals; use "timeout" or DefaultAnswer(…).'
+    elif tool.on_deadline.action == "default" and tool.kind == "server":
+        problem = 'an approval has no default answer; use on_deadline="timeout" or "deny".'
+    elif tool.deadline_ms is None and tool.on_deadline.action != "timeout":
+        problem = "without a deadline on_deadline never happens; leave one of them out."
+    elif tool.retries is not None and tool.retries < 0:
+        problem = f"retries={tool.retries} is below 0."
+    if problem is not None:
+        raise DefinitionError(tool.subject, problem)
+
+
+def output_adapter(form: Any, subject: str) -> TypeAdapter[Any] | None:
+    """What checks results against a declared type; None when nothing, or anything, was declared.
+
+    Raises:
+        DefinitionError: pydantic cannot handle the type.
+    """
+    if form is None or form is NOTHING or form is Any:
+        return None
+    try:
+        return adapter_for(form)
+    except SCHEMA_PROBLEMS as problem:
+        raise DefinitionError(subject, f"output={form!r} is no type pydantic can check: {problem}") from problem
+
+
+def named_function(function: Callable[..., Any], name: str | None) -> str:
+    """The name of the tool made from a function, if it may have it.
+
+    Raises:
+        DefinitionError: it is no function, has no name, or may not have this one.
+    """
+    if isinstance(function, Tool):
+        raise DefinitionError(f"Tool {function.name!r}", "it is a tool already; decorate the function once.")
+    if not callable(function) or inspect.isclass(function):
+        raise DefinitionError(f"Tool {name or function!r}", "a tool is made from a function.")
+    found = name or getattr(written_function(function), "__name__", "__call__")
+    if found == "__call__":
+        raise DefinitionError(f"Tool {function!r}", "it has no name of its own; say tool(name=…).")
+    return check_tool_name(found)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    strict: bool | None = None,
+    timeout: Duration | None = None,
+    retries: int | None = None,
+    effect: Effect | None = None,
+    unknown_outcome: UnknownOutcome | None = None,
+    finish_with: bool = False,
+    require_approval: bool | ApprovalPredicate = False,
+    deadline: Deadline = "inherit",
+    on_deadline: Literal["timeout", "deny"] = "timeout",
+    output: Any = None,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    strict: bool | None = None,
+    timeout: Duration | None = None,
+    retries: int | None = None,
+    effect: Effect | None = None,
+    unknown_outcome: UnknownOutcome | None = None,
+    finish_with: bool = False,
+    require_approval: bool | ApprovalPredicate = False,
+    deadline: Deadline = "inherit",
+    on_deadline: Literal["timeout", "deny"] = "timeout",
+    output: Any = None,
+) -> Any:
+    """Make a function a tool: `@tool`, `@tool(require_approval=True)`, or `tool(service.search)` for a method.
+
+    The model sees the signature and the docstring; a parameter of type `ToolContext` is filled in by the engine. A
+    sync function runs on a thread.
+
+    Args:
+        name: What the model calls it; the function's name if left out.
+        description: What the model reads; the docstring if left out.
+        strict: Ask the provider to hold the model to the schema.
+        timeout: How long one call may run.
+        retries: How often per turn the model may correct its arguments or be told to retry; else the agent's.
+        effect: `"once"` if a repetition would do harm: its intent and result are recorded, and it never silently runs
+            twice. `"repeatable"` if not. If left out, a call that a person approved is `"once"`.
+        unknown_outcome: What to do about a `"once"` call whose process died while it ran: ask a person (if left out),
+            `"retry"`, `"fail"`, or a function that finds out.
+        finish_with: What the function returns is the agent's output, and the run ends.
+        require_approval: A person has to approve each call, or those for which a function of input and context says so.
+        deadline: How long a call may wait for a person; None is for ever, else the agent's or executor's default.
+        on_deadline: What an unanswered approval counts as.
+        output: The type results must have.
+
+    Raises:
+        DefinitionError: no model could call the function, or options contradict each other.
+    """
+
+    def define(function: Callable[..., Any]) -> Tool[..., Any]:
+        called = named_function(function, name)
+        subject = f"Tool {called!r}"
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise DefinitionError(subject, "a tool returns one result; report progress with ctx.emit instead of yield.")
+        documented = read_docstring(inspect.getdoc(written_function(function)))
+        return Tool(
+            name=called,
+            description=description or documented.description,
+            input=read_signature(function, subject, documented.parameters),
+            function=function,
+            strict=strict,
+            timeout_ms=optional_milliseconds(timeout, subject, "timeout"),
+            retries=retries,
+            effect=effect,
+            unknown_outcome=unknown_outcome,
+            finish_with=finish_with,
+            require_approval=require_approval,
+            deadline_ms=deadline_milliseconds(deadline, subject, "deadline"),
+            on_deadline=OnDeadline(action=on_deadline),
+            output=output_adapter(output, subject),
+        )
+
+    return define if function is None else define(function)

@@ -1,0 +1,138 @@
+"""Calls that somebody else answers: what an answer, a refusal, a timeout or a new message makes of them."""
+
+from typing import Any
+
+import msgspec
+
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import HelixError
+from helix_agents.domain.messages import ToolCall, ToolMessage
+from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
+from helix_agents.domain.records import JSON
+from helix_agents.domain.writes import NO_WRITES
+from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.executing import announce, settle
+from helix_agents.engine.ledger import run_tool, unknown_result
+from helix_agents.engine.log import log_event
+from helix_agents.engine.scope import RunScope
+
+NOT_APPROVED = "not_approved"
+ABANDONED = "client_tool_abandoned"
+TIMED_OUT = "client_tool_timeout"
+UNKNOWN_OUTCOME = "unknown_outcome"
+DENIAL = "Tool call was not approved by the user"
+
+
+async def run_answered(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
+    """Go on with a call that waits for somebody, as far as the answer reaches."""
+    waiting = CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
+    if batch.round == 0:
+        return waiting
+    row = await scope.services.store.get_pending_call(scope.session.session_id, planned.tool_call_id)
+    if row is None or row.state == "waiting":
+        return waiting
+    tool = scope.agent.find_tool(planned.tool_name)
+    if tool is None:
+        return await _settle(scope, batch, tool_is_gone(_named(planned)))
+    match row.state, row.answer:
+        case "dropped", _:
+            return await _settle(scope, batch, _given_up(planned))
+        case "expired", _:
+            log_event("client_tool.timeout", tool=tool.name, tool_call_id=planned.tool_call_id)
+            return await _settle(scope, batch, _after_deadline(planned, row))
+        case _, ApprovalAnswer(approved=True, edited_input=edited):
+            return await _run_approved(scope, batch, planned, tool, row, edited)
+        case _, ApprovalAnswer() as denial:
+            return await _settle(scope, batch, _denied(planned, row, denial.reason))
+        case _, ToolAnswer() as given:
+            return await _settle(scope, batch, _answered(planned, tool, row, given))
+        case _:
+            return waiting
+
+
+async def _run_approved(
+    scope: RunScope,
+    batch: Batch,
+    planned: PlannedCall,
+    tool: Tool[..., Any],
+    row: PendingCall,
+    edited: dict[str, JSON] | None,
+) -> CallOutcome:
+    """The decision is for exactly this input; it is used up in the transaction that starts the tool."""
+    try:
+        values = tool.parse(row.input if edited is None else edited)
+    except HelixError as problem:
+        return await _settle(scope, batch, refused_input(_named(planned), str(problem)))
+    return await run_tool(scope, batch, planned, tool, values, approved=True, rerun=row.reason == UNKNOWN_OUTCOME)
+
+
+async def _settle(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
+    await announce(scope, batch.step, result.message, NO_WRITES)
+    return await settle(scope, batch, msgspec.structs.replace(result, consumes=True))
+
+
+def _answered(planned: PlannedCall, tool: Tool[..., Any], row: PendingCall, given: ToolAnswer) -> RestingResult:
+    if given.error is not None:
+        return _result(planned, row, given.error, error=True, code="client_tool_error")
+    try:
+        content = tool.check_output(given.result, row.input) if tool.kind != "server" else given.result
+    except HelixError as problem:
+        return _result(planned, row, str(problem), error=True, code="client_tool_result_invalid")
+    return _result(planned, row, content)
+
+
+def _denied(planned: PlannedCall, row: PendingCall, reason: str | None) -> RestingResult:
+    if row.reason == UNKNOWN_OUTCOME:
+        return unknown_result(planned)
+    text = f"{DENIAL}: {reason}" if reason else DENIAL
+    return msgspec.structs.replace(_result(planned, row, text, error=True, code=NOT_APPROVED), told=False)
+
+
+def _after_deadline(planned: PlannedCall, row: PendingCall) -> RestingResult:
+    match row.on_deadline.action:
+        case "deny":
+            return _denied(planned, row, "nobody decided in time")
+        case "default":
+            return _result(planned, row, row.on_deadline.default)
+        case "timeout":
+            return _result(planned, row, "Nobody answered this call in time.", error=True, code=TIMED_OUT)
+
+
+def _given_up(planned: PlannedCall) -> RestingResult:
+    message = ToolMessage(
+        tool_call_id=planned.tool_call_id,
+        tool_name=planned.tool_name,
+        content="This call was abandoned and not executed: the user went on with a new message.",
+        error=True,
+        code=ABANDONED,
+    )
+    return RestingResult(message=message, told=False)
+
+
+def tool_is_gone(call: ToolCall) -> RestingResult:
+    """The tool existed when the call was made; a deploy took it away."""
+    return _error(call, f"Tool {call.name!r} is no longer available.", "unknown_tool_since_deploy")
+
+
+def refused_input(call: ToolCall, sentence: str) -> RestingResult:
+    """The tool took this input when the call was made; a deploy changed its parameters."""
+    return _error(call, sentence, "input_refused_since_deploy")
+
+
+def _error(call: ToolCall, sentence: str, code: str) -> RestingResult:
+    message = ToolMessage(tool_call_id=call.id, tool_name=call.name, content=sentence, error=True, code=code)
+    return RestingResult(message=message, told=False)
+
+
+def _named(planned: PlannedCall) -> ToolCall:
+    return ToolCall(id=planned.tool_call_id, name=planned.tool_name)
+
+
+def _result(
+    planned: PlannedCall, row: PendingCall, content: JSON, *, error: bool = False, code: str | None = None
+) -> RestingResult:
+    message = ToolMessage(
+        tool_call_id=planned.tool_call_id, tool_name=planned.tool_name, content=content, error=error, code=code
+    )
+    return RestingResult(message=message, input=row.input or {})

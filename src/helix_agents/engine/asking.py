@@ -1,0 +1,100 @@
+"""The model effect: build the request, stream the reply, plan its calls, and keep all of it until the commit."""
+
+import msgspec
+
+from helix_agents.agent.failures import FailRun
+from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
+from helix_agents.domain.errors import InvalidStateError, ModelError
+from helix_agents.domain.messages import AssistantMessage
+from helix_agents.domain.usage import TokenCount
+from helix_agents.engine.desk import RestingReply
+from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
+from helix_agents.engine.log import log_event
+from helix_agents.engine.planning import plan_reply
+from helix_agents.engine.scope import Failure, Notes, RunScope
+from helix_agents.engine.streaming import ReplyStream
+from helix_agents.ports.llm import ModelRequest
+
+
+async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
+    """Get this step's reply; one that was recorded before is not bought again."""
+    recorded = await scope.desk.find_reply(ask.step)
+    if recorded is not None:
+        return Reply(calls=recorded.calls)
+    if scope.failure is not None:
+        return RunFailed(code=scope.failure.code)
+    if scope.stop.requested.is_set():
+        return Stopped()
+    try:
+        return await _ask(scope, ask.step)
+    except FailRun as decision:
+        return _failed(scope, Failure("hook_failed_run", decision.reason))
+    except (ModelError, InvalidStateError) as problem:
+        return _failed(scope, Failure(problem.code, str(problem), problem.retryable))
+
+
+async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
+    notes = Notes()
+    draft = scope.draft()
+    context = scope.context(step, draft, notes)
+    request = ModelRequest(
+        agent_type=scope.agent.name,
+        session_id=scope.session.session_id,
+        run_id=scope.run.run_id,
+        step=step,
+        instructions=await scope.agent.write_instructions(context),
+        messages=scope.transcript,
+        tools=scope.agent.tool_specs,
+        settings=scope.agent.settings,
+    )
+    name = scope.model.name
+    await scope.fire(context, BeforeLLMCallEvent(model=name, request=request))
+    begun = scope.services.clock.now_ms()
+    stream = ReplyStream(scope, step)
+    with scope.stop.cutting() as cut:
+        reply, tokens = await _with_retries(scope, step, request, stream)
+        took = scope.services.clock.now_ms() - begun
+        await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
+        plan = await plan_reply(scope, step, reply)
+        spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
+        resting = RestingReply(
+            message=reply if reply.id else msgspec.structs.replace(reply, id=scope.services.ids.new("msg")),
+            calls=tuple(plan.calls),
+            rejections=plan.rejections,
+            output=plan.output,
+            writes=draft.writes(),
+            usage=(spent, *scope.counted(step, notes)),
+        )
+        await scope.desk.put_reply(step, resting)
+        return Reply(calls=resting.calls)
+    assert cut.happened
+    partial = stream.partial()
+    if partial is not None:
+        await scope.desk.put_reply(step, RestingReply(message=partial))
+    return Stopped()
+
+
+async def _with_retries(
+    scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream
+) -> tuple[AssistantMessage, TokenCount]:
+    """Ask until there is a reply or no hope of one; what a failed call said is discarded for every reader."""
+    options = scope.services.options
+    failures = 0
+    while True:
+        try:
+            return await stream.run(request)
+        except ModelError as problem:
+            failures += 1
+            if not problem.retryable or failures > options.model_retries:
+                raise
+            backoff = options.first_retry_seconds * 2 ** (failures - 1)
+            wait = max(problem.retry_after or 0, backoff * scope.services.jitter())
+            log_event("model.retry", session_id=scope.session.session_id, step=step, code=problem.code, wait=wait)
+            stream.reset()
+            await scope.discard_step(step)
+            await scope.services.sleep(wait)
+
+
+def _failed(scope: RunScope, failure: Failure) -> RunFailed:
+    scope.failure = failure
+    return RunFailed(code=failure.code)

@@ -1,0 +1,106 @@
+"""Sessions that outlived their time are failed, with everything they hold, so that nothing waits for ever."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from helix_agents.domain.commits import SettleSession
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import Record
+from helix_agents.domain.sessions import SessionFilter, SessionState, StatusChanged
+from helix_agents.ports.state_store import SessionStateStore
+
+EXPIRED = "session_expired"
+_LIVE = ("active", "interrupted", "paused")
+
+
+class Snapshots(Protocol):
+    """What a workspace provider keeps of a session's workspace."""
+
+    async def list(self, session_id: SessionId) -> Sequence[str]: ...
+
+    async def delete(self, snapshot_id: str) -> None: ...
+
+
+class WorkspaceProvider(Protocol):
+    """A provider of workspaces, as far as cleaning up needs it."""
+
+    @property
+    def snapshot(self) -> Snapshots: ...
+
+
+class CleanupSummary(Record):
+    """What a sweep did."""
+
+    detected: int = 0
+    marked: int = 0
+    already_terminal: int = 0
+    snapshots_deleted: int = 0
+    errors: int = 0
+
+
+async def expired_session_cleanup(
+    state_store: SessionStateStore,
+    *,
+    workspace_providers: Mapping[str, WorkspaceProvider] | None = None,
+    page_size: int = 200,
+    logger: logging.Logger | None = None,
+) -> CleanupSummary:
+    """Fail every session past its `expires_at` that is not at its end yet; one that resists does not stop the sweep."""
+    log = logger or logging.getLogger("helix_agents")
+    providers = workspace_providers or {}
+    counts = {"detected": 0, "marked": 0, "already_terminal": 0, "snapshots_deleted": 0, "errors": 0}
+    for session_id in await _expired(state_store, page_size):
+        try:
+            session = await state_store.load_state(session_id)
+            if session.status not in _LIVE:
+                counts["already_terminal"] += 1
+                continue
+            counts["detected"] += 1
+            counts["snapshots_deleted"] += await _delete_snapshots(session, providers)
+            outcome = await state_store.settle_session(_expiry(session))
+        except Exception:
+            counts["errors"] += 1
+            log.exception("session.cleanup_failed session_id=%r", session_id)
+            continue
+        if isinstance(outcome, StatusChanged):
+            counts["marked"] += 1
+        else:
+            counts["errors"] += 1
+            log.warning("session.cleanup_lost_race session_id=%r status=%s", session_id, outcome.current_status)
+    return CleanupSummary(**counts)
+
+
+async def _expired(store: SessionStateStore, page_size: int) -> list[SessionId]:
+    """All ids first: what is marked would otherwise move later pages."""
+    found: list[SessionId] = []
+    where = SessionFilter(expires_before=store.now_ms() + 1, roots_only=True)
+    while True:
+        page = await store.list_sessions(where, offset=len(found), limit=page_size)
+        found.extend(item.session_id for item in page.items)
+        if not page.has_more:
+            return found
+
+
+async def _delete_snapshots(session: SessionState, providers: Mapping[str, WorkspaceProvider]) -> int:
+    ref = session.workspace_ref
+    provider = providers.get(ref.provider_id) if ref is not None else None
+    if provider is None:
+        return 0
+    snapshots = await provider.snapshot.list(session.session_id)
+    for snapshot in snapshots:
+        await provider.snapshot.delete(snapshot)
+    return len(snapshots)
+
+
+def _expiry(session: SessionState) -> SettleSession:
+    return SettleSession(
+        session_id=session.session_id,
+        expected=_LIVE,
+        expected_version=session.version,
+        status="failed",
+        error=EXPIRED,
+        failure_reason=EXPIRED,
+        run_status="failed",
+        completion_reason=EXPIRED,
+    )

@@ -1,0 +1,328 @@
+"""Entries: what execute, resume and retry make of a session as they find it, planned and then committed at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import msgspec
+
+from helix_agents.agent.agent import Agent
+from helix_agents.domain.commits import StartRun
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    NotARootSessionError,
+    NothingToResumeError,
+    NothingToRetryError,
+    SessionNotFoundError,
+    StillWaitingError,
+)
+from helix_agents.domain.ids import CheckpointId, SessionId
+from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
+from helix_agents.domain.pending import READY
+from helix_agents.domain.records import JSON
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState, TracingContext
+from helix_agents.domain.transcript import heal
+from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
+from helix_agents.engine.committing import CANCELLED
+from helix_agents.engine.salvage import salvage
+from helix_agents.engine.services import Services
+
+AnyAgent = Agent[Any, Any, Any]
+
+_CONTINUE = UserMessage(content="Continue.", hidden=True, metadata={"helix": "continue"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewSession:
+    """What an entry says of a session that may not exist yet."""
+
+    branch: BranchPoint | None = None
+    state: Any = None
+    user_id: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A session as an entry reads it."""
+
+    session: SessionState
+    run: RunRecord | None
+
+    @property
+    def suspended(self) -> bool:
+        return self.run is not None and self.run.status in SUSPENDED
+
+    @property
+    def crashed(self) -> bool:
+        return self.run is not None and self.run.status == "running"
+
+    @property
+    def answered(self) -> bool:
+        return any(call.state in READY for call in self.session.pending_client_tool_calls.values())
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        calls = self.session.pending_client_tool_calls.values()
+        return tuple(call.tool_call_id for call in calls if call.state == "waiting")
+
+
+async def read_standing(services: Services, session_id: SessionId) -> Standing | None:
+    """The session and its current run; None when there is no such session.
+
+    Raises:
+        AgentAlreadyRunningError: a live process drives its run.
+        NotARootSessionError: its parent drives it.
+    """
+    store = services.store
+    await store.expire_pending(session_id=session_id)
+    try:
+        session = await store.load_state(session_id)
+    except SessionNotFoundError:
+        return None
+    if session.parent_session_id is not None:
+        raise NotARootSessionError(session_id, session.root_session_id)
+    run = await store.get_current_run(session_id)
+    if run is not None and run.status == "running" and await _is_alive(services, run):
+        raise AgentAlreadyRunningError(session_id, run.run_id)
+    return Standing(session=session, run=run)
+
+
+async def plan_execute(
+    services: Services,
+    agent: AnyAgent,
+    session_id: SessionId,
+    messages: tuple[UserMessage, ...],
+    new: NewSession,
+    *,
+    expires_in_ms: int | None = None,
+) -> StartRun:
+    """Begin a turn with these messages, whatever the session did before.
+
+    Raises:
+        AgentAlreadyRunningError: the session is busy.
+        StateSchemaChangedError: its stored state no longer fits the agent.
+    """
+    standing = await read_standing(services, session_id)
+    expires_at = _expiry(services, agent, expires_in_ms)
+    if standing is None:
+        return _first_turn(services, agent, session_id, messages, new, expires_at)
+    writes = _checked_state(agent, standing.session, new.state)
+    common = await _common(services, agent, standing, expires_at)
+    if standing.session.suspension_context is not None:
+        # Calls are open: the message waits behind them, and what nobody answered is given up.
+        suspension = msgspec.structs.replace(
+            standing.session.suspension_context,
+            entry_messages=(*standing.session.suspension_context.entry_messages, *messages),
+        )
+        return _start(
+            services,
+            standing,
+            common,
+            keep_suspension=True,
+            keep_step_count=True,
+            suspension_context=suspension,
+            drop_unanswered=True,
+            writes=writes,
+        )
+    healed = await _healed(services, standing)
+    return _start(services, standing, common, append_messages=(*healed, *messages), writes=writes)
+
+
+async def plan_resume(
+    services: Services,
+    agent: AnyAgent,
+    session_id: SessionId,
+    mode: Literal["continue", "with_message", "from_checkpoint"],
+    *,
+    messages: tuple[UserMessage, ...] = (),
+    checkpoint_id: CheckpointId | None = None,
+) -> StartRun:
+    """Go on with what a session left open.
+
+    Raises:
+        SessionNotFoundError, AgentAlreadyRunningError, NothingToResumeError, StillWaitingError,
+        StateSchemaChangedError: it cannot be gone on with; nothing was written.
+    """
+    standing = await _known(services, session_id)
+    session = standing.session
+    common = await _common(services, agent, standing, _expiry(services, agent, None))
+    if mode == "from_checkpoint":
+        return _start(
+            services,
+            standing,
+            common,
+            rewind_to=checkpoint_id,
+            append_messages=messages,
+            count_resume=True,
+        )
+    writes = _checked_state(agent, session, None)
+    if session.suspension_context is not None:
+        return _resume_suspended(services, standing, common, mode, messages, writes)
+    if not standing.crashed and session.status not in ("interrupted", "paused"):
+        raise NothingToResumeError(session_id, _why_not(session))
+    healed = await _healed(services, standing)
+    follow = messages or ((_CONTINUE,) if await _ends_in_reply(services, session_id, healed) else ())
+    return _start(services, standing, common, append_messages=(*healed, *follow), writes=writes, count_resume=True)
+
+
+async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId) -> StartRun:
+    """Go on from the last commit of a run that failed, with a fresh budget.
+
+    Raises:
+        SessionNotFoundError, AgentAlreadyRunningError, NothingToRetryError, StateSchemaChangedError: nothing to retry.
+    """
+    standing = await _known(services, session_id)
+    session = standing.session
+    if session.status != "failed" or standing.suspended or session.failure_reason == CANCELLED:
+        raise NothingToRetryError(session_id, f"its last run is {standing.run.status if standing.run else 'missing'}")
+    common = await _common(services, agent, standing, _expiry(services, agent, None))
+    healed = await _healed(services, standing)
+    return _start(services, standing, common, append_messages=healed, writes=_checked_state(agent, session, None))
+
+
+def _first_turn(
+    services: Services,
+    agent: AnyAgent,
+    session_id: SessionId,
+    messages: tuple[UserMessage, ...],
+    new: NewSession,
+    expires_at: int | None,
+) -> StartRun:
+    return StartRun(
+        session_id=session_id,
+        run_id=services.ids.new("run"),
+        create=CreateSession(
+            agent_type=agent.name,
+            agent_version=agent.version,
+            custom_state={} if new.branch is not None else agent.initial_state(new.state),
+            user_id=new.user_id,
+            tags=new.tags,
+            metadata=new.metadata or {},
+            expires_at=expires_at,
+            tracing_context=TracingContext(trace_id=services.ids.new("trace"), root_span_id=services.ids.new("span")),
+            branch=new.branch,
+        ),
+        append_messages=messages,
+        writes=NO_WRITES if new.branch is None or new.state is None else _given_writes(agent, new.state),
+    )
+
+
+def _resume_suspended(
+    services: Services,
+    standing: Standing,
+    common: dict[str, Any],
+    mode: str,
+    messages: tuple[UserMessage, ...],
+    writes: StepWrites,
+) -> StartRun:
+    session = standing.session
+    assert session.suspension_context is not None
+    with_message = mode == "with_message"
+    if not standing.answered and not standing.crashed and not with_message:
+        raise StillWaitingError(session.session_id, standing.waiting)
+    suspension = msgspec.structs.replace(
+        session.suspension_context,
+        entry_messages=(*session.suspension_context.entry_messages, *messages),
+    )
+    return _start(
+        services,
+        standing,
+        common,
+        keep_suspension=True,
+        keep_step_count=True,
+        suspension_context=suspension,
+        drop_unanswered=with_message and not standing.answered,
+        writes=writes,
+        count_resume=True,
+    )
+
+
+async def _known(services: Services, session_id: SessionId) -> Standing:
+    standing = await read_standing(services, session_id)
+    if standing is None:
+        raise SessionNotFoundError(session_id)
+    return standing
+
+
+async def _is_alive(services: Services, run: RunRecord) -> bool:
+    """Whether some process, or a durable engine, is behind a running run."""
+    if run.owner is None:
+        return run.workflow_id is not None
+    return await services.store.find_lease(run.owner) is not None
+
+
+async def _common(services: Services, agent: AnyAgent, standing: Standing, expires_at: int | None) -> dict[str, Any]:
+    info = await services.streams.get_stream_info(standing.session.stream_id or standing.session.session_id)
+    return {
+        "agent_version": agent.version,
+        "expires_at": expires_at,
+        "start_sequence": info.latest_sequence if info is not None else 0,
+    }
+
+
+def _start(services: Services, standing: Standing, common: dict[str, Any], **fields: Any) -> StartRun:
+    run = standing.run
+    return StartRun(
+        session_id=standing.session.session_id,
+        run_id=services.ids.new("run"),
+        expected_version=standing.session.version,
+        expected_run=run.fence if run is not None else None,
+        previous_run_id=run.run_id if run is not None else None,
+        replaced_status="interrupted",
+        replaced_reason="crashed",
+        **common,
+        **fields,
+    )
+
+
+def _checked_state(agent: AnyAgent, session: SessionState, given: Any) -> StepWrites:
+    """Refuse stored state that no longer fits before anything is written; then what the entry itself sets."""
+    loaded = agent.load_state(session.custom_state, session.agent_version)
+    if given is None:
+        return loaded.writes
+    changed = {**loaded.custom_state, **_given_state(agent, given)}
+    return difference(session.custom_state, changed)
+
+
+def _given_state(agent: AnyAgent, given: Any) -> dict[str, JSON]:
+    whole = agent.initial_state(given)
+    if not isinstance(given, Mapping):
+        return whole
+    return {key: whole[key] for key in cast("Mapping[str, JSON]", given)}
+
+
+def _given_writes(agent: AnyAgent, given: Any) -> StepWrites:
+    return difference({}, _given_state(agent, given))
+
+
+async def _healed(services: Services, standing: Standing) -> tuple[Message, ...]:
+    """What has to stand in the transcript before anything new: a dead run's words, and results for open calls."""
+    if standing.crashed:
+        assert standing.run is not None
+        return await salvage(services, standing.session, standing.run)
+    page = await services.store.get_messages(standing.session.session_id, limit=200)
+    return heal([stored.message for stored in reversed(page.items)])
+
+
+async def _ends_in_reply(services: Services, session_id: SessionId, healed: tuple[Message, ...]) -> bool:
+    """Whether the model spoke last, so that it has to be asked to go on."""
+    if healed:
+        return isinstance(healed[-1], AssistantMessage)
+    page = await services.store.get_messages(session_id, limit=1)
+    return bool(page.items) and isinstance(page.items[0].message, AssistantMessage)
+
+
+def _expiry(services: Services, agent: AnyAgent, expires_in_ms: int | None) -> int | None:
+    ttl = expires_in_ms if expires_in_ms is not None else agent.session_ttl_ms
+    return None if ttl is None else services.store.now_ms() + ttl
+
+
+def _why_not(session: SessionState) -> str:
+    if session.status == "failed" and session.failure_reason == CANCELLED:
+        return "it was aborted; execute starts a new turn"
+    if session.status == "failed":
+        return "its last run failed; use retry"
+    return f"it is {session.status}; execute starts a new turn"

@@ -1,0 +1,155 @@
+"""Running a tool's function and making a result of whatever happens."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.hook_events import BeforeToolEvent, StateChangeEvent
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
+from helix_agents.domain.errors import HelixError, InvalidStateError, ToolOutputError
+from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
+from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.writes import NO_WRITES, StepWrites
+from helix_agents.engine.corrections import RETRY_REQUESTED
+from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.patches import json_patch
+from helix_agents.engine.scope import Notes, RunScope
+
+
+async def execute(
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any]
+) -> RestingResult | None:
+    """Call the function and make a result of whatever happens; None when it was cut by a stop."""
+    step, call_id = batch.step, planned.tool_call_id
+    draft = scope.draft(*await _earlier_writes(scope, batch, planned))
+    notes = Notes()
+    context = scope.tool_context(step, call_id, draft, notes)
+    given = tool.dump_input(values)
+    begun = scope.services.clock.now_ms()
+    await scope.writer.write(scope.chunk(ToolStart, step, tool_call_id=call_id, tool_name=tool.name, arguments=given))
+    returned: Any = None
+    problem: BaseException | None = None
+    with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
+        try:
+            await scope.fire(context, BeforeToolEvent(tool_name=tool.name, tool_call_id=call_id, input=given))
+            async with asyncio.timeout(tool.timeout_ms / 1000 if tool.timeout_ms is not None else None):
+                returned = await tool.call(context, values, in_thread=scope.services.in_thread)
+        except (Exception, RetryTool, ToolFailed, FailRun) as raised:
+            problem = raised
+    if cut.happened:
+        return None
+    output: JSON = None
+    content: JSON = None
+    writes = NO_WRITES
+    if problem is None:
+        try:
+            content = tool.dump(returned)
+            output = scope.agent.check_output(returned, tool.name) if tool.finish_with else None
+            writes = await _state_writes(scope, context, call_id)
+            _check_size(scope, content)
+        except (HelixError, FailRun) as refused:
+            problem = refused
+    await scope.emitted()
+    took = scope.services.clock.now_ms() - begun
+    message = _message(scope, planned, content, problem)
+    await announce(scope, step, message, writes)
+    spent = scope.usage_entry(step, source_type="tool", source_name=tool.name, amount=took, success=problem is None)
+    return RestingResult(
+        message=message,
+        writes=writes if problem is None else NO_WRITES,
+        usage=(spent, *scope.counted(step, notes)),
+        input=given,
+        duration_ms=took,
+        finishes=tool.finish_with and problem is None,
+        output=output,
+        fail_run=problem.reason if isinstance(problem, FailRun) else None,
+    )
+
+
+async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> ToolCall:
+    """The call as the model wrote it."""
+    resting = await scope.desk.find_reply(batch.step)
+    reply = resting.message if resting is not None else _last_reply(scope)
+    return next(call for call in reply.tool_calls if call.id == planned.tool_call_id)
+
+
+async def settle(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
+    """Keep a result until the commit."""
+    await scope.desk.put_result(batch.step, result.message.tool_call_id, result)
+    return CallOutcome(tool_call_id=result.message.tool_call_id, state="settled")
+
+
+def _last_reply(scope: RunScope) -> AssistantMessage:
+    return next(message for message in reversed(scope.transcript) if isinstance(message, AssistantMessage))
+
+
+async def _earlier_writes(scope: RunScope, batch: Batch, planned: PlannedCall) -> tuple[StepWrites, ...]:
+    """A tool that finishes sees what the others of its step wrote; the others start from the same committed state."""
+    if planned.kind != "finish_with":
+        return ()
+    results = await scope.desk.results(batch.step)
+    reply = await scope.desk.find_reply(batch.step)
+    order = [call.tool_call_id for call in reply.calls] if reply is not None else list(results)
+    return tuple(results[call_id].writes for call_id in order if call_id in results)
+
+
+async def _state_writes(scope: RunScope, context: Any, call_id: str) -> StepWrites:
+    writes = context.link.draft.writes(call_id)
+    if writes and scope.hooks.wants("on_state_change"):
+        await scope.fire(context, StateChangeEvent(tool_call_id=call_id, writes=writes))
+        writes = context.link.draft.writes(call_id)
+    return writes
+
+
+def _check_size(scope: RunScope, content: JSON) -> None:
+    limit = scope.services.options.result_bytes
+    size = len(encode(content))
+    if size > limit:
+        raise ToolOutputError("tool", f"the result has {size} bytes, at most {limit} are stored; return less")
+
+
+def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: BaseException | None) -> ToolMessage:
+    """What the model is told. A traceback is for the log, not for the transcript."""
+    code: str | None = None
+    match problem:
+        case None:
+            pass
+        case RetryTool():
+            code, content = RETRY_REQUESTED, str(problem)
+        case ToolFailed() | FailRun():
+            code, content = "tool_failed", str(problem)
+        case TimeoutError():
+            code, content = "tool_timeout", f"Tool {planned.tool_name!r} did not finish in time."
+        case ToolOutputError() | InvalidStateError():
+            code, content = "tool_output_invalid", str(problem)
+        case _:
+            code, content = "tool_execution_failed", f"{type(problem).__name__}: {problem}"
+            log_exception("tool.failed", problem, tool=planned.tool_name, session_id=scope.session.session_id)
+    return ToolMessage(
+        tool_call_id=planned.tool_call_id,
+        tool_name=planned.tool_name,
+        content=content,
+        error=problem is not None,
+        code=code,
+    )
+
+
+async def announce(scope: RunScope, step: int, message: ToolMessage, writes: StepWrites) -> None:
+    """Tell readers what a call came to."""
+    if writes:
+        patch = json_patch(writes, scope.custom_state)
+        await scope.writer.write(scope.chunk(StatePatch, step, patch=patch))
+    about = {"tool_call_id": message.tool_call_id, "tool_name": message.tool_name}
+    with suppress(HelixError):
+        # A result too large for a chunk is in the transcript all the same.
+        if message.error:
+            await scope.writer.write(
+                scope.chunk(ToolError, step, **about, error=str(message.content), code=message.code)
+            )
+        else:
+            await scope.writer.write(scope.chunk(ToolEnd, step, **about, result=message.content))

@@ -1,0 +1,183 @@
+"""Tools that must not run twice: announced before they run, recorded after, and asked about when nobody knows."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.effects import (
+    BeginEffect,
+    EffectBegun,
+    EffectBusy,
+    EffectFinished,
+    EffectUnknown,
+)
+from helix_agents.domain.errors import HelixError
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.records import JSON, decode, decode_json, encode
+from helix_agents.domain.staging import StagedChange
+from helix_agents.engine.desk import RestingReply, RestingResult
+from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.executing import execute, settle
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.scope import Notes, RunScope
+
+REPLY = "__reply__"
+"""Under this name a reply rests in the store while its calls leave traces that cannot be undone."""
+
+OUTCOME_UNKNOWN = "outcome_unknown"
+
+
+async def run_tool(
+    scope: RunScope,
+    batch: Batch,
+    planned: PlannedCall,
+    tool: Tool[..., Any],
+    values: Mapping[str, Any],
+    *,
+    approved: bool = False,
+    rerun: bool = False,
+) -> CallOutcome:
+    """Run our function; one that must not run twice goes through the ledger."""
+    if scope.stop.requested.is_set():
+        return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+    if tool.effect_of_call(approved=approved) == "once":
+        return await _run_once(scope, batch, planned, tool, values, approved=approved, rerun=rerun)
+    result = await execute(scope, batch, planned, tool, values)
+    if result is None:
+        return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+    return await settle(scope, batch, msgspec.structs.replace(result, consumes=approved))
+
+
+async def _run_once(
+    scope: RunScope,
+    batch: Batch,
+    planned: PlannedCall,
+    tool: Tool[..., Any],
+    values: Mapping[str, Any],
+    *,
+    approved: bool,
+    rerun: bool,
+) -> CallOutcome:
+    request = BeginEffect(
+        session_id=scope.session.session_id,
+        fence=scope.run.fence,
+        tool_call_id=planned.tool_call_id,
+        tool_name=tool.name,
+        idempotency_key=scope.idempotency_key(planned.tool_call_id),
+        owner=scope.owner,
+        lease_ms=scope.services.options.effect_lease_ms,
+        stage=await _resting_reply(scope, batch),
+        consume_answer=approved,
+        rerun=rerun,
+    )
+    while True:
+        match await scope.services.store.begin_effect(request):
+            case EffectBegun():
+                return await _run_begun(scope, batch, planned, tool, values)
+            case EffectFinished(effect=effect):
+                return await settle(scope, batch, decode(encode(effect.result), RestingResult))
+            case EffectUnknown():
+                outcome = await _resolve_unknown(scope, batch, planned, tool, values)
+                if outcome is not None:
+                    return outcome
+                request = msgspec.structs.replace(request, rerun=True)
+            case EffectBusy(effect=effect):
+                # Another live attempt runs it: its result is on its way, or its lease will run out.
+                left = effect.lease_expires_at - scope.services.clock.now_ms()
+                await scope.services.sleep(min(max(left, 10), 500) / 1000)
+
+
+async def _run_begun(
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any]
+) -> CallOutcome:
+    session_id, call_id = scope.session.session_id, planned.tool_call_id
+    renewing = asyncio.create_task(_keep_alive(scope, planned))
+    try:
+        result = await execute(scope, batch, planned, tool, values)
+    finally:
+        renewing.cancel()
+    if result is None:
+        # Cut while it ran: whether it took effect is not known, and saying "not executed" would be a guess.
+        result = unknown_result(planned)
+    result = msgspec.structs.replace(result, once=True)
+    await scope.services.store.finish_effect(session_id, call_id, scope.owner, decode_json(encode(result)))
+    return await settle(scope, batch, result)
+
+
+async def _keep_alive(scope: RunScope, planned: PlannedCall) -> None:
+    lease_ms = scope.services.options.effect_lease_ms
+    while True:
+        await scope.services.sleep(lease_ms / 3000)
+        try:
+            await scope.services.store.renew_effect(
+                scope.session.session_id, planned.tool_call_id, scope.owner, lease_ms
+            )
+        except HelixError as problem:
+            log_exception("effect.renewal_failed", problem, tool=planned.tool_name)
+
+
+async def _resolve_unknown(
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any]
+) -> CallOutcome | None:
+    """What the tool's policy makes of a call nobody knows the outcome of; None means: run it again."""
+    policy = tool.unknown_outcome or "ask"
+    log_event("effect.unknown", tool=tool.name, tool_call_id=planned.tool_call_id, policy=str(policy))
+    if policy == "retry":
+        return None
+    if policy == "fail":
+        return await settle(scope, batch, msgspec.structs.replace(unknown_result(planned), once=True))
+    if policy != "ask":
+        context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), Notes())
+        try:
+            found = await tool.reconcile(context, values, in_thread=scope.services.in_thread)
+        except Exception as problem:
+            log_exception("effect.reconcile_failed", problem, tool=tool.name)
+            found = StillUnknown()
+        match found:
+            case DidNotHappen():
+                return None
+            case Happened(result=result):
+                message = ToolMessage(tool_call_id=planned.tool_call_id, tool_name=tool.name, content=tool.dump(result))
+                return await settle(scope, batch, RestingResult(message=message, once=True))
+            case StillUnknown():
+                pass
+    scope.unknown.add(planned.tool_call_id)
+    return CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
+
+
+def unknown_result(planned: PlannedCall) -> RestingResult:
+    """The result of a call whose outcome is unknown."""
+    return RestingResult(message=unknown_message(planned.tool_call_id, planned.tool_name))
+
+
+def unknown_message(tool_call_id: ToolCallId, tool_name: str) -> ToolMessage:
+    """What the model is told of a call whose outcome is unknown."""
+    return ToolMessage(
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        content="The outcome of this call is unknown: it may or may not have taken effect.",
+        error=True,
+        code=OUTCOME_UNKNOWN,
+    )
+
+
+async def _resting_reply(scope: RunScope, batch: Batch) -> tuple[StagedChange, ...]:
+    """The reply that asked for the call, to be stored with its intent; later rounds have it in the transcript."""
+    reply = await scope.desk.find_reply(batch.step) if batch.round == 0 else None
+    if reply is None:
+        return ()
+    return (StagedChange(step_id=scope.step_id(batch.step), tool_call_id=REPLY, data=_plain(reply)),)
+
+
+def resting_reply_of(change: StagedChange) -> RestingReply:
+    """A reply that rested in the store."""
+    return decode(encode(change.data), RestingReply)
+
+
+def _plain(reply: RestingReply) -> JSON:
+    return decode_json(encode(reply))

@@ -1,0 +1,185 @@
+"""Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
+
+from typing import Any
+
+from helix_agents.agent.failures import FailRun
+from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
+from helix_agents.agent.hooks import SomeHooks, ordered
+from helix_agents.domain.chunks import RunResumed, RunStarted
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import Message, UserMessage
+from helix_agents.domain.pending import PendingFilter
+from helix_agents.domain.runs import Fence, RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.engine.desk import Desk
+from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
+from helix_agents.engine.ledger import REPLY, resting_reply_of
+from helix_agents.engine.scope import Failure, RunScope
+from helix_agents.engine.services import Services
+from helix_agents.engine.stop import StopSignal
+from helix_agents.ports.llm import LLMAdapter
+
+
+async def open_scope(
+    services: Services,
+    session_id: SessionId,
+    fence: Fence,
+    *,
+    desk: Desk,
+    stop: StopSignal,
+    deps: Any = None,
+    hooks: SomeHooks = None,
+    model: LLMAdapter | None = None,
+) -> RunScope | Position:
+    """Take a run in hand; where it has ended, or belongs to somebody else, only its position.
+
+    `hooks` and `model` are those of one call, which live in the process that made it.
+    """
+    store = services.store
+    session = await store.load_state(session_id)
+    run = await store.get_current_run(session_id)
+    if run is None or run.fence != fence or run.status != "running":
+        return _elsewhere(session, run, fence)
+    agent = services.agents.get(session.agent_type)
+    stored = await store.load_transcript(session_id)
+    transcript: list[Message] = [each.message for each in stored]
+    loaded = agent.load_state(session.custom_state, session.agent_version)
+    writer = await services.streams.create_writer(
+        session.stream_id or session_id,
+        run.run_id,
+        session.agent_type,
+        turn=run.turn,
+        attempt=run.attempt,
+        step=session.step_count + 1,
+    )
+    scope = RunScope(
+        services,
+        agent,
+        session=session,
+        run=run,
+        transcript=transcript,
+        writer=writer,
+        desk=desk,
+        stop=stop,
+        model=model or services.model_of(agent),
+        hooks=ordered(executor=services.hooks, agent=agent.hooks, call=hooks),
+        deps=deps,
+    )
+    if loaded.writes:
+        scope.carried.append(loaded.writes)
+    if session.status == "paused":
+        stop.request()
+    return scope
+
+
+async def open_run(scope: RunScope) -> Position:
+    """Where the run stands; the first time it is asked, readers and hooks are told that it begins."""
+    session, run = scope.session, scope.run
+    batch = _open_batch(session)
+    if batch is None:
+        await _find_resting_reply(scope)
+        await _tell_late_answers(scope)
+    await _tell_beginning(scope)
+    return Position(
+        session_id=session.session_id,
+        run_id=run.run_id,
+        attempt=run.attempt,
+        agent_type=session.agent_type,
+        step=batch.step if batch is not None else session.step_count,
+        open_batch=batch,
+    )
+
+
+def _elsewhere(session: SessionState, run: RunRecord | None, fence: Fence) -> Position:
+    return Position(
+        session_id=session.session_id,
+        run_id=fence.run_id,
+        attempt=fence.attempt,
+        agent_type=session.agent_type,
+        step=session.step_count,
+        ended=run.status if run is not None and run.run_id == fence.run_id and run.status != "running" else "failed",
+    )
+
+
+def _open_batch(session: SessionState) -> OpenBatch | None:
+    """The calls a suspension left, to be looked at once more."""
+    suspended = session.suspension_context
+    if suspended is None:
+        return None
+    return OpenBatch(
+        step=suspended.step,
+        round=suspended.round + 1,
+        calls=tuple(
+            PlannedCall(tool_call_id=call.tool_call_id, tool_name=call.tool_name, kind=_kind(call.kind))
+            for call in suspended.calls
+        ),
+        settled=tuple(call.tool_call_id for call in suspended.calls if call.settled),
+    )
+
+
+def _kind(name: str) -> CallKind:
+    return name  # pyright: ignore[reportReturnType]
+
+
+async def _find_resting_reply(scope: RunScope) -> None:
+    """A reply that was paid for and recorded before a crash is not bought twice."""
+    step = scope.session.step_count + 1
+    staged = await scope.services.store.get_staged_changes(scope.session.session_id, scope.step_id(step))
+    for change in staged:
+        if change.tool_call_id == REPLY:
+            await scope.desk.put_reply(step, resting_reply_of(change))
+
+
+async def _tell_late_answers(scope: RunScope) -> None:
+    """Answers that came after a run had given up on them reach the model once, as a hidden message."""
+    if not scope.session.completed_client_tool_calls:
+        return
+    page = await scope.services.store.list_pending(
+        PendingFilter(root_session_id=scope.session.session_id, states=("consumed",)), limit=200
+    )
+    late = [call for call in page.items if call.late_answer is not None and not call.late_answer_delivered]
+    for call in late:
+        text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {call.late_answer}"
+        scope.notices.append(UserMessage(content=text, hidden=True, metadata={"helix": "late_answer"}))
+    scope.late_answers = tuple(call.tool_call_id for call in late)
+    scope.transcript.extend(scope.notices)
+
+
+async def _tell_beginning(scope: RunScope) -> None:
+    session, run = scope.session, scope.run
+    resumed = session.suspension_context is not None or (session.resume_count > 0 and run.previous_run_id is not None)
+    step = session.step_count
+    if resumed and run.previous_run_id is not None:
+        chunk = scope.chunk(
+            RunResumed,
+            step,
+            turn=run.turn,
+            previous_run_id=run.previous_run_id,
+            checkpoint_id=session.checkpoint_id,
+        )
+        event = AgentResumedEvent(
+            run_id=run.run_id,
+            previous_run_id=run.previous_run_id,
+            session_id=session.session_id,
+            resumed_from_checkpoint_id=session.checkpoint_id,
+        )
+    else:
+        chunk = scope.chunk(RunStarted, step, turn=run.turn, attempt=run.attempt)
+        event = AgentStartEvent(turn=run.turn, input=_turn_input(scope))
+    await scope.writer.write(chunk)
+    try:
+        written = await scope.fire_with_draft(step, event)
+    except FailRun as decision:
+        scope.failure = Failure("hook_failed_run", decision.reason)
+        return
+    if written:
+        scope.carried.append(written)
+
+
+def _turn_input(scope: RunScope) -> tuple[UserMessage, ...]:
+    messages: list[UserMessage] = []
+    for message in reversed(scope.transcript):
+        if not isinstance(message, UserMessage):
+            break
+        messages.append(message)
+    return tuple(reversed(messages))

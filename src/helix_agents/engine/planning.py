@@ -1,0 +1,88 @@
+"""What a reply asks for: each call is checked and given a kind, which the loop then follows."""
+
+from typing import Any
+
+from helix_agents.agent.names import FINISH
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import ToolInputError
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
+from helix_agents.domain.records import JSON
+from helix_agents.engine.corrections import INVALID_ARGUMENTS, UNKNOWN_TOOL
+from helix_agents.engine.effects import CallKind, PlannedCall
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.scope import Notes, RunScope
+
+
+class Plan:
+    """The calls of a reply in the model's order, with what only the bodies need to know."""
+
+    def __init__(self) -> None:
+        self.calls: list[PlannedCall] = []
+        self.rejections: dict[ToolCallId, ToolMessage] = {}
+        self.output: JSON = None
+
+    def add(self, call: ToolCall, kind: CallKind) -> None:
+        self.calls.append(PlannedCall(tool_call_id=call.id, tool_name=call.name, kind=kind))
+
+    def reject(self, call: ToolCall, code: str, sentence: str) -> None:
+        """The call gets an error instead of a run; the model may do better next time."""
+        self.add(call, "rejected")
+        self.rejections[call.id] = ToolMessage(
+            tool_call_id=call.id, tool_name=call.name, content=sentence, error=True, code=code
+        )
+
+
+async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage) -> Plan:
+    """Check every call of the reply against the agent's tools."""
+    plan = Plan()
+    for call in reply.tool_calls:
+        if call.name == FINISH and scope.agent.output_type is not None:
+            _plan_finish(scope, call, plan)
+        else:
+            await _plan_tool(scope, step, call, plan)
+    return plan
+
+
+def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan) -> None:
+    assert scope.agent.output_type is not None
+    try:
+        output = scope.agent.output_type.parse(call.arguments)
+    except ToolInputError as problem:
+        plan.reject(call, INVALID_ARGUMENTS, str(problem))
+        return
+    if any(planned.kind == "finish" for planned in plan.calls):
+        plan.reject(call, INVALID_ARGUMENTS, "The result was handed in already in this reply; once is enough.")
+        return
+    plan.output = output
+    plan.add(call, "finish")
+
+
+async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> None:
+    tool = scope.agent.find_tool(call.name)
+    if tool is None:
+        known = ", ".join(sorted(each.name for each in scope.agent.tools)) or "none"
+        plan.reject(call, UNKNOWN_TOOL, f"There is no tool {call.name!r}. Available: {known}.")
+        return
+    try:
+        values = tool.parse(call.arguments)
+    except ToolInputError as problem:
+        plan.reject(call, INVALID_ARGUMENTS, str(problem))
+        return
+    if tool.kind != "server":
+        plan.add(call, "client")
+    elif await _needs_approval(scope, step, tool, values):
+        plan.add(call, "gated")
+    else:
+        plan.add(call, "finish_with" if tool.finish_with else "server")
+
+
+async def _needs_approval(scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any]) -> bool:
+    if isinstance(tool.require_approval, bool):
+        return tool.require_approval
+    context = scope.context(step, scope.draft(), Notes())
+
+    def report(problem: BaseException) -> None:
+        log_exception("approval.predicate_failed", problem, tool=tool.name)
+
+    return await tool.needs_approval(values, context, on_error=report)

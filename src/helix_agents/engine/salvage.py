@@ -1,0 +1,45 @@
+"""What is kept of a run whose process died in mid-step when its conversation goes on without it."""
+
+import msgspec
+
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
+from helix_agents.domain.records import decode, encode
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.transcript import heal, not_executed
+from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.ledger import REPLY, resting_reply_of, unknown_message
+from helix_agents.engine.services import Services
+from helix_agents.engine.snapshot import take_snapshot
+
+
+async def salvage(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...]:
+    """The words a reader saw, the results that were recorded, and "not executed" for the rest."""
+    recorded = await _recorded_step(services, session, run)
+    if recorded is not None:
+        return recorded
+    snapshot = await take_snapshot(services.store, services.streams, session.session_id)
+    seen = snapshot.render()[len(snapshot.messages) :]
+    reply = next((message for message in seen if isinstance(message, AssistantMessage)), None)
+    if reply is None:
+        return heal(snapshot.messages)
+    kept = msgspec.structs.replace(reply, thinking=(), interrupted="crash")
+    return (kept, *not_executed(kept.tool_calls, "run_stopped"))
+
+
+async def _recorded_step(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...] | None:
+    """A step whose reply was recorded because its tools leave traces: their results are kept."""
+    step_id = f"{run.run_id}.{session.step_count + 1}"
+    staged = await services.store.get_staged_changes(session.session_id, step_id)
+    change = next((change for change in staged if change.tool_call_id == REPLY), None)
+    if change is None:
+        return None
+    reply = resting_reply_of(change).message
+    done: dict[str, ToolMessage] = {}
+    for effect in await services.store.list_effects(session.session_id):
+        if effect.state == "done":
+            done[effect.tool_call_id] = decode(encode(effect.result), RestingResult).message
+        else:
+            done[effect.tool_call_id] = unknown_message(effect.tool_call_id, effect.tool_name)
+    results = (done.get(call.id) or not_executed((call,), "run_stopped")[0] for call in reply.tool_calls)
+    return (msgspec.structs.replace(reply, interrupted="crash"), *results)

@@ -1,0 +1,263 @@
+"""What one attempt of a run holds in hand: the session as last committed, and the means to change it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.context import RunContext, RunInfo, RunLink, ToolContext, UsageReport
+from helix_agents.agent.hook_events import HookEvent
+from helix_agents.agent.hooks import HookFailure, HookOrder
+from helix_agents.agent.state_draft import StateDraft
+from helix_agents.domain.chunks import ChunkHeader, Custom
+from helix_agents.domain.ids import StepId, StreamId, ToolCallId
+from helix_agents.domain.messages import Message, UserMessage
+from helix_agents.domain.records import JSON
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.usage import UsageEntry
+from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
+from helix_agents.engine.call_ids import CallIds
+from helix_agents.engine.corrections import Corrections
+from helix_agents.engine.desk import Desk
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.services import Services
+from helix_agents.engine.stop import StopSignal
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.streams import StreamWriter
+
+ChunkT = TypeVar("ChunkT", bound=ChunkHeader)
+
+
+class Failure(NamedTuple):
+    """Why a run fails."""
+
+    code: str
+    error: str
+    retryable: bool = False
+
+
+class Notes:
+    """What user code counted while it ran."""
+
+    def __init__(self) -> None:
+        self.reports: list[UsageReport] = []
+
+
+class RunScope:
+    """One attempt of one run, in one process.
+
+    `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
+    `carried` are writes of hooks that ran between two commits, `notices` hidden messages the model already sees; the
+    next commit takes both. `unknown` are calls whose outcome somebody has to be asked about.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        agent: Agent[Any, Any, Any],
+        *,
+        session: SessionState,
+        run: RunRecord,
+        transcript: list[Message],
+        writer: StreamWriter,
+        desk: Desk,
+        stop: StopSignal,
+        model: LLMAdapter,
+        hooks: HookOrder,
+        deps: Any = None,
+    ) -> None:
+        self.services = services
+        self.agent = agent
+        self.session = session
+        self.custom_state: dict[str, JSON] = session.custom_state
+        self.run = run
+        self.transcript = transcript
+        self.writer = writer
+        self.desk = desk
+        self.stop = stop
+        self.model = model
+        self.hooks = hooks
+        self.deps = deps
+        self.owner = services.ids.new("owner")
+        is_child = session.parent_session_id is not None
+        self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
+        self.corrections = Corrections(transcript)
+        self.failure: Failure | None = None
+        self.carried: list[StepWrites] = []
+        self.notices: list[UserMessage] = []
+        self.late_answers: tuple[ToolCallId, ...] = ()
+        self.unknown: set[ToolCallId] = set()
+        self._emitted: deque[Custom] = deque()
+        self._emitting: asyncio.Task[None] | None = None
+
+    @property
+    def stream_id(self) -> StreamId:
+        return self.session.stream_id or self.session.session_id
+
+    def step_id(self, step: int) -> StepId:
+        """The step's name in the store; a suspended step keeps the name its first run gave it."""
+        suspended = self.session.suspension_context
+        if suspended is not None and suspended.step == step:
+            return suspended.step_id
+        return f"{self.run.run_id}.{step}"
+
+    def idempotency_key(self, tool_call_id: ToolCallId) -> str:
+        """The same for every attempt to run this call."""
+        return f"{self.session.session_id}:{tool_call_id}"
+
+    # -- what user code sees
+
+    def info(self, step: int) -> RunInfo:
+        """Where in the world something happens, without the state."""
+        return RunInfo(**self._about(step))
+
+    def draft(self, *writes: StepWrites) -> StateDraft[Any]:
+        """A draft of the committed state, with writes of this step that come before it."""
+        base = self.custom_state
+        for each in (*self.carried, *writes):
+            base = apply_writes(base, each.ops)
+        return self.agent.draft(base)
+
+    def context(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunContext[Any, Any]:
+        """What instructions, predicates and hooks see."""
+        return RunContext(
+            **self._about(step), link=self._link(step, draft, notes), deps=self.deps, transcript=self.transcript
+        )
+
+    def tool_context(
+        self, step: int, tool_call_id: ToolCallId, draft: StateDraft[Any], notes: Notes
+    ) -> ToolContext[Any, Any]:
+        """What a tool sees."""
+        return ToolContext(
+            **self._about(step),
+            link=self._link(step, draft, notes),
+            deps=self.deps,
+            transcript=self.transcript,
+            tool_call_id=tool_call_id,
+            idempotency_key=self.idempotency_key(tool_call_id),
+        )
+
+    async def fire(self, context: RunInfo, event: HookEvent) -> None:
+        """Run the hooks of a point; one that raises is logged and the run goes on.
+
+        Raises:
+            FailRun: a hook wants the run to fail.
+        """
+        if self.hooks.wants(event.hook):
+            await self.hooks.fire(context, event, self._report)
+
+    async def fire_with_draft(self, step: int, event: HookEvent, *before: StepWrites) -> StepWrites:
+        """Run hooks that may change the state; answers what they changed.
+
+        Raises:
+            FailRun: a hook wants the run to fail.
+        """
+        if not self.hooks.wants(event.hook):
+            return NO_WRITES
+        draft = self.draft(*before)
+        await self.fire(self.context(step, draft, Notes()), event)
+        return draft.writes()
+
+    # -- the stream
+
+    def chunk(self, kind: Callable[..., ChunkT], step: int, **fields: Any) -> ChunkT:
+        """A chunk of this run."""
+        return kind(
+            session_id=self.session.session_id,
+            run_id=self.run.run_id,
+            agent_type=self.session.agent_type,
+            step=step,
+            **fields,
+        )
+
+    def emit(self, chunk: Custom) -> None:
+        """Put an event of user code, which does not wait, into the stream."""
+        self._emitted.append(chunk)
+        if self._emitting is None or self._emitting.done():
+            self._emitting = asyncio.create_task(self._write_emitted())
+
+    async def emitted(self) -> None:
+        """Wait until all events of user code are in the stream, so that what follows them follows them there."""
+        if self._emitting is not None:
+            await self._emitting
+
+    async def discard_step(self, step: int) -> None:
+        """Let readers forget what a failed model call said: a new writer takes over at this step."""
+        await self.writer.close()
+        self.writer = await self.services.streams.create_writer(
+            self.stream_id,
+            self.run.run_id,
+            self.session.agent_type,
+            turn=self.run.turn,
+            attempt=self.run.attempt,
+            step=step,
+        )
+
+    # -- usage
+
+    def usage_entry(self, step: int, **fields: Any) -> UsageEntry:
+        """Something this step used; the commit numbers it."""
+        session = self.session
+        return UsageEntry(
+            session_id=session.session_id,
+            root_session_id=session.root_session_id,
+            run_id=self.run.run_id,
+            attempt=self.run.attempt,
+            step=step,
+            agent_type=session.agent_type,
+            user_id=session.user_id,
+            **fields,
+        )
+
+    def counted(self, step: int, notes: Notes) -> tuple[UsageEntry, ...]:
+        """What user code counted, as entries."""
+        return tuple(
+            self.usage_entry(
+                step,
+                source_type="custom",
+                source_name=report.name,
+                amount=report.amount,
+                tokens=report.tokens,
+                success=report.success,
+                metadata=report.metadata,
+            )
+            for report in notes.reports
+        )
+
+    def _about(self, step: int) -> dict[str, Any]:
+        session = self.session
+        return {
+            "session_id": session.session_id,
+            "run_id": self.run.run_id,
+            "step": step,
+            "attempt": self.run.attempt,
+            "agent": self.agent.name,
+            "user_id": session.user_id,
+            "tags": session.tags,
+            "metadata": session.metadata,
+            "parent_session_id": session.parent_session_id,
+        }
+
+    def _link(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunLink[Any]:
+        return RunLink(
+            draft=draft,
+            emit=lambda name, data: self.emit(self.chunk(Custom, step, name=name, data=data)),
+            record_usage=notes.reports.append,
+            is_cancelled=self.stop.requested.is_set,
+        )
+
+    def _report(self, failure: HookFailure) -> None:
+        log_exception(
+            "hook.failed",
+            failure.error,
+            hook=failure.hook,
+            function=failure.function,
+            session_id=self.session.session_id,
+            run_id=self.run.run_id,
+        )
+
+    async def _write_emitted(self) -> None:
+        while self._emitted:
+            await self.writer.write(self._emitted.popleft())

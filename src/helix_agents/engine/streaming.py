@@ -1,0 +1,145 @@
+"""A model's reply on its way: every event becomes a chunk at once, and what was said so far is never lost."""
+
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from helix_agents.agent.hook_events import TextDeltaEvent, ThinkingEvent
+from helix_agents.domain.chunks import (
+    TextDelta,
+    ThinkingChunk,
+    ToolArgStreamDelta,
+    ToolArgStreamEnd,
+    ToolArgStreamStart,
+    split_delta,
+)
+from helix_agents.domain.errors import HelixError, ModelUnavailableError
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.messages import AssistantMessage, ToolCall
+from helix_agents.domain.records import decode
+from helix_agents.domain.usage import TokenCount
+from helix_agents.engine.scope import RunScope
+from helix_agents.ports.llm import (
+    ModelRequest,
+    ReplyDone,
+    TextPiece,
+    ThinkingPiece,
+    ToolArgumentsPiece,
+    ToolCallEnded,
+    ToolCallStarted,
+)
+
+
+class ReplyStream:
+    """One call of the model, as far as it has come."""
+
+    def __init__(self, scope: RunScope, step: int) -> None:
+        self._scope = scope
+        self._step = step
+        self._limit = scope.services.streams.limits.chunk_bytes
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was said: the model is asked again."""
+        self._text: list[str] = []
+        self._renamed: dict[str, ToolCallId] = {}
+        self._calls: list[_StreamedCall] = []
+
+    async def run(self, request: ModelRequest) -> tuple[AssistantMessage, TokenCount]:
+        """Ask and stream; the reply carries our call ids.
+
+        Raises:
+            ModelError: the model gave no whole answer.
+        """
+        async with aclosing(self._scope.model.ask(request)) as events:
+            async for event in events:
+                match event:
+                    case TextPiece(delta=delta):
+                        await self._say(delta)
+                    case ThinkingPiece():
+                        await self._think(event)
+                    case ToolCallStarted():
+                        await self._begin_call(event)
+                    case ToolArgumentsPiece():
+                        await self._extend_call(event)
+                    case ToolCallEnded(id=call_id):
+                        await self._end_call(call_id)
+                    case ReplyDone(reply=reply, usage=usage):
+                        return self._own(reply), usage
+        raise ModelUnavailableError(self._scope.model.name, "the stream ended without a whole reply")
+
+    def partial(self) -> AssistantMessage | None:
+        """What a reader has seen so far, as a message; None when nothing was said."""
+        calls = tuple(call.whole() for call in self._calls if call.ended)
+        text = "".join(self._text)
+        if not text and not calls:
+            return None
+        return AssistantMessage(text=text, tool_calls=calls, model=self._scope.model.name, interrupted="interrupt")
+
+    async def _say(self, delta: str) -> None:
+        self._text.append(delta)
+        await self._write(self._scope.chunk(TextDelta, self._step, delta=delta))
+        if self._scope.hooks.wants("on_text_delta"):
+            await self._scope.fire(self._scope.info(self._step), TextDeltaEvent(delta=delta))
+
+    async def _think(self, piece: ThinkingPiece) -> None:
+        chunk = self._scope.chunk(
+            ThinkingChunk, self._step, content=piece.delta, is_complete=piece.done, signature=piece.signature
+        )
+        await self._write(chunk)
+        if self._scope.hooks.wants("on_thinking"):
+            await self._scope.fire(self._scope.info(self._step), ThinkingEvent(delta=piece.delta, done=piece.done))
+
+    async def _begin_call(self, started: ToolCallStarted) -> None:
+        # The rewrite happens before the first chunk that carries the id, so every reader sees one name.
+        call = _StreamedCall(self._scope.call_ids.claim(started.id), started.name)
+        self._renamed[started.id] = call.id
+        self._calls.append(call)
+        await self._scope.writer.write(
+            self._scope.chunk(ToolArgStreamStart, self._step, tool_call_id=call.id, tool_name=call.name)
+        )
+
+    async def _extend_call(self, piece: ToolArgumentsPiece) -> None:
+        call = self._call(piece.id)
+        call.pieces.append(piece.delta)
+        await self._write(self._scope.chunk(ToolArgStreamDelta, self._step, tool_call_id=call.id, delta=piece.delta))
+
+    async def _end_call(self, provider_id: str) -> None:
+        call = self._call(provider_id)
+        call.ended = True
+        await self._scope.writer.write(self._scope.chunk(ToolArgStreamEnd, self._step, tool_call_id=call.id))
+
+    async def _write(self, chunk: Any) -> None:
+        for piece in split_delta(chunk, self._limit):
+            await self._scope.writer.write(piece)
+
+    def _call(self, provider_id: str) -> "_StreamedCall":
+        name = self._renamed[provider_id]
+        return next(call for call in reversed(self._calls) if call.id == name)
+
+    def _own(self, reply: AssistantMessage) -> AssistantMessage:
+        """The reply under our ids: the n-th call is the n-th that was announced, else it gets its id now."""
+        announced = [call.id for call in self._calls]
+        calls = tuple(
+            msgspec.structs.replace(
+                call, id=announced[place] if place < len(announced) else self._scope.call_ids.claim(call.id)
+            )
+            for place, call in enumerate(reply.tool_calls)
+        )
+        return msgspec.structs.replace(reply, tool_calls=calls, model=reply.model or self._scope.model.name)
+
+
+class _StreamedCall:
+    def __init__(self, call_id: ToolCallId, name: str) -> None:
+        self.id = call_id
+        self.name = name
+        self.pieces: list[str] = []
+        self.ended = False
+
+    def whole(self) -> ToolCall:
+        text = "".join(self.pieces) or "{}"
+        try:
+            return ToolCall(id=self.id, name=self.name, arguments=decode(text, dict[str, Any]))
+        except HelixError:
+            return ToolCall(id=self.id, name=self.name, arguments=text)

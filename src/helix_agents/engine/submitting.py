@@ -1,0 +1,67 @@
+"""Answers on their way in: checked against the tool they are for, then stored once."""
+
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.errors import HelixError
+from helix_agents.domain.pending import (
+    AnswerOutcome,
+    AnswerRefused,
+    ApprovalAnswer,
+    PendingCall,
+    SubmitAnswer,
+    ToolAnswer,
+)
+from helix_agents.domain.records import encode
+from helix_agents.engine.log import log_event
+from helix_agents.ports.state_store import SessionStateStore
+
+MAX_ERROR_BYTES = 8_192
+MAX_RESULT_BYTES = 1_000_000
+
+
+async def submit(
+    store: SessionStateStore, agents: AgentRegistry, submission: SubmitAnswer, *, max_result_bytes: int
+) -> AnswerOutcome:
+    """Store an answer; a durable write and nothing else."""
+    call = await store.get_pending_call(submission.session_id, submission.tool_call_id)
+    problem = None if call is None else await _problem(store, agents, call, submission, max_result_bytes)
+    if problem is not None:
+        log_event("client_tool.validation_failed", tool_call_id=submission.tool_call_id, reason=problem)
+        return AnswerRefused(reason=problem)
+    outcome = await store.submit_answer(submission)
+    log_event("client_tool.submitted", tool_call_id=submission.tool_call_id, outcome=type(outcome).__name__)
+    return outcome
+
+
+async def _problem(
+    store: SessionStateStore,
+    agents: AgentRegistry,
+    call: PendingCall,
+    submission: SubmitAnswer,
+    max_result_bytes: int,
+) -> str | None:
+    """Why an answer cannot be used, or None. One that is not expected any more is the store's to judge."""
+    if call.state not in ("waiting", "expired"):
+        return None
+    match submission.answer:
+        case ToolAnswer(error=str() as error) if len(error.encode()) > MAX_ERROR_BYTES:
+            return f"the error text has more than {MAX_ERROR_BYTES} bytes"
+        case ToolAnswer(result=result) if len(encode(result)) > max_result_bytes:
+            return f"the result has more than {max_result_bytes} bytes"
+        case _:
+            pass
+    session = await store.load_state(call.session_id)
+    agent = agents.find(session.agent_type)
+    tool = agent.find_tool(call.tool_name) if agent is not None else None
+    if tool is None:
+        return None
+    try:
+        match submission.answer:
+            case ToolAnswer(error=None, result=result) if tool.kind != "server":
+                tool.check_output(result, call.input)
+            case ApprovalAnswer(approved=True, edited_input=dict() as edited):
+                tool.parse(edited)
+            case _:
+                pass
+    except HelixError as problem:
+        return str(problem)
+    return None

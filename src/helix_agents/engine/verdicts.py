@@ -1,0 +1,131 @@
+"""What a whole step means for its run: go on, finish, or fail."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from helix_agents.agent.context import CompletedStep
+from helix_agents.agent.names import FINISH
+from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
+from helix_agents.domain.records import JSON
+from helix_agents.domain.usage import TokenCount
+from helix_agents.domain.writes import StepWrites
+from helix_agents.engine.corrections import CORRECTABLE, OUTPUT_REMINDER
+from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.effects import OpenBatch
+from helix_agents.engine.scope import Failure, RunScope
+
+_REMINDER = f"You have not handed in the result yet. Call {FINISH} with it; text alone does not end the task."
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoOn:
+    """Ask the model again; a reminder may precede that."""
+
+    reminder: UserMessage | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """The run has its output."""
+
+    output: JSON
+    reason: str = "finished"
+
+
+Verdict = GoOn | Finished | Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeStep:
+    """A step whose calls all have their results."""
+
+    batch: OpenBatch
+    reply: AssistantMessage
+    results: tuple[ToolMessage, ...]
+    new: tuple[RestingResult, ...]
+    writes: tuple[StepWrites, ...]
+    tokens: TokenCount
+
+
+def judge(scope: RunScope, step: WholeStep) -> Verdict:
+    """Decide what follows a whole step. Pure but for `stop_when`, which has to be."""
+    for result in step.new:
+        if result.fail_run is not None:
+            return Failure("tool_failed_run", result.fail_run)
+    exhausted = _exhausted(scope, step)
+    if exhausted is not None:
+        return exhausted
+    finished = _finished(scope, step)
+    if finished is not None:
+        return finished
+    if not step.batch.calls:
+        return _text_only(scope, step)
+    return _limits(scope, step) or GoOn()
+
+
+def _exhausted(scope: RunScope, step: WholeStep) -> Failure | None:
+    """A tool whose calls the model did not get right in as many tries as it has."""
+    counts: dict[str, int] = {}
+    for result in step.new:
+        message = result.message
+        if message.code in CORRECTABLE:
+            counts[message.tool_name] = counts.get(message.tool_name, scope.corrections.of(message.tool_name)) + 1
+            allowed = scope.agent.retries_of(message.tool_name)
+            if counts[message.tool_name] > allowed:
+                code = "output_invalid" if message.tool_name == FINISH else "tool_retries_exhausted"
+                return Failure(
+                    code, f"{message.tool_name} was not called correctly after {allowed} corrections: {message.content}"
+                )
+    return None
+
+
+def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
+    by_id = {result.message.tool_call_id: result for result in step.new}
+    for call in step.batch.calls:
+        if call.kind == "finish":
+            arguments = next(each.arguments for each in step.reply.tool_calls if each.id == call.tool_call_id)
+            assert scope.agent.output_type is not None
+            return Finished(output=scope.agent.output_type.parse(arguments))
+        result = by_id.get(call.tool_call_id)
+        if result is not None and result.finishes:
+            return Finished(output=result.output)
+    return None
+
+
+def _text_only(scope: RunScope, step: WholeStep) -> Verdict:
+    """The model has nothing more to do: that is the end, or a reminder that a result is still missing."""
+    if scope.agent.output_type is None:
+        return Finished(output=step.reply.text)
+    if scope.corrections.reminders >= scope.agent.output_retries:
+        return Failure("output_missing", "The model ended its turn without handing in the output it was asked for.")
+    limit = _limits(scope, step)
+    if limit is not None:
+        return limit
+    return GoOn(reminder=UserMessage(content=_REMINDER, hidden=True, metadata={"helix": OUTPUT_REMINDER}))
+
+
+def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
+    agent, number = scope.agent, step.batch.step
+    if agent.stop_when is not None:
+        stop = agent.stop_when(_completed_step(scope, step))
+        if stop:
+            reason = stop if isinstance(stop, str) else "stop_when"
+            if agent.output_type is not None:
+                return Failure("stopped_without_output", f"stop_when ended the run before its output: {reason}")
+            return Finished(output=step.reply.text, reason=reason)
+    if number >= agent.max_steps:
+        return Failure(
+            "max_steps", f"The run took {number} steps, its limit; retry continues with a fresh budget.", True
+        )
+    return None
+
+
+def _completed_step(scope: RunScope, step: WholeStep) -> CompletedStep[Any]:
+    return CompletedStep(
+        number=step.batch.step,
+        max_steps=scope.agent.max_steps,
+        reply=step.reply,
+        results=step.results,
+        usage=step.tokens,
+        draft=scope.draft(*step.writes),
+    )

@@ -1,0 +1,52 @@
+"""What a call that waits for somebody looks like in the store."""
+
+from typing import Any
+
+from helix_agents.agent.tools import Tool, ToolKind
+from helix_agents.domain.messages import AssistantMessage
+from helix_agents.domain.pending import OnDeadline, PendingCall, PendingKind
+from helix_agents.domain.results import SuspensionKind
+from helix_agents.engine.answers import UNKNOWN_OUTCOME
+from helix_agents.engine.effects import PlannedCall
+from helix_agents.engine.scope import RunScope
+
+_KINDS: dict[ToolKind, PendingKind] = {"server": "approval", "client": "client_tool", "question": "question"}
+
+
+def suspension_kind(*, settled: bool) -> SuspensionKind:
+    """How a suspended step is called: part of it is done, or all of it waits."""
+    return "suspended_step_partial" if settled else "suspended_client_tool"
+
+
+def pending_for(scope: RunScope, step_id: str, reply: AssistantMessage, planned: PlannedCall) -> PendingCall:
+    """The row of a call that waits; the input is shown to whoever answers, in full and as it was validated."""
+    tool = scope.agent.find_tool(planned.tool_name)
+    call = next(call for call in reply.tool_calls if call.id == planned.tool_call_id)
+    now = scope.services.clock.now_ms()
+    deadline = _deadline_ms(scope, tool)
+    # A call of ours that waits without being gated ran in a process that died, and nobody knows how far it came.
+    unknown = planned.kind in ("server", "finish_with") or planned.tool_call_id in scope.unknown
+    kind: PendingKind = "approval" if tool is None or unknown else _KINDS[tool.kind]
+    return PendingCall(
+        tool_call_id=planned.tool_call_id,
+        kind=kind,
+        session_id=scope.session.session_id,
+        root_session_id=scope.session.root_session_id,
+        run_id=scope.run.run_id,
+        step_id=step_id,
+        tool_name=planned.tool_name,
+        input=tool.dump_input(tool.parse(call.arguments)) if tool is not None else call.arguments,
+        approval_id=scope.services.ids.new("approval") if kind == "approval" else None,
+        reason=UNKNOWN_OUTCOME if unknown else None,
+        created_at=now,
+        deadline=None if deadline is None else now + deadline,
+        on_deadline=tool.on_deadline if tool is not None else OnDeadline(),
+    )
+
+
+def _deadline_ms(scope: RunScope, tool: Tool[..., Any] | None) -> int | None:
+    """The tool's own deadline, else the agent's, else the executor's."""
+    for level in (tool.deadline_ms if tool is not None else "inherit", scope.agent.pending_deadline_ms):
+        if level != "inherit":
+            return level
+    return scope.services.options.pending_deadline_ms

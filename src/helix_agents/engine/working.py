@@ -1,0 +1,52 @@
+"""The tool effect: bring one call as far as it goes, and keep its result until the commit."""
+
+from helix_agents.domain.errors import HelixError
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.writes import NO_WRITES
+from helix_agents.engine.answers import refused_input, run_answered, tool_is_gone
+from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.executing import announce, open_call, settle
+from helix_agents.engine.ledger import run_tool
+from helix_agents.engine.scope import RunScope
+
+
+async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
+    """Bring one call to a result, to waiting, or to a stop."""
+    match planned.kind:
+        case "rejected":
+            return await settle(scope, batch, await _rejection(scope, batch, planned))
+        case "finish":
+            return await settle(scope, batch, _acknowledged(planned))
+        case "client" | "gated":
+            return await run_answered(scope, batch, planned)
+        case "server" | "finish_with":
+            return await _run_server(scope, batch, planned)
+
+
+async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
+    tool = scope.agent.find_tool(planned.tool_name)
+    call = await open_call(scope, batch, planned)
+    if tool is None:
+        return await settle(scope, batch, tool_is_gone(call))
+    try:
+        values = tool.parse(call.arguments)
+    except HelixError as problem:
+        return await settle(scope, batch, refused_input(call, str(problem)))
+    return await run_tool(scope, batch, planned, tool, values, approved=False)
+
+
+async def _rejection(scope: RunScope, batch: Batch, planned: PlannedCall) -> RestingResult:
+    reply = await scope.desk.find_reply(batch.step)
+    assert reply is not None
+    message = reply.rejections[planned.tool_call_id]
+    await announce(scope, batch.step, message, NO_WRITES)
+    return RestingResult(message=message, told=False)
+
+
+def _acknowledged(planned: PlannedCall) -> RestingResult:
+    """The result of `__finish__`: no call is left without one."""
+    message = ToolMessage(
+        tool_call_id=planned.tool_call_id, tool_name=planned.tool_name, content={"acknowledged": True}
+    )
+    return RestingResult(message=message, told=False)

@@ -1,0 +1,109 @@
+"""Drives a run in this process: the effects are the bodies themselves, and parallel calls are tasks."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, TypeAlias
+
+from helix_agents.agent.hooks import SomeHooks
+from helix_agents.domain.errors import SupersededError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.runs import Fence
+from helix_agents.engine.asking import ask_model
+from helix_agents.engine.committing import commit_step
+from helix_agents.engine.desk import MemoryDesk
+from helix_agents.engine.effects import (
+    Ask,
+    Batch,
+    CallOutcome,
+    CommitAck,
+    CommitRequest,
+    Position,
+    Reply,
+    RunEnd,
+    RunFailed,
+    Stopped,
+)
+from helix_agents.engine.ending import end_stream
+from helix_agents.engine.opening import open_run, open_scope
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.services import Services
+from helix_agents.engine.stop import watching
+from helix_agents.engine.turn import run_turn
+from helix_agents.engine.working import run_call
+from helix_agents.ports.llm import LLMAdapter
+
+OpenDeps: TypeAlias = Callable[[SessionId, str | None], AbstractAsyncContextManager[Any]]
+"""Opens what tools need from the process, for one run of a session and its user."""
+
+
+class InProcessOps:
+    """The four effects of a run whose driver is an asyncio task."""
+
+    def __init__(self, scope: RunScope, max_parallel: int | None) -> None:
+        self._scope = scope
+        self._room = asyncio.Semaphore(max_parallel) if max_parallel is not None else None
+
+    async def open(self) -> Position:
+        return await open_run(self._scope)
+
+    async def ask_model(self, ask: Ask) -> Reply | Stopped | RunFailed:
+        return await ask_model(self._scope, ask)
+
+    async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
+        if len(batch.calls) == 1:
+            return (await run_call(self._scope, batch, batch.calls[0]),)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run(batch, place)) for place in range(len(batch.calls))]
+        return tuple(task.result() for task in tasks)
+
+    async def commit(self, request: CommitRequest) -> CommitAck:
+        return await commit_step(self._scope, request)
+
+    def should_yield(self) -> bool:
+        return False
+
+    async def _run(self, batch: Batch, place: int) -> CallOutcome:
+        async with self._room or nullcontext():
+            return await run_call(self._scope, batch, batch.calls[place])
+
+
+async def drive(
+    services: Services,
+    session_id: SessionId,
+    fence: Fence,
+    *,
+    open_deps: OpenDeps | None = None,
+    max_parallel: int | None = None,
+    hooks: SomeHooks = None,
+    model: LLMAdapter | None = None,
+) -> RunEnd:
+    """Drive one attempt of a run to its end, or to where it needs somebody."""
+    session = await services.store.load_state(session_id)
+    deps = open_deps(session_id, session.user_id) if open_deps is not None else nullcontext()
+    async with watching(services.store, session_id) as stop, deps as opened:
+        try:
+            scope = await open_scope(
+                services, session_id, fence, desk=MemoryDesk(), stop=stop, deps=opened, hooks=hooks, model=model
+            )
+        except SupersededError:
+            return RunEnd(status="superseded")
+        if isinstance(scope, Position):
+            return RunEnd(status=scope.ended or "superseded")
+        try:
+            end = await run_turn(InProcessOps(scope, max_parallel))
+        except SupersededError:
+            return RunEnd(status="superseded")
+        if end.status != "superseded":
+            await _end(services, scope)
+        return end
+
+
+async def _end(services: Services, scope: RunScope) -> None:
+    try:
+        await scope.writer.close()
+    except SupersededError:
+        return
+    run = await services.store.get_run(scope.run.run_id)
+    if run is not None:
+        await end_stream(services.streams, scope.session, run)

@@ -1,0 +1,477 @@
+"""The executor of one process: runs agents here, durable through the store alone."""
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Literal, Self, TypeAlias
+
+import msgspec
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.durations import Duration, optional_milliseconds
+from helix_agents.agent.hooks import SomeHooks
+from helix_agents.agent.output import OutputT
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.commits import SettleSession, StartRun
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    ConflictError,
+    ExecutorClosedError,
+    HelixError,
+    SessionAlreadyExistsError,
+    SessionNotFoundError,
+)
+from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page
+from helix_agents.domain.pending import (
+    Answer,
+    AnswerOutcome,
+    PendingCall,
+    PendingFilter,
+    SubmitAnswer,
+)
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import (
+    BranchPoint,
+    InterruptContext,
+    InterruptOutcome,
+    InterruptSet,
+    NothingRunning,
+    StatusChanged,
+    StopKind,
+)
+from helix_agents.domain.transcript import not_executed, open_tail
+from helix_agents.engine.committing import CANCELLED, RUN_STOPPED
+from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.ending import end_stream
+from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.services import EngineOptions, Services
+from helix_agents.engine.submitting import submit
+from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.models import open_model
+from helix_agents.ports.state_store import SessionStateStore, check_complete
+from helix_agents.ports.streams import StreamManager
+from helix_agents.ports.usage_store import UsageStore
+from helix_agents.runtimes.in_process.driver import OpenDeps, drive
+from helix_agents.runtimes.in_process.handle import RunHandle
+from helix_agents.runtimes.in_process.janitor import Janitor, Swept
+from helix_agents.runtimes.in_process.leases import LeaseKeeper
+from helix_agents.runtimes.in_process.recovery import Recovered, recover
+from helix_agents.runtimes.in_process.sessions import Sessions
+from helix_agents.system import RandomIds, jitter
+
+Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
+ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
+
+DEFAULT_STORE = "sqlite:///helix.db"
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+class Executor:
+    """Runs agents in this process, as asyncio tasks that outlive whoever started them.
+
+    Use it as `async with Executor.open(url, agents=[…]) as helix:`. Leaving the block starts no new runs, gives running
+    steps `grace` seconds to commit, and then lets go of the rest, which any process continues.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: SessionStateStore,
+        streams: StreamManager,
+        usage: UsageStore,
+        agents: Iterable[Agent[Any, Any, Any]] = (),
+        deps: OpenDeps | None = None,
+        hooks: SomeHooks = None,
+        options: EngineOptions | None = None,
+        max_running: int | None = None,
+        max_parallel_tools: int | None = None,
+        lease_ms: int = 15_000,
+        grace: float = 20.0,
+        janitor_seconds: float | None = 15.0,
+        resume_grace_ms: int = 30_000,
+        stream_retention_ms: int = DAY_MS,
+    ) -> None:
+        check_complete(state)
+        self._opened: Backend | None = None
+        self._usage = usage
+        self._deps = deps
+        self._max_parallel_tools = max_parallel_tools
+        self._room = asyncio.Semaphore(max_running) if max_running is not None else None
+        self._grace = grace
+        self._janitor_seconds = janitor_seconds
+        self._models: dict[str, LLMAdapter] = {}
+        self._running: dict[str, asyncio.Task[RunEnd]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+        self._closing = False
+        ids = RandomIds()
+        self._services = Services(
+            store=state,
+            streams=streams,
+            agents=AgentRegistry(agents),
+            clock=state,
+            ids=ids,
+            model_of=self._model_of,
+            sleep=asyncio.sleep,
+            jitter=jitter,
+            in_thread=asyncio.to_thread,
+            hooks=hooks,
+            options=options or EngineOptions(),
+        )
+        self._lease = LeaseKeeper(state, ids.new("process"), lease_ms)
+        self.sessions = Sessions(state, streams)
+        self.janitor = Janitor(
+            self._services,
+            resume=self._resume_by_name,
+            recover=self.recover,
+            resume_grace_ms=resume_grace_ms,
+            stream_retention_ms=stream_retention_ms,
+        )
+
+    @classmethod
+    def open(cls, url: str | None = None, *, namespace: str = "", **settings: Any) -> "OpeningExecutor":
+        """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
+        return OpeningExecutor(cls, url or os.environ.get("HELIX_STORE") or DEFAULT_STORE, namespace, settings)
+
+    @property
+    def agents(self) -> AgentRegistry:
+        """The agents this process knows."""
+        return self._services.agents
+
+    async def __aenter__(self) -> Self:
+        await self._lease.start()
+        if self._janitor_seconds is not None:
+            self._in_background(self.janitor.run(self._janitor_seconds))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # -- entries
+
+    async def execute(
+        self,
+        agent: Agent[Any, OutputT, Any],
+        input: Input,
+        session_id: SessionId | None = None,
+        *,
+        branch: BranchPoint | None = None,
+        state: Any = None,
+        user_id: str | None = None,
+        tags: Sequence[str] = (),
+        metadata: dict[str, str] | None = None,
+        expires_in: Duration | None = None,
+        idempotency_key: str | None = None,
+        hooks: SomeHooks = None,
+        model: str | LLMAdapter | None = None,
+    ) -> RunHandle[OutputT]:
+        """Begin a turn: in a new session, or as the next one of an existing session.
+
+        With an `idempotency_key`, the same call again gives the handle of the turn it began.
+
+        Raises:
+            AgentAlreadyRunningError: the session has a turn that is going on.
+            StateSchemaChangedError: its stored state no longer fits the agent.
+        """
+        self._know(agent)
+        session_id = session_id or self._services.ids.new("session")
+        messages = _messages(input, idempotency_key)
+        if idempotency_key is not None:
+            begun = await self._begun_with(agent, session_id, idempotency_key)
+            if begun is not None:
+                return begun
+        new = NewSession(branch=branch, state=state, user_id=user_id, tags=tuple(tags), metadata=metadata)
+        expires = optional_milliseconds(expires_in, "execute", "expires_in")
+        start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
+        return await self._begin(agent, start, hooks=hooks, model=model)
+
+    async def resume(
+        self,
+        agent: Agent[Any, OutputT, Any],
+        session_id: SessionId,
+        *,
+        mode: ResumeMode = "continue",
+        message: Input | None = None,
+        checkpoint_id: CheckpointId | None = None,
+        hooks: SomeHooks = None,
+        model: str | LLMAdapter | None = None,
+    ) -> RunHandle[OutputT]:
+        """Go on with what a session left open: answered calls, an interrupted turn, or an earlier checkpoint.
+
+        Raises:
+            SessionNotFoundError, AgentAlreadyRunningError, NothingToResumeError, StillWaitingError,
+            CheckpointNotFoundError, StateSchemaChangedError: it cannot; nothing was written.
+        """
+        self._know(agent)
+        messages = () if message is None else _messages(message, None)
+        start = await plan_resume(
+            self._services, agent, session_id, mode, messages=messages, checkpoint_id=checkpoint_id
+        )
+        return await self._begin(agent, start, hooks=hooks, model=model)
+
+    async def retry(
+        self,
+        agent: Agent[Any, OutputT, Any],
+        session_id: SessionId,
+        *,
+        hooks: SomeHooks = None,
+        model: str | LLMAdapter | None = None,
+    ) -> RunHandle[OutputT]:
+        """Go on from the last commit of a run that failed, with a fresh budget.
+
+        Raises:
+            SessionNotFoundError, AgentAlreadyRunningError, NothingToRetryError, StateSchemaChangedError: it cannot.
+        """
+        self._know(agent)
+        start = await plan_retry(self._services, agent, session_id)
+        return await self._begin(agent, start, hooks=hooks, model=model)
+
+    async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
+        """A handle on the session's current run, whoever drives it; None when it never had one."""
+        run = await self._services.store.get_current_run(session_id)
+        return self._handle(agent, run) if run is not None else None
+
+    async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:
+        """None when resume would go on; else why it would not."""
+        try:
+            await plan_resume(self._services, agent, session_id, "continue")
+        except HelixError as reason:
+            return reason
+        return None
+
+    # -- answers and stops
+
+    async def submit_tool_result(
+        self,
+        session_id: SessionId,
+        tool_call_id: ToolCallId,
+        answer: Answer,
+        *,
+        approval_id: str | None = None,
+    ) -> AnswerOutcome:
+        """Store an answer to a call that waits; a durable write and nothing else. It says what is needed next."""
+        submission = SubmitAnswer(
+            session_id=session_id, tool_call_id=tool_call_id, answer=answer, approval_id=approval_id
+        )
+        limit = self._services.options.result_bytes
+        return await submit(self._services.store, self._services.agents, submission, max_result_bytes=limit)
+
+    async def list_pending(
+        self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[PendingCall]:
+        """What waits, across all sessions."""
+        return await self._services.store.list_pending(where, offset=offset, limit=limit)
+
+    async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
+        """Stop the run that is going, keeping what it did; a session that waits is settled as interrupted."""
+        return await self._stop(session_id, reason, "interrupt")
+
+    async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
+        """Fail the run that is going, or that waits, for good."""
+        return await self._stop(session_id, reason, "abort")
+
+    async def recover(self) -> Recovered:
+        """Continue runs whose process died, each as the next attempt of the same run; one process gets each."""
+        return await recover(self._services, self._lease.owner, self._take_over)
+
+    async def sweep(self) -> Swept:
+        """One round of the janitor, now."""
+        return await self.janitor.sweep()
+
+    async def close(self) -> None:
+        """Start nothing new, give running steps their grace, then let go of what is left."""
+        if self._closing:
+            return
+        self._closing = True
+        for task in self._background:
+            task.cancel()
+        running = tuple(self._running.values())
+        if running:
+            _, late = await asyncio.wait(running, timeout=self._grace)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._lease.stop()
+        for model in self._models.values():
+            close = getattr(model, "close", None)
+            if close is not None:
+                await close()
+        if self._opened is not None:
+            await self._opened.close()
+
+    # -- inside
+
+    async def _begin(
+        self,
+        agent: Agent[Any, OutputT, Any],
+        start: StartRun,
+        *,
+        hooks: SomeHooks,
+        model: str | LLMAdapter | None,
+    ) -> RunHandle[OutputT]:
+        """Commit the start, which decides who runs, and drive it."""
+        if self._closing:
+            raise ExecutorClosedError
+        owned = msgspec.structs.replace(start, owner=self._lease.owner)
+        try:
+            started = await self._services.store.start_run(owned)
+        except (ConflictError, SessionAlreadyExistsError) as lost:
+            current = await self._services.store.get_current_run(start.session_id)
+            if current is not None and current.status == "running":
+                raise AgentAlreadyRunningError(start.session_id, current.run_id) from lost
+            raise
+        if started.run.start_sequence:
+            # A reader that comes at once must not take the last turn's end for this one's.
+            stream_id = start.session_id
+            await self._services.streams.reactivate_stream(stream_id, started.run.run_id, turn=started.run.turn)
+        adapter = open_model(model) if isinstance(model, str) else model
+        self._drive(started.run, hooks=hooks, model=adapter)
+        return self._handle(agent, started.run)
+
+    def _drive(
+        self, run: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None
+    ) -> asyncio.Task[RunEnd]:
+        task = asyncio.create_task(self._driving(run, hooks, model), name=f"helix run {run.run_id}")
+        self._running[run.run_id] = task
+        task.add_done_callback(lambda done: self._finished(run, done))
+        return task
+
+    async def _driving(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
+        if self._room is None:
+            return await self._drive_now(run, hooks, model)
+        async with self._room:
+            return await self._drive_now(run, hooks, model)
+
+    async def _drive_now(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
+        return await drive(
+            self._services,
+            run.session_id,
+            run.fence,
+            open_deps=self._deps,
+            max_parallel=self._max_parallel_tools,
+            hooks=hooks,
+            model=model,
+        )
+
+    def _finished(self, run: RunRecord, task: asyncio.Task[RunEnd]) -> None:
+        self._running.pop(run.run_id, None)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # The run stays as it is in the store; recovery continues it when the lease of this process allows.
+            log_exception("run.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
+
+    def _take_over(self, run: RunRecord) -> None:
+        log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
+        self._drive(run)
+
+    def _handle(self, agent: Agent[Any, OutputT, Any], run: RunRecord) -> RunHandle[OutputT]:
+        return RunHandle(self._services, agent, run, usage=self._usage, driver=self._running.get(run.run_id))
+
+    async def _resume_by_name(self, session_id: SessionId) -> None:
+        session = await self._services.store.load_state(session_id)
+        agent = self._services.agents.find(session.agent_type)
+        if agent is not None:
+            await self.resume(agent, session_id)
+
+    async def _begun_with(
+        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str
+    ) -> RunHandle[OutputT] | None:
+        """The current run, if its turn began with this key."""
+        with suppress(SessionNotFoundError):
+            page = await self._services.store.get_messages(session_id)
+            for stored in page.items:
+                if isinstance(stored.message, UserMessage) and not stored.message.hidden:
+                    return await self.get_handle(agent, session_id) if stored.message.id == key else None
+        return None
+
+    async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
+        store = self._services.store
+        outcome = await store.set_interrupt_flag(session_id, reason, kind=kind)
+        run = await store.get_current_run(session_id)
+        if isinstance(outcome, InterruptSet) or run is None or run.status not in SUSPENDED:
+            return outcome
+        page = await store.get_messages(session_id, limit=200)
+        open_calls = open_tail(stored.message for stored in page.items)
+        aborted = kind == "abort"
+        settled = await store.settle_session(
+            SettleSession(
+                session_id=session_id,
+                expected=("active", "paused"),
+                expected_run=run.fence,
+                status="failed" if aborted else "interrupted",
+                error=(reason or "The run was aborted.") if aborted else None,
+                failure_reason=CANCELLED if aborted else None,
+                interrupt_context=InterruptContext(reason=reason, run_id=run.run_id, at=store.now_ms()),
+                append_messages=not_executed(open_calls, RUN_STOPPED),
+                run_status="failed" if aborted else "interrupted",
+                completion_reason=CANCELLED if aborted else "interrupted",
+            )
+        )
+        if not isinstance(settled, StatusChanged):
+            return NothingRunning()
+        session = await store.load_state(session_id)
+        ended = await store.get_run(run.run_id)
+        if ended is not None:
+            await end_stream(self._services.streams, session, ended)
+        return InterruptSet(run_id=run.run_id)
+
+    def _know(self, agent: Agent[Any, Any, Any]) -> None:
+        """Whoever recovers this run in this process finds its agent by name."""
+        if self._services.agents.find(agent.name) is not agent:
+            self._services.agents.replace(agent)
+
+    def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
+        if not isinstance(agent.model, str):
+            return agent.model
+        adapter = self._models.get(agent.model)
+        if adapter is None:
+            adapter = self._models[agent.model] = open_model(agent.model)
+        return adapter
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+class OpeningExecutor:
+    """What `Executor.open` gives: `async with` opens the backend and closes it again."""
+
+    def __init__(self, kind: type[Executor], url: str, namespace: str, settings: dict[str, Any]) -> None:
+        self._kind = kind
+        self._url = url
+        self._namespace = namespace
+        self._settings = settings
+        self._executor: Executor | None = None
+
+    async def __aenter__(self) -> Executor:
+        backend = await open_backend(self._url, namespace=self._namespace)
+        try:
+            executor = self._kind(state=backend.state, streams=backend.streams, usage=backend.usage, **self._settings)
+            executor._opened = backend  # pyright: ignore[reportPrivateUsage]
+            self._executor = await executor.__aenter__()
+        except BaseException:
+            await backend.close()
+            raise
+        return self._executor
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._executor is not None:
+            await self._executor.close()
+
+
+def _messages(given: Input, key: str | None) -> tuple[UserMessage, ...]:
+    """The turn's messages; a key marks the last one, so that a repeated call is recognised."""
+    if isinstance(given, str):
+        messages = (UserMessage(content=given),)
+    elif isinstance(given, UserMessage):
+        messages = (given,)
+    else:
+        messages = tuple(given)
+    if key is None or not messages:
+        return messages
+    return (*messages[:-1], msgspec.structs.replace(messages[-1], id=key))

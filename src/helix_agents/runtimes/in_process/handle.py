@@ -1,0 +1,117 @@
+"""A handle on one run: watch it, wait for it, stop it. It works in any process, whoever drives the run."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Generic
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.output import OutputT
+from helix_agents.domain.chunks import StreamChunk, TextDelta
+from helix_agents.domain.errors import RunNotCompletedError, StreamFailedError
+from helix_agents.domain.ids import RunId, SessionId
+from helix_agents.domain.results import Completed, Failed, RunResult
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import InterruptOutcome
+from helix_agents.domain.usage import UsageRollup
+from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.ending import result_of
+from helix_agents.engine.services import Services
+from helix_agents.ports.usage_store import UsageStore
+
+# How often, in seconds, a run that another process drives is looked at.
+LOOK_AGAIN = 0.5
+
+
+class RunHandle(Generic[OutputT]):
+    """One run of a session."""
+
+    def __init__(
+        self,
+        services: Services,
+        agent: Agent[Any, OutputT, Any],
+        run: RunRecord,
+        *,
+        usage: UsageStore,
+        driver: asyncio.Task[RunEnd] | None = None,
+    ) -> None:
+        self._services = services
+        self._agent = agent
+        self._run = run
+        self._usage = usage
+        self._driver = driver
+
+    @property
+    def session_id(self) -> SessionId:
+        return self._run.session_id
+
+    @property
+    def run_id(self) -> RunId:
+        return self._run.run_id
+
+    async def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]:
+        """The run's chunks, from its beginning or after a sequence; ends when the run does, and never raises for a
+        run that failed: its `error` chunk says so."""
+        begin = self._run.start_sequence if from_sequence is None else from_sequence
+        reader = None
+        while reader is None:
+            reader = await self._services.streams.create_resumable_reader(self.session_id, from_sequence=begin)
+            if reader is None and await self._is_over():
+                return
+            if reader is None:
+                await self._services.sleep(0.01)
+        try:
+            async for chunk in reader:
+                yield chunk
+        except StreamFailedError:
+            return
+        finally:
+            await reader.close()
+
+    async def text(self) -> AsyncGenerator[str, None]:
+        """The answer as it is written, piece by piece."""
+        async for chunk in self.stream():
+            if isinstance(chunk, TextDelta) and chunk.session_id == self.session_id:
+                yield chunk.delta
+
+    async def result(self) -> RunResult[OutputT]:
+        """How the run ended; waits for that.
+
+        Raises:
+            StoreError: the driver lost its store; the run can be recovered.
+        """
+        if self._driver is not None:
+            await asyncio.shield(self._driver)
+        while True:
+            result = await result_of(self._services, self._agent, self.session_id, self.run_id)
+            if result is not None:
+                return result
+            await self._services.sleep(LOOK_AGAIN)
+
+    async def output(self) -> OutputT:
+        """The output of a run that completes.
+
+        Raises:
+            RunNotCompletedError: it ended in another way.
+        """
+        match await self.result():
+            case Completed(output=output):
+                return output
+            case Failed(code=code, error=error):
+                raise RunNotCompletedError(self.session_id, self.run_id, code, error)
+            case other:
+                raise RunNotCompletedError(self.session_id, self.run_id, other.status, "it ended before its output")
+
+    async def interrupt(self, reason: str | None = None) -> InterruptOutcome:
+        """Ask the run to stop soon, keeping what it did; resume goes on."""
+        return await self._services.store.set_interrupt_flag(self.session_id, reason)
+
+    async def abort(self, reason: str | None = None) -> InterruptOutcome:
+        """Fail the run for good."""
+        return await self._services.store.set_interrupt_flag(self.session_id, reason, kind="abort")
+
+    async def usage(self) -> UsageRollup:
+        """What the session and everything below it used so far."""
+        return await self._usage.get_usage_rollup(self.session_id)
+
+    async def _is_over(self) -> bool:
+        return await result_of(self._services, self._agent, self.session_id, self.run_id) is not None

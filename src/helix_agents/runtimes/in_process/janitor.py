@@ -1,0 +1,81 @@
+"""The janitor: deadlines, unanswered resumes, dead runs, expired sessions and old streams, on a schedule."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import Record
+from helix_agents.engine.cleanup import expired_session_cleanup
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.services import Services
+from helix_agents.runtimes.in_process.recovery import Recovered
+
+
+class Swept(Record):
+    """What one round did."""
+
+    expired_calls: int = 0
+    resumed: int = 0
+    recovered: int = 0
+    expired_sessions: int = 0
+    pruned_chunks: int = 0
+
+
+class Janitor:
+    """Keeps sessions from getting stuck. Any number of copies may run: each case is handled by one of them."""
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        resume: Callable[[SessionId], Awaitable[object]],
+        recover: Callable[[], Awaitable[Recovered]],
+        resume_grace_ms: int,
+        stream_retention_ms: int,
+    ) -> None:
+        self._services = services
+        self._resume = resume
+        self._recover = recover
+        self._resume_grace_ms = resume_grace_ms
+        self._stream_retention_ms = stream_retention_ms
+
+    async def run(self, interval_seconds: float) -> None:
+        """Sweep for ever."""
+        while True:
+            await asyncio.sleep(interval_seconds)
+            try:
+                await self.sweep()
+            except HelixError as problem:
+                log_exception("janitor.failed", problem)
+
+    async def sweep(self) -> Swept:
+        """One round."""
+        store = self._services.store
+        expired = 0
+        while calls := await store.expire_pending(limit=200):
+            expired += len(calls)
+            for call in calls:
+                log_event("client_tool.timeout", tool_call_id=call.tool_call_id, session_id=call.session_id)
+        recovered = await self._recover()
+        cleanup = await expired_session_cleanup(store)
+        return Swept(
+            expired_calls=expired,
+            resumed=await self._resume_waiting(),
+            recovered=len(recovered.run_ids),
+            expired_sessions=cleanup.marked,
+            pruned_chunks=await self._services.streams.prune(self._stream_retention_ms),
+        )
+
+    async def _resume_waiting(self) -> int:
+        """Answered or expired suspensions that nobody resumed."""
+        resumed = 0
+        for session_id in await self._services.store.list_unresumed(self._resume_grace_ms, limit=200):
+            try:
+                await self._resume(session_id)
+                resumed += 1
+            except ConflictError:
+                continue
+            except HelixError as problem:
+                log_exception("janitor.resume_failed", problem, session_id=session_id)
+        return resumed

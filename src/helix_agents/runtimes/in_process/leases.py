@@ -1,0 +1,59 @@
+"""A process says that it is alive, from a thread of its own: a tool that blocks the event loop must not look dead."""
+
+import asyncio
+import threading
+
+from helix_agents.domain.errors import HelixError
+from helix_agents.engine.log import log_exception
+from helix_agents.ports.state_store import SessionStateStore
+
+
+class LeaseKeeper:
+    """Renews one lease for all runs of a process, three times per lease."""
+
+    def __init__(self, store: SessionStateStore, owner: str, lease_ms: int) -> None:
+        self.owner = owner
+        self._store = store
+        self._lease_ms = lease_ms
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    async def start(self) -> None:
+        """Take the lease and keep it."""
+        await self._store.renew_lease(self.owner, self._lease_ms)
+        self._thread = threading.Thread(target=self._run, name=f"helix-lease {self.owner}", daemon=True)
+        self._thread.start()
+        await asyncio.to_thread(self._ready.wait)
+
+    async def stop(self) -> None:
+        """Give the lease up: what this process still drives may be taken over at once."""
+        if self._thread is None:
+            return
+        thread, self._thread = self._thread, None
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        await asyncio.to_thread(thread.join)
+        await self._store.release_lease(self.owner)
+
+    def _run(self) -> None:
+        asyncio.run(self._keep())
+
+    async def _keep(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._ready.set()
+        while True:
+            try:
+                await asyncio.wait_for(self._stop.wait(), self._lease_ms / 3000)
+                return
+            except TimeoutError:
+                await self._renew()
+
+    async def _renew(self) -> None:
+        try:
+            await self._store.renew_lease(self.owner, self._lease_ms)
+        except HelixError as problem:
+            log_exception("lease.renewal_failed", problem, owner=self.owner)

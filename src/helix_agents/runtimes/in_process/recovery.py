@@ -1,0 +1,48 @@
+"""Runs whose process died are continued here: the same run, its next attempt, exactly once."""
+
+from collections.abc import Callable
+
+from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.records import Record
+from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.services import Services
+
+
+class Recovered(Record):
+    """What a round of recovery found."""
+
+    run_ids: tuple[str, ...] = ()
+    unknown_agent: tuple[str, ...] = ()
+    taken_by_others: int = 0
+    errors: int = 0
+
+
+async def recover(
+    services: Services, owner: str, take_over: Callable[[RunRecord], None], *, limit: int = 200
+) -> Recovered:
+    """Claim orphaned runs and hand each to `take_over`; of many processes that try, one gets a run."""
+    store = services.store
+    recovered: list[str] = []
+    unknown: list[str] = []
+    lost = errors = 0
+    for orphan in await store.list_orphans(limit=limit):
+        if orphan.workflow_id is not None:
+            continue
+        try:
+            session = await store.load_state(orphan.session_id)
+            if session.parent_session_id is not None:
+                continue
+            if services.agents.find(session.agent_type) is None:
+                unknown.append(orphan.session_id)
+                continue
+            take_over(await store.claim_run(orphan.session_id, orphan.fence, owner))
+            recovered.append(orphan.run_id)
+        except ConflictError:
+            lost += 1
+        except HelixError as problem:
+            errors += 1
+            log_exception("recovery.failed", problem, session_id=orphan.session_id)
+    if recovered or unknown:
+        log_event("recovery.done", recovered=len(recovered), unknown_agent=len(unknown))
+    return Recovered(run_ids=tuple(recovered), unknown_agent=tuple(unknown), taken_by_others=lost, errors=errors)

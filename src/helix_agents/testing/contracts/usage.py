@@ -1,0 +1,205 @@
+"""The contract of usage: counted once, with the step that used it, and added up over a tree of sessions."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, ClassVar, Protocol
+
+import pytest
+from msgspec.structs import replace
+
+from helix_agents.domain.errors import InvalidPageError, StaleStateError
+from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.usage import SourceTotal, TokenCount, UsageEntry, UsageFilter, UsageRollup
+from helix_agents.ports.backend import Backend
+from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.contract import Contract
+from helix_agents.testing.contracts.handles import Handles
+from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.requirements.usage import USAGE
+from helix_agents.testing.scenes import SESSION, commit, start
+
+
+class OpenParts(Protocol):
+    """Opens one more backend onto the same data, as a second process would; may be async.
+
+    The options a contract passes, each only when it needs it: `namespace`, `clock`.
+    """
+
+    def __call__(self, **options: Any) -> Backend | Awaitable[Backend]: ...
+
+
+def used(n: int = 0, session_id: str = SESSION, **fields: Any) -> UsageEntry:
+    """One model call of the usual session, or as the fields say."""
+    settings: dict[str, Any] = {
+        "root_session_id": session_id,
+        "run_id": "r-1",
+        "source_type": "tokens",
+        "source_name": "model-1",
+        "tokens": TokenCount(prompt=10, completion=5, total=15),
+        **fields,
+    }
+    return UsageEntry(session_id=session_id, n=n, **settings)
+
+
+FULL = used(
+    7,
+    run_id="r-9",
+    attempt=2,
+    step=3,
+    source_type="custom",
+    source_name="naïve 日本",
+    tokens=TokenCount(prompt=1, completion=2, reasoning=3, cached=4, total=2**40),
+    amount=1.5,
+    success=False,
+    agent_type="writer",
+    user_id="ann",
+    metadata={"a": [None, {"n": 2**80}]},
+    recorded_at=123,
+)
+
+
+class UsageStoreContract(Contract):
+    """Everything a usage store has to keep: inherit it and give the fixture `open_parts`."""
+
+    port: ClassVar[str] = "usage store"
+    requirements = USAGE
+
+    @pytest.fixture
+    def open_parts(self) -> OpenParts:
+        """Yours to give: see `OpenParts`."""
+        raise NotImplementedError("a concrete class gives the fixture open_parts")
+
+    @pytest.fixture
+    async def handles(self, open_parts: OpenParts, clock: ManualClock) -> AsyncIterator[Handles[Backend]]:
+        handles = Handles[Backend](open_parts, clock)
+        yield handles
+        await handles.close()
+
+    @pytest.fixture
+    async def parts(self, handles: Handles[Backend]) -> Backend:
+        return await handles.open()
+
+    @proves("usage.round-trip")
+    async def test_every_field_comes_back_as_it_was(self, parts: Backend, clock: ManualClock) -> None:
+        bare = UsageEntry(
+            session_id=SESSION, root_session_id=SESSION, run_id="r-1", source_type="tool", source_name="search"
+        )
+        assert await parts.usage.record_usage([FULL, bare]) == 2
+        found = (await parts.usage.query_usage()).items
+        assert found == (replace(bare, recorded_at=clock.now_ms()), FULL)
+
+    @proves("usage.never-twice")
+    async def test_an_entry_written_again_counts_nothing(self, handles: Handles[Backend]) -> None:
+        one, two = await handles.open(), await handles.open()
+        entries = [used(n) for n in range(3)]
+        assert await one.usage.record_usage(entries) == 3
+        again = [replace(entry, tokens=TokenCount(total=999)) for entry in entries]
+        assert await two.usage.record_usage([*again, used(3)]) == 1
+        assert (await one.usage.get_usage_rollup(SESSION)).tokens.total == 60
+        counts = await asyncio.gather(*(each.usage.record_usage([used(9)]) for each in (one, two) * 4))
+        assert sum(counts) == 1
+        assert await one.usage.record_usage([]) == 0
+
+    @proves("usage.attempts-apart")
+    async def test_other_attempts_steps_and_numbers_are_other_entries(self, parts: Backend) -> None:
+        entries = [used(), used(1), used(step=1), used(attempt=2), used(run_id="r-2")]
+        assert await parts.usage.record_usage(entries) == 5
+        assert (await parts.usage.query_usage()).total == 5
+
+    @proves("usage.with-the-step")
+    async def test_a_steps_entries_are_there_with_its_commit(self, parts: Backend) -> None:
+        await start(parts.state)
+        with pytest.raises(StaleStateError):
+            await commit(parts.state, usage=(used(),), expected_version=99)
+        assert (await parts.usage.query_usage()).total == 0
+        for _ in range(2):
+            await commit(parts.state, usage=(used(), used(1)))
+            assert (await parts.usage.query_usage()).total == 2
+        await commit(parts.state, 2, usage=(used(), used(step=2)))
+        assert (await parts.usage.query_usage()).total == 3
+
+    @proves("usage.filtered")
+    async def test_entries_are_found_by_every_filter(self, parts: Backend) -> None:
+        await parts.usage.record_usage(
+            [
+                used(0, "a", user_id="ann", recorded_at=10),
+                used(1, "b", root_session_id="a", agent_type="helper", recorded_at=20),
+                used(2, "c", run_id="r-2", source_type="tool", source_name="search", recorded_at=30),
+            ]
+        )
+
+        async def found(**where: Any) -> list[int]:
+            return [entry.n for entry in (await parts.usage.query_usage(UsageFilter(**where))).items]
+
+        assert await found() == [2, 1, 0]
+        assert await found(session_id="a") == [0]
+        assert await found(root_session_id="a") == [1, 0]
+        assert await found(run_id="r-2") == [2]
+        assert await found(user_id="ann") == [0]
+        assert await found(agent_type="helper") == [1]
+        assert await found(source_type="tool") == [2]
+        assert await found(source_name="model-1") == [1, 0]
+        assert await found(recorded_from=20) == [2, 1]
+        assert await found(recorded_to=20) == [1, 0]
+        assert await found(root_session_id="a", recorded_from=20, recorded_to=20) == [1]
+        assert await found(session_id="a", user_id="bob") == []
+
+    @proves("usage.paged")
+    async def test_entries_page_newest_first(self, parts: Backend) -> None:
+        await parts.usage.record_usage([used(n, recorded_at=n + 1) for n in range(60)])
+        page = await parts.usage.query_usage()
+        assert (page.total, page.limit, page.has_more) == (60, 50, True)
+        assert [entry.n for entry in page.items] == list(range(59, 9, -1))
+        last = await parts.usage.query_usage(offset=50, limit=20)
+        assert [entry.n for entry in last.items] == list(range(9, -1, -1))
+        assert not last.has_more
+        for offset, limit in ((-1, 50), (0, 0), (0, 201)):
+            with pytest.raises(InvalidPageError):
+                await parts.usage.query_usage(offset=offset, limit=limit)
+
+    @proves("usage.rolled-up")
+    async def test_a_rollup_adds_up_the_tree_below_a_session(self, parts: Backend) -> None:
+        await parts.state.create_session("root")
+        for child, parent in (("left", "root"), ("leaf", "left"), ("right", "root")):
+            await parts.state.create_session(child, CreateSession(parent_session_id=parent, root_session_id="root"))
+        await parts.usage.record_usage(
+            [
+                used(n, session, root_session_id="root")
+                for n, session in enumerate(("root", "left", "leaf", "right", "left"))
+            ]
+        )
+        search = {"root_session_id": "root", "source_type": "tool", "source_name": "search", "tokens": None}
+        await parts.usage.record_usage(
+            [used(7, "leaf", amount=30, **search), used(8, "leaf", amount=12, success=False, **search)]
+        )
+        tokens = TokenCount(prompt=30, completion=15, total=45)
+        assert await parts.usage.get_usage_rollup("left") == UsageRollup(
+            tokens=tokens,
+            sources=(
+                SourceTotal(source_type="tokens", source_name="model-1", calls=3, tokens=tokens),
+                SourceTotal(source_type="tool", source_name="search", calls=2, failures=1, amount=42),
+            ),
+            sessions=2,
+        )
+        whole = await parts.usage.get_usage_rollup("root")
+        assert (whole.tokens.total, whole.sessions) == (75, 4)
+        assert await parts.usage.get_usage_rollup("nobody") == UsageRollup()
+
+    @proves("usage.deleted")
+    async def test_usage_goes_when_asked_and_with_its_session(self, parts: Backend) -> None:
+        for session in ("a", "b"):
+            await parts.state.create_session(session)
+        await parts.usage.record_usage([used(n, session) for n, session in enumerate(("a", "a", "b", "unknown"))])
+        assert await parts.usage.delete_usage("a") == 2
+        assert await parts.usage.delete_usage("a") == 0
+        await parts.state.delete_session("b")
+        assert [entry.session_id for entry in (await parts.usage.query_usage()).items] == ["unknown"]
+
+    @proves("usage.namespaces-apart")
+    async def test_a_namespace_sees_nothing_of_another(self, handles: Handles[Backend]) -> None:
+        north, south = await handles.open(namespace="north"), await handles.open(namespace="south")
+        await north.usage.record_usage([used()])
+        assert (await south.usage.query_usage()).total == 0
+        assert await south.usage.record_usage([used()]) == 1
+        assert await south.usage.delete_usage(SESSION) == 1
+        assert (await north.usage.query_usage()).total == 1

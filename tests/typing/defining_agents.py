@@ -1,0 +1,188 @@
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+# ruff: noqa: B018, PIE790
+"""What a type checker knows about agents and tools; `test_types.py` reads its verdict.
+
+A line with an ignore comment has to be wrong: where nothing is wrong any more, the checker says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+from pydantic import BaseModel
+
+from helix_agents import Agent, DefaultAnswer, Hooks, RunContext, Tool, ToolContext, ask_human, client_tool, tool
+from helix_agents.agent.context import CompletedStep, RunInfo
+from helix_agents.agent.hook_events import AfterToolEvent, TextDeltaEvent
+from helix_agents.agent.state_type import NoState
+
+
+class Notes(BaseModel):
+    queries: list[str] = []
+
+
+class Report(BaseModel):
+    title: str
+    body: str
+
+
+@dataclass
+class Services:
+    archive: dict[str, str]
+
+
+# ---- the example everybody meets first
+
+
+@tool
+async def search(ctx: ToolContext[Notes], query: str) -> list[str]:
+    """Search the archive."""
+    ctx.state.queries.append(query)
+    return [f"a page about {query}"]
+
+
+@tool(require_approval=True)
+async def publish(report_id: str) -> str:
+    """Publish a finished report."""
+    return f"published {report_id}"
+
+
+writer = Agent(
+    name="writer",
+    model="anthropic:claude-sonnet-4-5",
+    instructions="Write short reports.",
+    tools=[search, publish],
+    state=Notes,
+    output=Report,
+)
+assert_type(writer, Agent[Notes, Report, Any])
+assert_type(writer.load_output({"title": "Tides", "body": "…"}), Report)
+
+
+# ---- a tool is still the function it was, with its types
+
+
+async def calling_a_tool() -> None:
+    ctx = ToolContext.standalone(Notes())
+    assert_type(ctx.state, Notes)
+    assert_type(await search(ctx, "tides"), list[str])
+    assert_type(await search(ctx, query="tides"), list[str])
+    await search(ctx)  # pyright: ignore[reportCallIssue]
+    await search(ctx, 7)  # pyright: ignore[reportArgumentType]
+    await search(ToolContext.standalone(Report(title="", body="")), "tides")  # pyright: ignore[reportArgumentType]
+
+
+@tool
+def look_up(page: int, *, ctx: ToolContext[Notes, Services]) -> str | None:
+    """Look up a page of the archive."""
+    assert_type(ctx.deps, Services)
+    ctx.deps.archives  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    ctx.state.querys.append("x")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    return ctx.deps.archive.get(ctx.state.queries[page])
+
+
+assert_type(look_up(3, ctx=ToolContext.standalone(Notes(), Services({}))), str | None)
+
+
+# ---- what an agent leaves out has a type too
+
+talker = Agent(name="talker", model="openai:gpt-5")
+assert_type(talker, Agent[NoState, str, Any])
+lister = Agent(name="lister", model="openai:gpt-5", output=list[str])
+assert_type(lister.load_output(["a"]), list[str])
+chooser = Agent(name="chooser", model="openai:gpt-5", output=Report | int)
+assert_type(chooser.load_output(3), Report | int)
+
+Agent(name="nameless")  # pyright: ignore[reportCallIssue]
+Agent(name="late", model="openai:gpt-5", memory=True)  # pyright: ignore[reportCallIssue]
+Agent(name="odd", model="openai:gpt-5", tools=[print])  # pyright: ignore[reportArgumentType]
+writer.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# ---- functions of an agent see its state
+
+
+def instructions(ctx: RunContext[Notes, Services]) -> str:
+    return f"You asked {len(ctx.state.queries)} times of {len(ctx.deps.archive)}."
+
+
+briefed = Agent(name="briefed", model="openai:gpt-5", state=Notes, instructions=instructions)
+assert_type(briefed, Agent[Notes, str, Services])
+
+
+async def async_instructions(ctx: RunContext[Report]) -> str:
+    return ctx.state.title
+
+
+Agent(
+    name="terse",
+    model="openai:gpt-5",
+    state=Notes,
+    instructions=lambda ctx: ctx.state.queries[0],
+    stop_when=lambda step: step.called("search") and len(step.state.queries) > 3,
+    migrate_state=lambda old, from_version: {"queries": old["searches"]} if from_version < 2 else old,
+)
+Agent(name="a", model="openai:gpt-5", state=Notes, instructions=lambda ctx: ctx.state.titel)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType, reportUnknownMemberType]
+Agent(name="b", model="openai:gpt-5", state=Notes, instructions=async_instructions)  # pyright: ignore[reportArgumentType]
+
+
+def enough(step: CompletedStep[Notes]) -> bool | str:
+    return "enough" if step.state.queries else False
+
+
+Agent(name="c", model="openai:gpt-5", state=Notes, stop_when=enough)
+
+
+# ---- hooks
+
+
+class Audit(Hooks[Notes]):
+    async def after_tool(self, ctx: RunContext[Notes], event: AfterToolEvent) -> None:
+        ctx.state.queries.append(event.tool_name)
+
+    def on_text_delta(self, ctx: RunInfo, event: TextDeltaEvent) -> None:
+        ctx.state  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+class Everywhere(Hooks):
+    async def after_tool(self, ctx: RunContext, event: TextDeltaEvent) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
+Agent(name="d", model="openai:gpt-5", state=Notes, hooks=Audit())
+Agent(name="e", model="openai:gpt-5", state=Notes, hooks=[Audit(), Everywhere()])
+Agent(name="f", model="openai:gpt-5", state=Notes, hooks=Hooks(after_tool=lambda ctx, event: print(event.result)))
+Agent(name="g", model="openai:gpt-5", state=Report, hooks=Audit())  # pyright: ignore[reportArgumentType]
+
+
+# ---- tools that run elsewhere
+
+
+@client_tool(deadline=3600, on_deadline=DefaultAnswer([]))
+def pick_files(folder: str) -> list[str]:
+    """Let the person pick files."""
+    ...
+
+
+@client_tool
+def where() -> tuple[float, float]:
+    """Where the person is."""
+    ...
+
+
+assert_type(pick_files, Tool[[str], list[str]])  # pyright: ignore[reportAssertTypeFailure]
+assert_type(ask_human("How many?", answer=int), Tool[..., int])
+assert_type(ask_human(), Tool[..., str])
+client_tool(name="weather", description="The weather.", input=Report, output=str)
+client_tool(finish_with=True)  # pyright: ignore[reportCallIssue]
+
+
+def costly(given: Mapping[str, Any], ctx: RunContext[Any]) -> bool:
+    return given["amount"] > 100
+
+
+@tool(require_approval=costly, effect="once", unknown_outcome="retry", deadline=None, timeout=5)
+def pay(amount: int) -> None:
+    """Pay somebody."""
+
+
+tool(effect="twice")  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,134 @@
+"""A step converts what is new: a session of a thousand steps converts each message once."""
+
+from typing import Any
+
+from pydantic_ai.messages import ModelMessage, ModelRequest
+from pydantic_ai.models.test import TestModel
+
+from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from helix_agents.llm.pydantic_ai.conversations import Conversations
+from helix_agents.llm.pydantic_ai.messages import MessageConverter
+from tests.support.asking import question
+
+
+def conversations(**options: Any) -> tuple[Conversations, MessageConverter]:
+    converter = MessageConverter("test:model", TestModel())
+    return Conversations(converter, **options), converter
+
+
+def step(number: int) -> list[Message]:
+    call = f"call_{number}"
+    return [
+        AssistantMessage(tool_calls=(ToolCall(id=call, name="search", arguments={"n": number}),)),
+        ToolMessage(tool_call_id=call, tool_name="search", content=f"result {number}"),
+    ]
+
+
+def shown(history: list[ModelMessage]) -> list[list[str]]:
+    """Each turn as its parts, in a line each."""
+    return [[f"{part.part_kind} {getattr(part, 'content', '')}".strip() for part in turn.parts] for turn in history]
+
+
+def test_a_thousand_steps_convert_every_message_once() -> None:
+    kept, converter = conversations()
+    messages: list[Message] = [UserMessage(content="hello")]
+    for number in range(1_000):
+        kept.history(question(*messages), None)
+        assert converter.converted == len(messages)
+        messages.extend(step(number))
+    assert len(kept.history(question(*messages), None)) == 2_001
+    assert converter.converted == 2_001
+
+
+def test_the_history_is_the_same_whether_it_was_converted_at_once_or_bit_by_bit() -> None:
+    messages = [UserMessage(content="hello"), *step(1), UserMessage(content="go on"), *step(2), *step(3)]
+    bit_by_bit, _ = conversations()
+    for length in range(1, len(messages) + 1):
+        grown = bit_by_bit.history(question(*messages[:length]), None)
+    at_once, _ = conversations()
+    assert shown(grown) == shown(at_once.history(question(*messages), None))
+    assert shown(grown)[2] == ["tool-return result 1", "user-prompt go on"]
+
+
+def test_a_new_run_of_the_same_session_converts_only_what_is_new() -> None:
+    kept, converter = conversations()
+    messages = [UserMessage(content="hello"), *step(1), AssistantMessage(text="done")]
+    kept.history(question(*messages), None)
+    kept.history(question(*messages, UserMessage(content="again"), run_id="r-2"), None)
+    assert converter.converted == 5
+
+
+def test_a_history_that_was_rewound_is_followed() -> None:
+    kept, converter = conversations()
+    told = [UserMessage(content="hello"), *step(1), *step(2), UserMessage(content="yes")]
+    retold = [UserMessage(content="hello"), *step(1), *step(7), UserMessage(content="yes")]
+    kept.history(question(*told), None)
+    history = kept.history(question(*retold, run_id="r-2"), None)
+    assert shown(history)[-1] == ["tool-return result 7", "user-prompt yes"]
+    # What both have in common was kept.
+    assert converter.converted == len(told) + 3
+
+
+def test_a_history_that_was_cut_short_is_followed() -> None:
+    kept, _ = conversations()
+    told = [UserMessage(content="hello"), *step(1), *step(2)]
+    kept.history(question(*told), None)
+    assert shown(kept.history(question(*told[:1], run_id="r-2"), None)) == [["user-prompt hello"]]
+    assert shown(kept.history(question(*told[:1], run_id="r-3"), "5m")) == [["user-prompt hello"]]
+
+
+def test_a_history_that_broke_the_promise_to_grow_is_followed_too() -> None:
+    kept, _ = conversations()
+    kept.history(question(UserMessage(content="hello"), *step(1)), None)
+    history = kept.history(question(UserMessage(content="hello"), *step(2)), None)
+    assert shown(history)[-1] == ["tool-return result 2"]
+
+
+def test_a_turn_that_was_cut_in_its_middle_is_made_anew() -> None:
+    kept, _ = conversations()
+    kept.history(question(UserMessage(content="one"), UserMessage(content="two")), None)
+    history = kept.history(question(UserMessage(content="one"), UserMessage(content="three"), run_id="r-2"), None)
+    assert shown(history) == [["user-prompt one", "user-prompt three"]]
+
+
+def test_what_was_handed_out_does_not_change_when_the_session_goes_on() -> None:
+    kept, _ = conversations()
+    first = kept.history(question(UserMessage(content="one")), None)
+    kept.history(question(UserMessage(content="one"), UserMessage(content="two")), None)
+    assert shown(first) == [["user-prompt one"]]
+
+
+def test_sessions_do_not_see_each_other() -> None:
+    kept, _ = conversations()
+    kept.history(question(UserMessage(content="mine"), session_id="s-1"), None)
+    history = kept.history(question(UserMessage(content="yours"), session_id="s-2"), None)
+    assert shown(history) == [["user-prompt yours"]]
+
+
+def test_the_session_asked_about_longest_ago_is_forgotten_first() -> None:
+    kept, converter = conversations(messages_kept=4)
+    two = [UserMessage(content="hello"), AssistantMessage(text="yes")]
+    for session in ("s-1", "s-2", "s-1", "s-3"):
+        kept.history(question(*two, session_id=session), None)
+    assert converter.converted == 6
+    kept.history(question(*two, session_id="s-1"), None)
+    assert converter.converted == 6
+    kept.history(question(*two, session_id="s-2"), None)
+    assert converter.converted == 8
+
+
+def test_a_session_larger_than_the_bound_is_kept_while_it_is_the_latest() -> None:
+    kept, converter = conversations(messages_kept=2)
+    messages = [UserMessage(content="hello"), *step(1), *step(2)]
+    kept.history(question(*messages), None)
+    kept.history(question(*messages, *step(3)), None)
+    assert converter.converted == 7
+
+
+def test_the_mark_of_the_cache_is_never_remembered() -> None:
+    kept, _ = conversations()
+    messages = [UserMessage(content="hello"), *step(1)]
+    marked = kept.history(question(*messages), "1h")
+    assert isinstance(marked[-1], ModelRequest)
+    assert len(marked[-1].parts) == 2
+    assert shown(kept.history(question(*messages), None))[-1] == ["tool-return result 1"]

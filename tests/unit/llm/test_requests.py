@@ -1,0 +1,250 @@
+"""What a provider is asked: the history, the tools and the settings, in its own format."""
+
+from typing import Any
+
+import pytest
+
+from helix_agents.domain.messages import (
+    AssistantMessage,
+    File,
+    Image,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from helix_agents.llm.prompt_cache import anthropic_cache
+from helix_agents.llm.pydantic_ai import PydanticAIModel
+from helix_agents.ports.llm import FINISH_TOOL, ModelSettings, ToolSpec
+from tests.support.asking import answer_of, question
+from tests.support.provider_server import ProviderServer
+from tests.support.provider_wire import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Wire, Wired
+
+YES = Wired(text="yes")
+OBJECT = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+SEARCH = ToolSpec(name="search", description="Search the archive.", parameters=OBJECT)
+HISTORY = [
+    UserMessage(content="What are tides?"),
+    AssistantMessage(
+        text="Let me look.",
+        tool_calls=(
+            ToolCall(id="call_a", name="search", arguments={"query": "tides"}),
+            ToolCall(id="call_b", name="search", arguments="{not json"),
+        ),
+    ),
+    ToolMessage(tool_call_id="call_a", tool_name="search", content=["moon", "sun"]),
+    ToolMessage(tool_call_id="call_b", tool_name="search", content="arguments are not JSON", error=True),
+]
+
+
+async def asked(server: ProviderServer, model: PydanticAIModel, wire: Wire, *messages: Any, **fields: Any) -> Any:
+    server.will(wire.stream(YES))
+    await answer_of(model, question(*messages, **fields))
+    return server.asked
+
+
+async def test_the_key_and_extra_headers_are_sent(wire: Wire, server: ProviderServer, model: PydanticAIModel) -> None:
+    await asked(server, model, wire, settings=ModelSettings(headers={"x-team": "north"}))
+    headers = server.requests[-1].headers
+    assert headers["x-team"] == "north"
+    assert any("a-key" in value for value in headers.values())
+
+
+async def test_results_stand_right_after_their_calls(server: ProviderServer, connect: Any) -> None:
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, *HISTORY, UserMessage(content="go on"))
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+    first, second, said = body["messages"][-1]["content"]
+    assert first == {
+        "type": "tool_result",
+        "tool_use_id": "call_a",
+        "content": [{"type": "text", "text": '["moon","sun"]'}],
+        "is_error": False,
+    }
+    assert (second["tool_use_id"], second["is_error"]) == ("call_b", True)
+    assert said == {"type": "text", "text": "go on"}
+
+
+async def test_arguments_that_were_no_json_are_shown_to_the_model_all_the_same(
+    server: ProviderServer, connect: Any
+) -> None:
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, *HISTORY)
+    [_, _, bad] = body["messages"][1]["content"]
+    assert "{not json" in str(bad["input"])
+
+
+async def test_instructions_and_tools_are_sent_and_the_choice_is_left_to_the_model(
+    server: ProviderServer, connect: Any
+) -> None:
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, tools=(SEARCH,))
+    assert body["system"] == [{"type": "text", "text": "Be brief."}]
+    assert [(tool["name"], tool["input_schema"]) for tool in body["tools"]] == [("search", OBJECT)]
+    assert body["tool_choice"] == {"type": "auto"}
+    body = await asked(server, connect(RESPONSES), RESPONSES, tools=(SEARCH,))
+    assert body["instructions"] == "Be brief."
+    assert body["tool_choice"] == "auto"
+
+
+async def test_without_instructions_none_are_sent(server: ProviderServer, connect: Any) -> None:
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, instructions="")
+    assert "system" not in body
+
+
+async def test_settings_that_are_not_set_are_left_to_the_provider(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    body = await asked(server, model, wire)
+    unset = {"temperature", "top_p", "topP", "stop", "stop_sequences", "stopSequences", "seed", "max_output_tokens"}
+    assert not unset & {*body, *body.get("generationConfig", {})}
+
+
+@pytest.mark.parametrize(
+    ("wire", "expected"),
+    [
+        (ANTHROPIC, {"temperature": 0.2, "top_p": 0.9, "max_tokens": 99, "stop_sequences": ["END"]}),
+        (CHAT, {"temperature": 0.2, "top_p": 0.9, "max_completion_tokens": 99, "stop": ["END"], "seed": 4}),
+        (
+            GOOGLE,
+            {
+                "generationConfig": {
+                    "temperature": 0.2,
+                    "topP": 0.9,
+                    "maxOutputTokens": 99,
+                    "stopSequences": ["END"],
+                    "seed": 4,
+                    "responseModalities": ["TEXT"],
+                }
+            },
+        ),
+    ],
+)
+async def test_settings_are_sent_under_the_providers_names(
+    wire: Wire, expected: dict[str, Any], server: ProviderServer, connect: Any
+) -> None:
+    settings = ModelSettings(temperature=0.2, top_p=0.9, max_output_tokens=99, stop_sequences=("END",), seed=4)
+    body = await asked(server, connect(wire), wire, settings=settings)
+    assert {name: body.get(name) for name in expected} == expected
+
+
+async def test_provider_options_reach_the_provider(server: ProviderServer, connect: Any) -> None:
+    options = {"anthropic_thinking": {"type": "adaptive"}, "extra_body": {"metadata": {"user_id": "u-1"}}}
+    body = await asked(
+        server, connect(ANTHROPIC), ANTHROPIC, settings=ModelSettings(provider_options=options, max_output_tokens=99)
+    )
+    assert body["thinking"] == {"type": "adaptive"}
+    assert body["metadata"] == {"user_id": "u-1"}
+    assert body["max_tokens"] == 99
+
+
+@pytest.mark.parametrize(("strict", "sent"), [(True, True), (False, False)])
+async def test_a_tool_says_whether_its_schema_is_strict(
+    strict: bool, sent: bool, server: ProviderServer, connect: Any
+) -> None:
+    tool = ToolSpec(name="search", description="", parameters=OBJECT, strict=strict)
+    body = await asked(server, connect(RESPONSES), RESPONSES, tools=(tool,))
+    assert body["tools"][0]["strict"] is sent
+
+
+async def test_strict_output_makes_the_finishing_tool_strict_and_no_other(server: ProviderServer, connect: Any) -> None:
+    finish = ToolSpec(name=FINISH_TOOL, description="Hand over the report.", parameters=OBJECT)
+    settings = ModelSettings(strict_output=True)
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, tools=(SEARCH, finish), settings=settings)
+    assert [tool.get("strict") for tool in body["tools"]] == [None, True]
+
+
+async def test_pictures_and_files_go_with_the_text(server: ProviderServer, connect: Any) -> None:
+    content = (
+        Text(text="look"),
+        Image(url="data:image/png;base64,aGVsbG8="),
+        Image(url="https://example.org/moon.png"),
+        File(url="data:application/pdf;base64,aGVsbG8=", media_type="application/pdf", filename="moon.pdf"),
+        File(url="https://example.org/sun.pdf", media_type="application/pdf"),
+        File(url="data:text/plain,hello%20there", media_type="text/plain"),
+        File(url="https://example.org/sea", media_type="image/webp"),
+    )
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, UserMessage(content=content))
+    text, *files = body["messages"][0]["content"]
+    assert text == {"type": "text", "text": "look"}
+    assert [(file["type"], file["source"]) for file in files] == [
+        ("image", {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}),
+        ("image", {"type": "url", "url": "https://example.org/moon.png"}),
+        ("document", {"type": "base64", "media_type": "application/pdf", "data": "aGVsbG8="}),
+        ("document", {"type": "url", "url": "https://example.org/sun.pdf"}),
+        ("document", {"type": "text", "media_type": "text/plain", "data": "hello there"}),
+        ("image", {"type": "url", "url": "https://example.org/sea"}),
+    ]
+
+
+def marks(value: Any, path: str = "") -> dict[str, Any]:
+    """Where a request asks for caching, and for how long."""
+    if isinstance(value, list):
+        found = [marks(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        return {where: what for part in found for where, what in part.items()}
+    if not isinstance(value, dict):
+        return {}
+    own = {path: value["cache_control"].get("ttl")} if "cache_control" in value else {}
+    return own | {where: what for key, item in value.items() for where, what in marks(item, f"{path}.{key}").items()}
+
+
+@pytest.mark.parametrize("ttl", ["5m", "1h"])
+async def test_the_cache_is_anchored_at_the_instructions_and_after_the_latest_results(
+    ttl: Any, server: ProviderServer, connect: Any
+) -> None:
+    older = [
+        UserMessage(content="hello"),
+        AssistantMessage(tool_calls=(ToolCall(id="call_0", name="search", arguments={"query": "x"}),)),
+        ToolMessage(tool_call_id="call_0", tool_name="search", content="nothing"),
+        AssistantMessage(text="Nothing found."),
+    ]
+    later = [UserMessage(content="go on"), AssistantMessage(text="I do."), UserMessage(content="and?")]
+    settings = ModelSettings(cache=anthropic_cache(ttl=ttl))
+    body = await asked(
+        server, connect(ANTHROPIC), ANTHROPIC, *older, *HISTORY, *later, tools=(SEARCH,), settings=settings
+    )
+    assert marks(body) == {".system[0]": ttl, ".messages[6].content[1]": ttl}
+    assert body["messages"][6]["content"][1]["tool_use_id"] == "call_b"
+
+
+async def test_the_mark_moves_on_with_every_batch_of_results(server: ProviderServer, connect: Any) -> None:
+    model, settings = connect(ANTHROPIC), ModelSettings(cache=anthropic_cache())
+    body = await asked(server, model, ANTHROPIC, *HISTORY, settings=settings)
+    assert marks(body) == {".system[0]": "5m", ".messages[2].content[1]": "5m"}
+    more = [
+        AssistantMessage(tool_calls=(ToolCall(id="call_c", name="search", arguments={"query": "z"}),)),
+        ToolMessage(tool_call_id="call_c", tool_name="search", content="found"),
+    ]
+    body = await asked(server, model, ANTHROPIC, *HISTORY, *more, settings=settings)
+    assert marks(body) == {".system[0]": "5m", ".messages[4].content[0]": "5m"}
+
+
+async def test_without_instructions_the_tools_are_the_anchor(server: ProviderServer, connect: Any) -> None:
+    settings = ModelSettings(cache=anthropic_cache())
+    tools = (SEARCH, ToolSpec(name="today", description="", parameters=OBJECT))
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, instructions="", tools=tools, settings=settings)
+    assert marks(body) == {".tools[1]": "5m"}
+
+
+async def test_nothing_is_cached_unless_asked_for(wire: Wire, server: ProviderServer, model: PydanticAIModel) -> None:
+    assert marks(await asked(server, model, wire, *HISTORY, tools=(SEARCH,))) == {}
+
+
+@pytest.mark.parametrize("wire", [RESPONSES, CHAT, GOOGLE])
+async def test_other_providers_ignore_the_anthropic_cache(wire: Wire, server: ProviderServer, connect: Any) -> None:
+    model = connect(wire)
+    plain = await asked(server, model, wire, *HISTORY)
+    cached = await asked(server, model, wire, *HISTORY, settings=ModelSettings(cache=anthropic_cache()))
+    assert cached == plain
+
+
+async def test_reasoning_of_another_provider_is_not_passed_on(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    foreign = AssistantMessage(
+        text="Because of the moon.",
+        thinking=(Thinking(text="secret thoughts", signature="c2VjcmV0"),),
+        model="someone:else",
+        metadata={"provider": {"name": "someone"}},
+    )
+    body = await asked(server, model, wire, UserMessage(content="why?"), foreign, UserMessage(content="and?"))
+    assert "Because of the moon." in str(body)
+    assert "secret" not in str(body)
