@@ -1,4 +1,4 @@
-"""Somebody else's backend, in an environment with nothing but wheels, is held to the contracts, and fails them by name."""
+"""Somebody else's backend is held to the contracts with nothing but wheels installed, and a broken one fails by name."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def run(*command: str | Path, cwd: Path = ROOT, status: int = 0) -> str:
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON", "VIRTUAL_ENV"))
     }
     done = subprocess.run(
-        list(map(str, command)), cwd=cwd, env=kept, capture_output=True, text=True, timeout=TIME_LIMIT
+        list(map(str, command)), check=False, cwd=cwd, env=kept, capture_output=True, text=True, timeout=TIME_LIMIT
     )
     assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -67,7 +67,7 @@ def test_a_third_partys_store_passes_the_suite_of_the_installed_wheel(third_part
 
 def test_a_store_that_breaks_one_promise_fails_the_requirement_by_name(third_party: Path) -> None:
     output = pytest_of(third_party, "broken_stores.py", status=1)
-    reports = re.split(r"^_{3,} (Test\w+)\.\S+ _{3,}$", output, flags=re.MULTILINE)
+    reports = re.split(r"^(?:_+ )?(Test\w+)\.test_.*$", output, flags=re.MULTILINE)
     blamed: dict[str, str] = {}
     for name, report in zip(reports[1::2], reports[2::2], strict=True):
         blamed[name] = blamed.get(name, "") + report

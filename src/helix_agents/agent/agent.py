@@ -110,10 +110,12 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
     @cached_property
     def session_ttl_ms(self) -> int | None:
+        """How long a session lives after its last entry or answer."""
         return optional_milliseconds(self.session_ttl, f"Agent {self.name!r}", "session_ttl")
 
     @cached_property
     def pending_deadline_ms(self) -> int | Literal["inherit"] | None:
+        """How long a call may wait for somebody; `"inherit"` is for the executor to decide."""
         return deadline_milliseconds(self.pending_deadline, f"Agent {self.name!r}", "pending_deadline")
 
     def find_tool(self, name: str) -> Tool[..., Any] | None:

@@ -52,8 +52,9 @@ def _check_tools(given: Mapping[str, Any], subject: str) -> None:
     seen: set[str] = set()
     for tool in cast("Sequence[Tool[..., Any] | None]", given["tools"]):
         if not isinstance(tool, Tool):
-            cure = "decorate it with @tool" if callable(tool) else "make tools with tool(…) or client_tool(…)"
-            raise DefinitionError(subject, f"{tool!r} in tools is no tool; {cure}.")
+            cure = "decorate it with @tool, or call it if it makes one, as ask_human() does"
+            name = getattr(tool, "__name__", repr(tool))
+            raise DefinitionError(subject, f"{name} in tools is no tool; {cure}.")
         if tool.name in seen:
             raise DefinitionError(subject, f"two tools are called {tool.name!r}; rename one with name=….")
         seen.add(tool.name)

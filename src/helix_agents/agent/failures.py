@@ -54,12 +54,7 @@ def contained(what: str) -> Generator[None]:
     """
     try:
         yield
-    except (Exception, ControlFlow) as problem:
-        decision = _decision_in(problem)
-        if decision is None or decision is problem:
-            raise
-        raise decision from problem
-    except KeyboardInterrupt:
+    except (Exception, ControlFlow, KeyboardInterrupt):
         raise
     except asyncio.CancelledError as problem:
         task = asyncio.current_task()
@@ -74,7 +69,7 @@ def contained(what: str) -> Generator[None]:
 
 
 def _decision_in(problem: BaseException) -> ControlFlow | None:
-    """The decision itself, or the first one in a group that a TaskGroup made of it; one to fail the run comes first."""
+    """The first decision in a group that a TaskGroup made of it; one to fail the run comes first."""
     if isinstance(problem, ControlFlow):
         return problem
     if not isinstance(problem, BaseExceptionGroup):

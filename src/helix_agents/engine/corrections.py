@@ -1,8 +1,7 @@
 """How often the model was sent back to correct itself in this turn, per tool."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 
 INVALID_ARGUMENTS = "invalid_arguments"
@@ -20,24 +19,25 @@ class Corrections:
     def __init__(self, transcript: Sequence[Message]) -> None:
         self._by_tool: dict[str, int] = {}
         self.reminders = 0
+        turn: list[Message] = []
         for message in reversed(transcript):
-            if isinstance(message, ToolMessage):
-                self.note(message)
-            elif isinstance(message, UserMessage):
-                if message.metadata.get("helix") != OUTPUT_REMINDER:
-                    break
-                self.reminders += 1
+            if isinstance(message, UserMessage) and not _is_reminder(message):
+                break
+            turn.append(message)
+        self.note_all(turn)
 
-    def note(self, result: ToolMessage) -> None:
-        """Count a result, if it sent the model back."""
-        if result.code in CORRECTABLE:
-            self._by_tool[result.tool_name] = self._by_tool.get(result.tool_name, 0) + 1
+    def note_all(self, messages: Iterable[Message]) -> None:
+        """Count what sent the model back."""
+        for message in messages:
+            if isinstance(message, ToolMessage) and message.code in CORRECTABLE:
+                self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
+            elif isinstance(message, UserMessage) and _is_reminder(message):
+                self.reminders += 1
 
     def of(self, tool_name: str) -> int:
         """How often the model was sent back with this tool."""
         return self._by_tool.get(tool_name, 0)
 
 
-def call_index(calls: Sequence[ToolCallId]) -> dict[ToolCallId, int]:
-    """Each call's place in the model's order."""
-    return {call_id: index for index, call_id in enumerate(calls)}
+def _is_reminder(message: UserMessage) -> bool:
+    return message.metadata.get("helix") == OUTPUT_REMINDER

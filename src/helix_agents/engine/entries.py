@@ -24,7 +24,7 @@ from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState, TracingContext
 from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
-from helix_agents.engine.committing import CANCELLED
+from helix_agents.engine.outcomes import CANCELLED
 from helix_agents.engine.salvage import salvage
 from helix_agents.engine.services import Services
 

@@ -10,7 +10,7 @@ from helix_agents.agent.hook_events import BeforeToolEvent, StateChangeEvent
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import HelixError, InvalidStateError, ToolOutputError
-from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
+from helix_agents.domain.messages import ToolCall, ToolMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.writes import NO_WRITES, StepWrites
 from helix_agents.engine.corrections import RETRY_REQUESTED
@@ -74,7 +74,8 @@ async def execute(
 async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> ToolCall:
     """The call as the model wrote it."""
     resting = await scope.desk.find_reply(batch.step)
-    reply = resting.message if resting is not None else _last_reply(scope)
+    reply = resting.message if resting is not None else scope.last_reply()
+    assert reply is not None
     return next(call for call in reply.tool_calls if call.id == planned.tool_call_id)
 
 
@@ -82,10 +83,6 @@ async def settle(scope: RunScope, batch: Batch, result: RestingResult) -> CallOu
     """Keep a result until the commit."""
     await scope.desk.put_result(batch.step, result.message.tool_call_id, result)
     return CallOutcome(tool_call_id=result.message.tool_call_id, state="settled")
-
-
-def _last_reply(scope: RunScope) -> AssistantMessage:
-    return next(message for message in reversed(scope.transcript) if isinstance(message, AssistantMessage))
 
 
 async def _earlier_writes(scope: RunScope, batch: Batch, planned: PlannedCall) -> tuple[StepWrites, ...]:

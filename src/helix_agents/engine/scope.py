@@ -12,7 +12,7 @@ from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.domain.chunks import ChunkHeader, Custom
 from helix_agents.domain.ids import StepId, StreamId, ToolCallId
-from helix_agents.domain.messages import Message, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -106,6 +106,17 @@ class RunScope:
     def idempotency_key(self, tool_call_id: ToolCallId) -> str:
         """The same for every attempt to run this call."""
         return f"{self.session.session_id}:{tool_call_id}"
+
+    def last_reply(self) -> AssistantMessage | None:
+        """What the model said last, as committed."""
+        return next((each for each in reversed(self.transcript) if isinstance(each, AssistantMessage)), None)
+
+    def step_done(self) -> None:
+        """Let go of what the last commit took."""
+        self.carried.clear()
+        self.notices.clear()
+        self.late_answers = ()
+        self.desk.clear()
 
     # -- what user code sees
 

@@ -245,6 +245,20 @@ async def test_the_context_is_filled_in_wherever_it_stands() -> None:
         assert await made.call(context(deps="the deps"), made.parse(given)) == answer
 
 
+async def test_annotations_may_be_written_as_text() -> None:
+    module: dict[str, Any] = {}
+    exec(
+        "from __future__ import annotations\n"
+        "from helix_agents.agent.context import ToolContext\n"
+        "from tests.unit.agent.test_tools import Notes, Place\n"
+        "async def visit(ctx: ToolContext[Notes], place: Place) -> str:\n"
+        "    return ctx.tool_call_id + place.city\n",
+        module,
+    )
+    made = defined(module["visit"])
+    assert await made.call(context(), made.parse({"place": {"city": "Kiel"}})) == "call-1Kiel"
+
+
 async def test_a_sync_function_runs_on_a_thread_and_an_async_one_does_not() -> None:
     def here() -> str:
         return threading.current_thread().name

@@ -43,12 +43,13 @@ from helix_agents.domain.sessions import (
     StopKind,
 )
 from helix_agents.domain.transcript import not_executed, open_tail
-from helix_agents.engine.committing import CANCELLED, RUN_STOPPED
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.ending import end_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.outcomes import CANCELLED
 from helix_agents.engine.services import EngineOptions, Services
+from helix_agents.engine.step_work import RUN_STOPPED
 from helix_agents.engine.submitting import submit
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.llm import LLMAdapter

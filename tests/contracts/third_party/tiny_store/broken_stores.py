@@ -20,7 +20,6 @@ from helix_agents.testing.contracts.saving import SavingContract
 from helix_agents.testing.contracts.sessions import SessionsContract
 from helix_agents.testing.contracts.staging import StagingContract
 
-
 settings.register_profile("foretold", derandomize=True, database=None)
 settings.load_profile("foretold")
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 from hypothesis import settings
-from tiny_store import TinyStore  # pyright: ignore[reportMissingImports]
+from tiny_store import TinyStore  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
 
 from helix_agents.backends.in_memory import InMemoryStateStore, Memory
 from helix_agents.ports.backend import open_backend

@@ -1,0 +1,66 @@
+"""What readers of the stream are told about a commit: before it, riding in it, and after it."""
+
+from helix_agents.domain.chunks import (
+    CheckpointCreated,
+    ErrorChunk,
+    Output,
+    RunInterrupted,
+    RunPaused,
+    StepCommitted,
+    StreamChunk,
+    ToolApprovalRequest,
+    ToolStart,
+)
+from helix_agents.domain.commits import Committed
+from helix_agents.domain.pending import PendingCall
+from helix_agents.engine.outcomes import CANCELLED
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.step_work import StepWork
+
+
+async def announce_end(scope: RunScope, work: StepWork) -> None:
+    """How the run ends, as chunks that become visible with its last commit."""
+    step = work.batch.step
+    if work.suspended:
+        for call in work.pending:
+            if work.batch.round == 0 or call.reason is not None:
+                await scope.writer.write(_waiting(scope, step, call))
+        ids = tuple(call.tool_call_id for call in work.pending)
+        await scope.writer.write(scope.chunk(RunPaused, step, reason=work.reason or "", tool_call_ids=ids))
+    elif work.ended == "completed":
+        await scope.writer.write(scope.chunk(Output, step, output=work.record["output"]))
+    elif work.ended == "interrupted":
+        await scope.writer.write(scope.chunk(RunInterrupted, step, reason=work.reason))
+    elif work.failure is not None and work.failure.code != CANCELLED:
+        code, error, retryable = work.failure
+        await scope.writer.write(scope.chunk(ErrorChunk, step, error=error, code=code, retryable=retryable))
+
+
+async def announce_commit(scope: RunScope, work: StepWork, committed: Committed) -> None:
+    """The step's chunks are final: its messages are in the store."""
+    step = work.batch.step
+    await scope.writer.write(
+        scope.chunk(
+            StepCommitted,
+            step,
+            step_id=work.step_id,
+            checkpoint_id=committed.checkpoint_id,
+            message_count=committed.message_count,
+            warnings=committed.warnings,
+        )
+    )
+    await scope.writer.write(scope.chunk(CheckpointCreated, step, checkpoint_id=committed.checkpoint_id))
+
+
+def _waiting(scope: RunScope, step: int, call: PendingCall) -> StreamChunk:
+    about = {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name}
+    if call.kind != "approval":
+        return scope.chunk(ToolStart, step, **about, arguments=call.input)
+    return scope.chunk(
+        ToolApprovalRequest,
+        step,
+        **about,
+        approval_id=call.approval_id or "",
+        input=call.input,
+        reason=call.reason,
+    )

@@ -1,0 +1,130 @@
+"""What becomes of a step: it is whole, waits for somebody, was stopped, or cannot be done."""
+
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.sessions import InterruptContext, OpenCall, SuspensionContext
+from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.transcript import not_executed
+from helix_agents.domain.usage import TokenCount
+from helix_agents.engine.effects import Advance, Fail, StepOutcome, Stop, Suspend
+from helix_agents.engine.scope import Failure, RunScope
+from helix_agents.engine.step_work import NOT_SUSPENDED, RUN_STOPPED, StepWork
+from helix_agents.engine.verdicts import Finished, GoOn, WholeStep, judge
+from helix_agents.engine.waits import pending_for, suspension_kind
+
+CANCELLED = "framework_cancelled"
+
+
+async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> None:
+    """Fill in what the commit says about the step."""
+    match outcome:
+        case Advance():
+            _advance(scope, work)
+        case Suspend():
+            _suspend(scope, work)
+        case Stop():
+            await _stop(scope, work)
+        case Fail(code=code):
+            work.messages = list(scope.notices)
+            work.fail(scope.failure or Failure(code, code))
+
+
+def _advance(scope: RunScope, work: StepWork) -> None:
+    """All calls have their results: history follows the model's order, then whatever came in while calls were open."""
+    results = tuple(map(work.result_of, work.batch.calls))
+    entered = _entered_meanwhile(scope)
+    work.messages.extend((*results, *entered))
+    work.record = dict(NOT_SUSPENDED)
+    tokens = next((entry.tokens for entry in work.reply.usage if entry.tokens), None) if work.reply else None
+    verdict = judge(
+        scope,
+        WholeStep(
+            batch=work.batch,
+            reply=work.open_reply,
+            results=results,
+            new=work.new,
+            writes=tuple(work.writes[len(scope.carried) :]),
+            tokens=tokens or TokenCount(),
+        ),
+    )
+    if entered and isinstance(verdict, Finished):
+        # The user went on with a new message while these calls were open: the answer to that is still to come.
+        verdict = GoOn()
+    match verdict:
+        case Finished(output=output, reason=reason):
+            work.ended, work.reason = "completed", reason
+            work.record |= {"status": "completed", "output": output}
+        case GoOn(reminder=reminder):
+            work.messages.extend(() if reminder is None else (reminder,))
+        case Failure() as failure:
+            work.fail(failure)
+
+
+def _suspend(scope: RunScope, work: StepWork) -> None:
+    """Somebody has to answer: the rows they answer, the results so far, and all that going on needs."""
+    batch = work.batch
+    waiting = (call for call in batch.unsettled if call.kind != "finish_with")
+    work.pending = tuple(pending_for(scope, work.step_id, work.open_reply, call) for call in waiting)
+    place = {call.tool_call_id: index for index, call in enumerate(batch.calls)}
+    work.stage = tuple(
+        StagedChange(
+            step_id=work.step_id,
+            tool_call_id=result.message.tool_call_id,
+            index=place[result.message.tool_call_id],
+            message=result.message,
+        )
+        for result in work.new
+    )
+    kind = suspension_kind(settled=bool(batch.settled))
+    context = SuspensionContext(
+        kind=kind,
+        run_id=scope.run.run_id,
+        step_id=work.step_id,
+        step=batch.step,
+        round=batch.round,
+        calls=tuple(
+            OpenCall(
+                tool_call_id=call.tool_call_id,
+                tool_name=call.tool_name,
+                kind=call.kind,
+                settled=call.tool_call_id in batch.settled,
+            )
+            for call in batch.calls
+        ),
+        remaining_steps=max(0, scope.agent.max_steps - batch.step),
+        agent_version=scope.agent.version,
+        entry_messages=_entered_meanwhile(scope),
+    )
+    work.suspended = True
+    work.ended, work.reason = kind, kind
+    work.record = {"suspension_context": context, "suspended_step_id": work.step_id}
+
+
+async def _stop(scope: RunScope, work: StepWork) -> None:
+    """Keep what readers saw; calls that did not run are answered as such, so the transcript stays legal."""
+    flag = await scope.services.store.find_interrupt_flag(scope.session.session_id)
+    reason = flag.reason if flag is not None else None
+    work.stopped = True
+    if work.batch.calls:
+        work.messages.extend(map(work.result_of, work.batch.calls))
+    elif work.reply is not None:
+        work.messages.extend(not_executed(work.reply.message.tool_calls, RUN_STOPPED))
+    work.messages.extend(_entered_meanwhile(scope))
+    if flag is not None and flag.kind == "abort":
+        work.fail(Failure(CANCELLED, reason or "The run was aborted."))
+        work.record["output"] = None
+        return
+    paused = scope.session.status == "paused"
+    now = scope.services.clock.now_ms()
+    context = InterruptContext(reason=reason, run_id=scope.run.run_id, step_count=work.batch.step, at=now)
+    work.ended, work.reason = "interrupted", "paused" if paused else "interrupted"
+    work.record = {
+        **NOT_SUSPENDED,
+        "status": "paused" if paused else "interrupted",
+        "interrupt_context": context,
+    }
+
+
+def _entered_meanwhile(scope: RunScope) -> tuple[UserMessage, ...]:
+    """Messages that came while calls were open; they follow the results."""
+    suspended = scope.session.suspension_context
+    return suspended.entry_messages if suspended is not None else ()

@@ -1,0 +1,99 @@
+"""A step's commit in the making: what it will append, write and say, and how the run ends if it does."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from helix_agents.domain.errors import StateSizeExceededError
+from helix_agents.domain.ids import StepId, ToolCallId
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.runs import RunStatus
+from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.writes import StepWrites, WriteOp
+from helix_agents.engine.desk import RestingReply, RestingResult
+from helix_agents.engine.effects import OpenBatch, PlannedCall
+from helix_agents.engine.scope import Failure
+
+RUN_STOPPED = "run_stopped"
+
+NOT_SUSPENDED: dict[str, Any] = {
+    "suspension_context": None,
+    "suspended_step_id": None,
+    "suspended_awaiting_children": {},
+}
+"""The session's fields that say it waits, as they are when it does not."""
+
+
+@dataclass
+class StepWork:
+    """What one commit is made of. `record` are the fields of the session that it changes."""
+
+    batch: OpenBatch
+    step_id: StepId
+    open_reply: AssistantMessage
+    reply: RestingReply | None
+    results: dict[ToolCallId, RestingResult]
+    held: dict[ToolCallId, ToolMessage]
+    writes: list[StepWrites]
+    messages: list[Message]
+    record: dict[str, Any]
+    pending: tuple[PendingCall, ...] = ()
+    stage: tuple[StagedChange, ...] = ()
+    suspended: bool = False
+    stopped: bool = False
+    ended: RunStatus | None = None
+    reason: str | None = None
+    failure: Failure | None = None
+
+    @property
+    def new(self) -> tuple[RestingResult, ...]:
+        """This round's results, in the model's order."""
+        return tuple(self.results[call.tool_call_id] for call in self.batch.calls if call.tool_call_id in self.results)
+
+    @property
+    def ops(self) -> tuple[WriteOp, ...]:
+        """All state writes of the commit, in order."""
+        return tuple(op for writes in self.writes for op in writes.ops)
+
+    def result_of(self, call: PlannedCall) -> ToolMessage:
+        """A call's result: of this round, of an earlier one, or that it did not run."""
+        result = self.results.get(call.tool_call_id)
+        if result is not None:
+            return result.message
+        held = self.held.get(call.tool_call_id)
+        return held if held is not None else _not_executed(call)
+
+    def fail(self, failure: Failure) -> None:
+        """The run ends here, as failed."""
+        self.failure = failure
+        self.ended, self.reason = "failed", failure.code
+        self.suspended = False
+        self.pending = self.stage = ()
+        self.record |= {
+            **NOT_SUSPENDED,
+            "status": "failed",
+            "error": failure.error,
+            "failure_reason": failure.code,
+        }
+
+    def drop_writes(self, refused: StateSizeExceededError) -> None:
+        """A state write was too large for the store: it is dropped, and the call's result says so."""
+        for result in self.new:
+            if result.writes and any(op.key in refused.keys for op in result.writes.ops):
+                self.writes.remove(result.writes)
+                place = self.messages.index(result.message)
+                self.messages[place] = msgspec.structs.replace(
+                    result.message, content=str(refused), error=True, code=refused.code
+                )
+
+
+def _not_executed(call: PlannedCall) -> ToolMessage:
+    return ToolMessage(
+        tool_call_id=call.tool_call_id,
+        tool_name=call.tool_name,
+        content="This call was not executed.",
+        error=True,
+        code=RUN_STOPPED,
+    )

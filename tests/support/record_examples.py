@@ -1,0 +1,81 @@
+"""Examples of every record with every field filled, and the files that keep them for ever.
+
+    uv run python -m tests.support.record_examples
+
+writes the examples that are missing for the present schema version. One that exists is never written again: it is what
+a release may have stored.
+"""
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import helix_agents.domain
+from helix_agents.domain.records import SCHEMA_VERSION, Record, encode
+
+# What other records are made from, and the page of a listing: neither is ever written as itself.
+NOT_ALONE = {"ChunkHeader", "Page"}
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "records"
+
+
+def record_types() -> dict[str, type[Record]]:
+    """Every record of the domain that is stored or sent, by name."""
+    found: dict[str, type[Record]] = {}
+    for module in pkgutil.iter_modules(helix_agents.domain.__path__):
+        for value in vars(importlib.import_module(f"helix_agents.domain.{module.name}")).values():
+            is_record = isinstance(value, type) and issubclass(value, Record) and value is not Record
+            if is_record and not value.__name__.startswith("_") and value.__name__ not in NOT_ALONE:
+                found[value.__name__] = value
+    return found
+
+
+def example(kind: type[Record]) -> Record:
+    """A record of this type with no field at its default."""
+    return _of(msgspec.inspect.type_info(kind))
+
+
+def _of(kind: msgspec.inspect.Type) -> Any:
+    match kind:
+        case msgspec.inspect.StructType(cls=cls, fields=fields):
+            return cls(**{field.name: _of(field.type) for field in fields})
+        case msgspec.inspect.UnionType(types=types):
+            return _of(next(each for each in types if not isinstance(each, msgspec.inspect.NoneType)))
+        case msgspec.inspect.LiteralType(values=values):
+            return values[-1]
+        case msgspec.inspect.VarTupleType(item_type=item):
+            return (_of(item),)
+        case msgspec.inspect.ListType(item_type=item):
+            return [_of(item)]
+        case msgspec.inspect.DictType(value_type=value):
+            return {"naïve key": _of(value)}
+        case msgspec.inspect.BoolType():
+            return True
+        case msgspec.inspect.IntType():
+            return 2**41 + 1
+        case msgspec.inspect.FloatType():
+            return 2.5
+        case msgspec.inspect.StrType():
+            return "日本語 🌊"
+        case msgspec.inspect.AnyType():
+            return {"nested": [None, {"empty": []}, 2**63], "text": ""}
+        case _:
+            raise TypeError(f"no example for {kind}")
+
+
+def write_missing() -> list[Path]:
+    folder = FOLDER / f"v{SCHEMA_VERSION}"
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [kind for name, kind in record_types().items() if not (folder / f"{name}.json").exists()]
+    for kind in missing:
+        text = msgspec.json.format(encode(example(kind)), indent=2)
+        (folder / f"{kind.__name__}.json").write_bytes(text + b"\n")
+    return [folder / f"{kind.__name__}.json" for kind in missing]
+
+
+if __name__ == "__main__":
+    for path in write_missing():
+        print(path)
