@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 import apsw
@@ -21,6 +21,16 @@ CREATE TABLE checkpoints (
     status TEXT NOT NULL, message_count INTEGER NOT NULL, state_count INTEGER NOT NULL, has_writes INTEGER NOT NULL,
     stream_sequence INTEGER NOT NULL, source TEXT NOT NULL, created_at INTEGER NOT NULL
 );
+CREATE TABLE streams (key INTEGER PRIMARY KEY, latest INTEGER NOT NULL, batch INTEGER NOT NULL, filler TEXT NOT NULL);
+CREATE TABLE chunks (
+    id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, step INTEGER NOT NULL, type TEXT NOT NULL, body TEXT NOT NULL
+);
+CREATE TABLE usage (
+    key INTEGER PRIMARY KEY, session_id TEXT NOT NULL, run_id TEXT NOT NULL, step INTEGER NOT NULL, n INTEGER NOT NULL,
+    recorded_at INTEGER NOT NULL, body TEXT NOT NULL
+);
+CREATE UNIQUE INDEX usage_once ON usage (run_id, step, n);
+CREATE INDEX usage_by_session ON usage (session_id, recorded_at);
 """
 # As many bytes as a session's row has in our table beside the columns above.
 FILLER = "x" * 60
@@ -81,22 +91,36 @@ class FloorSession:
         self._key = key
         self._id = f"session-{key}"
         self._run = f"run-{key}"
-        self._version = self._messages = self._writes = 0
+        self._version = self._messages = self._writes = self._chunks = 0
 
     async def create(self) -> None:
-        """Insert the session's row."""
-        await self._writer.write(
-            lambda connection: connection.execute(
+        """Insert the rows of the session and its stream."""
+
+        def work(connection: apsw.Connection) -> None:
+            connection.execute(
                 "INSERT INTO sessions VALUES (?, ?, ?, 1, 'active', 0, 0, 0, 0, NULL, 0, ?)",
                 (self._key, self._id, self._run, FILLER),
             )
-        )
+            connection.execute("INSERT INTO streams VALUES (?, 0, 0, ?)", (self._key, FILLER))
 
-    async def commit(self, step: int, bodies: list[str], writes: str, now: int) -> None:
-        """One step: the session's row by compare-and-set, the messages, the state write, the checkpoint."""
+        await self._writer.write(work)
+
+    async def commit(
+        self,
+        step: int,
+        bodies: list[str],
+        writes: str | None,
+        now: int,
+        *,
+        chunks: Sequence[tuple[str, str]] = (),
+        usage: Sequence[str] = (),
+    ) -> None:
+        """One step: the session's row by compare-and-set, the messages, the state write, the checkpoint, and what the
+        step streamed (type and body of each chunk) and used."""
 
         def work(connection: apsw.Connection) -> None:
-            version, messages, count = self._version, self._messages, self._writes + 1
+            version, messages = self._version, self._messages
+            count = self._writes + (writes is not None)
             connection.execute(
                 "UPDATE sessions SET version = version + 1, status = ?, step_count = ?, message_count = ?,"
                 " state_count = ?, checkpoint = ?, updated_at = ?, filler = ?"
@@ -109,12 +133,31 @@ class FloorSession:
                 "INSERT INTO messages (id, session_id, created_at, body) VALUES (?, ?, ?, ?)",
                 [(self._key << 32 | messages + place, self._id, now, body) for place, body in enumerate(bodies, 1)],
             )
-            connection.execute("INSERT INTO state_log (id, writes) VALUES (?, ?)", (self._key << 32 | count, writes))
+            if writes is not None:
+                connection.execute(
+                    "INSERT INTO state_log (id, writes) VALUES (?, ?)", (self._key << 32 | count, writes)
+                )
             connection.execute(
                 "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (self._key << 32 | version + 1, self._id, self._run, f"{self._run}.{step}", step, "active")
-                + (messages + len(bodies), count, 1, 0, "staging", now),
+                + (messages + len(bodies), count, 1, self._chunks + len(chunks), "staging", now),
             )
+            if chunks:
+                self._store_chunks(connection, step, chunks)
+            for n, body in enumerate(usage):
+                connection.execute(
+                    "INSERT INTO usage (session_id, run_id, step, n, recorded_at, body) VALUES (?, ?, ?, ?, ?, ?)",
+                    (self._id, self._run, step, n, now, body),
+                )
             self._version, self._messages, self._writes = version + 1, messages + len(bodies), count
 
         await self._writer.write(work)
+
+    def _store_chunks(self, connection: apsw.Connection, step: int, chunks: Sequence[tuple[str, str]]) -> None:
+        first = self._key << 32 | self._chunks + 1
+        connection.executemany(
+            "INSERT INTO chunks VALUES (?, ?, ?, ?, ?)",
+            [(first + place, self._run, step, kind, body) for place, (kind, body) in enumerate(chunks)],
+        )
+        self._chunks += len(chunks)
+        connection.execute("UPDATE streams SET latest = ?, batch = batch + 1 WHERE key = ?", (self._chunks, self._key))

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.tools import Tool as Tool
     from helix_agents.agent.tools import tool as tool
     from helix_agents.domain.checkpoints import Checkpoint as Checkpoint
-    from helix_agents.domain.checkpoints import CheckpointMeta as CheckpointMeta
     from helix_agents.domain.chunks import StreamChunk as StreamChunk
-    from helix_agents.domain.commits import Committed as Committed
-    from helix_agents.domain.commits import StartRun as StartRun
-    from helix_agents.domain.commits import StepCommit as StepCommit
     from helix_agents.domain.errors import DefinitionError as DefinitionError
     from helix_agents.domain.errors import HelixError as HelixError
     from helix_agents.domain.messages import AssistantMessage as AssistantMessage
@@ -40,14 +36,15 @@ if TYPE_CHECKING:
     from helix_agents.domain.pending import ApprovalAnswer as ApprovalAnswer
     from helix_agents.domain.pending import PendingCall as PendingCall
     from helix_agents.domain.pending import PendingFilter as PendingFilter
-    from helix_agents.domain.pending import SubmitAnswer as SubmitAnswer
     from helix_agents.domain.pending import ToolAnswer as ToolAnswer
-    from helix_agents.domain.runs import Fence as Fence
+    from helix_agents.domain.results import Completed as Completed
+    from helix_agents.domain.results import Failed as Failed
+    from helix_agents.domain.results import Interrupted as Interrupted
+    from helix_agents.domain.results import RunResult as RunResult
+    from helix_agents.domain.results import Suspended as Suspended
     from helix_agents.domain.runs import RunRecord as RunRecord
     from helix_agents.domain.runs import RunStatus as RunStatus
-    from helix_agents.domain.runs import RunUpdate as RunUpdate
     from helix_agents.domain.sessions import BranchPoint as BranchPoint
-    from helix_agents.domain.sessions import CreateSession as CreateSession
     from helix_agents.domain.sessions import SessionFilter as SessionFilter
     from helix_agents.domain.sessions import SessionState as SessionState
     from helix_agents.domain.sessions import SessionStatus as SessionStatus
@@ -55,18 +52,19 @@ if TYPE_CHECKING:
     from helix_agents.domain.writes import Delete as Delete
     from helix_agents.domain.writes import Replace as Replace
     from helix_agents.domain.writes import StepWrites as StepWrites
+    from helix_agents.engine.cleanup import expired_session_cleanup as expired_session_cleanup
     from helix_agents.llm.prompt_cache import anthropic_cache as anthropic_cache
     from helix_agents.llm.scripted import RoutingScriptedModel as RoutingScriptedModel
     from helix_agents.llm.scripted import ScriptedModel as ScriptedModel
     from helix_agents.ports.backend import Backend as Backend
     from helix_agents.ports.backend import open_backend as open_backend
+    from helix_agents.ports.llm import LLMAdapter as LLMAdapter
     from helix_agents.ports.llm import ModelSettings as ModelSettings
-    from helix_agents.ports.locks import LockManager as LockManager
     from helix_agents.ports.models import open_model as open_model
     from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
-    from helix_agents.ports.state_store import StoreLimits as StoreLimits
     from helix_agents.ports.streams import StreamManager as StreamManager
-    from helix_agents.ports.usage_store import UsageStore as UsageStore
+    from helix_agents.runtimes.in_process.executor import Executor as Executor
+    from helix_agents.runtimes.in_process.handle import RunHandle as RunHandle
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
 _HOME: dict[str, str] = {
@@ -78,19 +76,19 @@ _HOME: dict[str, str] = {
     "Backend": "helix_agents.ports.backend",
     "BranchPoint": "helix_agents.domain.sessions",
     "Checkpoint": "helix_agents.domain.checkpoints",
-    "CheckpointMeta": "helix_agents.domain.checkpoints",
-    "Committed": "helix_agents.domain.commits",
-    "CreateSession": "helix_agents.domain.sessions",
+    "Completed": "helix_agents.domain.results",
     "DefaultAnswer": "helix_agents.agent.client_tools",
     "DefinitionError": "helix_agents.domain.errors",
     "Delete": "helix_agents.domain.writes",
+    "Executor": "helix_agents.runtimes.in_process.executor",
     "FailRun": "helix_agents.agent.failures",
-    "Fence": "helix_agents.domain.runs",
+    "Failed": "helix_agents.domain.results",
     "File": "helix_agents.domain.messages",
     "HelixError": "helix_agents.domain.errors",
     "Hooks": "helix_agents.agent.hooks",
     "Image": "helix_agents.domain.messages",
-    "LockManager": "helix_agents.ports.locks",
+    "Interrupted": "helix_agents.domain.results",
+    "LLMAdapter": "helix_agents.ports.llm",
     "Message": "helix_agents.domain.messages",
     "ModelSettings": "helix_agents.ports.llm",
     "Page": "helix_agents.domain.paging",
@@ -100,21 +98,19 @@ _HOME: dict[str, str] = {
     "RetryTool": "helix_agents.agent.failures",
     "RoutingScriptedModel": "helix_agents.llm.scripted",
     "RunContext": "helix_agents.agent.context",
+    "RunHandle": "helix_agents.runtimes.in_process.handle",
     "RunRecord": "helix_agents.domain.runs",
+    "RunResult": "helix_agents.domain.results",
     "RunStatus": "helix_agents.domain.runs",
-    "RunUpdate": "helix_agents.domain.runs",
     "ScriptedModel": "helix_agents.llm.scripted",
     "SessionFilter": "helix_agents.domain.sessions",
     "SessionState": "helix_agents.domain.sessions",
     "SessionStateStore": "helix_agents.ports.state_store",
     "SessionStatus": "helix_agents.domain.sessions",
-    "StartRun": "helix_agents.domain.commits",
-    "StepCommit": "helix_agents.domain.commits",
     "StepWrites": "helix_agents.domain.writes",
-    "StoreLimits": "helix_agents.ports.state_store",
     "StreamChunk": "helix_agents.domain.chunks",
     "StreamManager": "helix_agents.ports.streams",
-    "SubmitAnswer": "helix_agents.domain.pending",
+    "Suspended": "helix_agents.domain.results",
     "Text": "helix_agents.domain.messages",
     "Tool": "helix_agents.agent.tools",
     "ToolAnswer": "helix_agents.domain.pending",
@@ -122,11 +118,11 @@ _HOME: dict[str, str] = {
     "ToolContext": "helix_agents.agent.context",
     "ToolFailed": "helix_agents.agent.failures",
     "ToolMessage": "helix_agents.domain.messages",
-    "UsageStore": "helix_agents.ports.usage_store",
     "UserMessage": "helix_agents.domain.messages",
     "anthropic_cache": "helix_agents.llm.prompt_cache",
     "ask_human": "helix_agents.agent.client_tools",
     "client_tool": "helix_agents.agent.client_tools",
+    "expired_session_cleanup": "helix_agents.engine.cleanup",
     "open_backend": "helix_agents.ports.backend",
     "open_model": "helix_agents.ports.models",
     "tool": "helix_agents.agent.tools",
@@ -141,19 +137,19 @@ __all__ = [
     "Backend",
     "BranchPoint",
     "Checkpoint",
-    "CheckpointMeta",
-    "Committed",
-    "CreateSession",
+    "Completed",
     "DefaultAnswer",
     "DefinitionError",
     "Delete",
+    "Executor",
     "FailRun",
-    "Fence",
+    "Failed",
     "File",
     "HelixError",
     "Hooks",
     "Image",
-    "LockManager",
+    "Interrupted",
+    "LLMAdapter",
     "Message",
     "ModelSettings",
     "Page",
@@ -163,21 +159,19 @@ __all__ = [
     "RetryTool",
     "RoutingScriptedModel",
     "RunContext",
+    "RunHandle",
     "RunRecord",
+    "RunResult",
     "RunStatus",
-    "RunUpdate",
     "ScriptedModel",
     "SessionFilter",
     "SessionState",
     "SessionStateStore",
     "SessionStatus",
-    "StartRun",
-    "StepCommit",
     "StepWrites",
-    "StoreLimits",
     "StreamChunk",
     "StreamManager",
-    "SubmitAnswer",
+    "Suspended",
     "Text",
     "Tool",
     "ToolAnswer",
@@ -185,12 +179,12 @@ __all__ = [
     "ToolContext",
     "ToolFailed",
     "ToolMessage",
-    "UsageStore",
     "UserMessage",
     "__version__",
     "anthropic_cache",
     "ask_human",
     "client_tool",
+    "expired_session_cleanup",
     "open_backend",
     "open_model",
     "tool",

@@ -1,4 +1,4 @@
-"""Somebody else's backend is held to the contracts with nothing but wheels installed, and a broken one fails by name."""
+"""Somebody else's backend is held to the contracts with nothing installed but wheels; a broken one fails by name."""
 
 import os
 import re

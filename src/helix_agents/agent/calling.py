@@ -38,14 +38,14 @@ async def call_possibly_slow(what: str, function: Callable[[], Any], *, in_threa
         ControlFlow: what it decided.
     """
     with contained(what):
-        result = function() if in_thread is None else await in_thread(lambda: _without_stop_iteration(what, function))
+        result = function() if in_thread is None else await in_thread(lambda: _on_thread(what, function))
         # A sync wrapper around an async function looks sync until it is called.
         return await result if inspect.isawaitable(result) else result
 
 
-def _without_stop_iteration(what: str, function: Callable[[], Any]) -> Any:
-    """A future refuses to carry StopIteration: whoever waits for the thread would wait for ever."""
+def _on_thread(what: str, function: Callable[[], Any]) -> Any:
+    """What these mean ends at the thread. A future cannot even carry the first: who waits for it waits for ever."""
     try:
         return function()
-    except StopIteration as problem:
-        raise RuntimeError(f"{what} raised StopIteration") from problem
+    except (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt) as problem:
+        raise RuntimeError(f"{what} raised {type(problem).__name__}({problem})") from problem

@@ -54,7 +54,8 @@ def contained(what: str) -> Generator[None]:
     """
     try:
         yield
-    except (Exception, ControlFlow, KeyboardInterrupt):
+    except (Exception, ControlFlow, KeyboardInterrupt, GeneratorExit):
+        # The last one closes a coroutine that nobody waits for any more; turned into anything else it is a complaint.
         raise
     except asyncio.CancelledError as problem:
         task = asyncio.current_task()

@@ -88,9 +88,7 @@ class FollowingReader(StreamReader):
         note = notice(look.head, self._sequence, self._clock.now_ms())
         if note is not None:
             self._ready.append(note)
-        # Behind a note that sets the cursor back, the chunks are those of the next look.
-        if note is None or note.sequence > self._sequence:
-            self._ready.extend(look.chunks)
+        self._ready.extend(look.chunks)
         return bool(self._ready)
 
     async def _wait(self) -> None:

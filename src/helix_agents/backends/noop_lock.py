@@ -4,11 +4,11 @@ import itertools
 
 import msgspec
 
-from helix_agents.system import SystemClock
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.locks import Lock
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.locks import LockManager
+from helix_agents.system import SystemClock
 
 
 class NoOpLockManager:

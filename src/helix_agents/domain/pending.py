@@ -84,12 +84,16 @@ class PendingFilter(Record):
 
 
 class SubmitAnswer(Record):
-    """An answer on its way in, given against the root session or the session that owns the call."""
+    """An answer on its way in, given against the root session or the session that owns the call.
+
+    An accepted one moves the root's expiry to `expires_at`, if that is given.
+    """
 
     session_id: SessionId
     tool_call_id: ToolCallId
     answer: Answer
     approval_id: str | None = None
+    expires_at: int | None = None
 
 
 class AnswerAccepted(Record):
@@ -133,7 +137,7 @@ def fits(call: PendingCall, submission: SubmitAnswer) -> str | None:
     match submission.answer:
         case ApprovalAnswer() if not wants_approval:
             return f"call {call.tool_call_id!r} waits for a client-tool-result, not for an approval-response"
-        case ToolAnswer(error=None) if wants_approval and call.reason != "unknown_outcome":
+        case ToolAnswer() if wants_approval and call.reason != "unknown_outcome":
             return f"call {call.tool_call_id!r} waits for an approval-response, not for a client-tool-result"
         case _:
             pass

@@ -9,6 +9,7 @@ from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import ToolCall, ToolMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON
+from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
@@ -40,13 +41,13 @@ async def run_answered(scope: RunScope, batch: Batch, planned: PlannedCall) -> C
             return await _settle(scope, batch, _given_up(planned))
         case "expired", _:
             log_event("client_tool.timeout", tool=tool.name, tool_call_id=planned.tool_call_id)
-            return await _settle(scope, batch, _after_deadline(planned, row))
+            return await _settle(scope, batch, _after_deadline(planned, row), row)
         case _, ApprovalAnswer(approved=True, edited_input=edited):
             return await _run_approved(scope, batch, planned, tool, row, edited)
         case _, ApprovalAnswer() as denial:
-            return await _settle(scope, batch, _denied(planned, row, denial.reason))
+            return await _settle(scope, batch, _denied(planned, row, denial.reason), row)
         case _, ToolAnswer() as given:
-            return await _settle(scope, batch, _answered(planned, tool, row, given))
+            return await _settle(scope, batch, _answered(planned, tool, row, given), row)
         case _:
             return waiting
 
@@ -67,9 +68,26 @@ async def _run_approved(
     return await run_tool(scope, batch, planned, tool, values, approved=True, rerun=row.reason == UNKNOWN_OUTCOME)
 
 
-async def _settle(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
+async def _settle(scope: RunScope, batch: Batch, result: RestingResult, row: PendingCall | None = None) -> CallOutcome:
     await announce(scope, batch.step, result.message, NO_WRITES)
-    return await settle(scope, batch, msgspec.structs.replace(result, consumes=True))
+    usage = () if row is None else _waited(scope, batch.step, row)
+    return await settle(scope, batch, msgspec.structs.replace(result, consumes=True, usage=usage))
+
+
+def _waited(scope: RunScope, step: int, row: PendingCall) -> tuple[UsageEntry, ...]:
+    """How long the call waited, from the commit that suspended to the answer or the deadline."""
+    until = row.answered_at if row.answered_at is not None else row.expired_at
+    if until is None:
+        return ()
+    return (
+        scope.usage_entry(
+            step,
+            source_type="client_tool_wait_ms",
+            source_name=row.tool_name,
+            amount=until - row.created_at,
+            success=row.state != "expired",
+        ),
+    )
 
 
 def _answered(planned: PlannedCall, tool: Tool[..., Any], row: PendingCall, given: ToolAnswer) -> RestingResult:

@@ -4,12 +4,12 @@ import msgspec
 
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
-from helix_agents.domain.errors import InvalidStateError, ModelError
+from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import RestingReply
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
-from helix_agents.engine.log import log_event
+from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.planning import plan_reply
 from helix_agents.engine.scope import Failure, Notes, RunScope
 from helix_agents.engine.streaming import ReplyStream
@@ -31,6 +31,12 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
         return _failed(scope, Failure("hook_failed_run", decision.reason))
     except (ModelError, InvalidStateError) as problem:
         return _failed(scope, Failure(problem.code, str(problem), problem.retryable))
+    except HelixError:
+        raise
+    except Exception as problem:
+        # An adapter or an instruction function broke: asking again would break it again.
+        log_exception("model.broken", problem, session_id=scope.session.session_id, step=ask.step)
+        return _failed(scope, Failure("internal_error", f"{type(problem).__name__}: {problem}"))
 
 
 async def _ask(scope: RunScope, step: int) -> Reply | Stopped:

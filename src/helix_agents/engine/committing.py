@@ -45,7 +45,9 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     try:
         committed = await _store(scope, work)
     except StateSizeExceededError as refused:
-        work.drop_writes(refused)
+        if refused.operation != "state":
+            raise
+        work.drop_writes(refused, scope.custom_state)
         committed = await _store(scope, work)
     except SupersededError:
         return CommitAck(next="superseded")

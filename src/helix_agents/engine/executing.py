@@ -9,10 +9,11 @@ from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.hook_events import BeforeToolEvent, StateChangeEvent
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
-from helix_agents.domain.errors import HelixError, InvalidStateError, ToolOutputError
+from helix_agents.domain.errors import HelixError, InvalidStateError, StateSizeExceededError, ToolOutputError
+from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import ToolCall, ToolMessage
 from helix_agents.domain.records import JSON, encode
-from helix_agents.domain.writes import NO_WRITES, StepWrites
+from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.corrections import RETRY_REQUESTED
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
@@ -51,7 +52,7 @@ async def execute(
             content = tool.dump(returned)
             output = scope.agent.check_output(returned, tool.name) if tool.finish_with else None
             writes = await _state_writes(scope, context, call_id)
-            _check_size(scope, content)
+            _check_size(scope, tool.name, content, writes)
         except (HelixError, FailRun) as refused:
             problem = refused
     await scope.emitted()
@@ -103,11 +104,16 @@ async def _state_writes(scope: RunScope, context: Any, call_id: str) -> StepWrit
     return writes
 
 
-def _check_size(scope: RunScope, content: JSON) -> None:
-    limit = scope.services.options.result_bytes
-    size = len(encode(content))
+def _check_size(scope: RunScope, tool: str, content: JSON, writes: StepWrites) -> None:
+    """Refuse here what the store would refuse later, so that only this call pays for it."""
+    size, limit = len(encode(content)), scope.services.result_bytes
     if size > limit:
-        raise ToolOutputError("tool", f"the result has {size} bytes, at most {limit} are stored; return less")
+        raise ToolOutputError(tool, f"the result has {size} bytes, at most {limit} are stored; return less")
+    most = scope.services.store.limits.state_bytes
+    if writes and most is not None:
+        state = apply_writes(scope.custom_state, writes.ops)
+        keys = tuple(dict.fromkeys(op.key for op in writes.ops))
+        check_size(scope.session.session_id, "state", len(encode(state)), most, keys)
 
 
 def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: BaseException | None) -> ToolMessage:
@@ -122,6 +128,8 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
             code, content = "tool_failed", str(problem)
         case TimeoutError():
             code, content = "tool_timeout", f"Tool {planned.tool_name!r} did not finish in time."
+        case StateSizeExceededError():
+            code, content = problem.code, str(problem)
         case ToolOutputError() | InvalidStateError():
             code, content = "tool_output_invalid", str(problem)
         case _:

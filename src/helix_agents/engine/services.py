@@ -15,6 +15,9 @@ from helix_agents.ports.streams import StreamManager
 
 DAY_MS = 24 * 60 * 60 * 1000
 
+# What a stored result needs beside its content: ids, names and flags.
+_ENVELOPE_BYTES = 600
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
@@ -46,3 +49,10 @@ class Services:
     in_thread: RunInThread
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)
+
+    @property
+    def result_bytes(self) -> int:
+        """The largest result of a call that can be stored."""
+        limits = self.store.limits
+        stored = (limit for limit in (limits.message_bytes, limits.staged_write_bytes) if limit is not None)
+        return min([self.options.result_bytes, *(limit - _ENVELOPE_BYTES for limit in stored)])

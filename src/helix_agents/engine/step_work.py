@@ -1,5 +1,6 @@
 """A step's commit in the making: what it will append, write and say, and how the run ends if it does."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,10 @@ from helix_agents.domain.errors import StateSizeExceededError
 from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunStatus
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.writes import StepWrites, WriteOp
+from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
 from helix_agents.engine.desk import RestingReply, RestingResult
 from helix_agents.engine.effects import OpenBatch, PlannedCall
 from helix_agents.engine.scope import Failure
@@ -78,15 +80,29 @@ class StepWork:
             "failure_reason": failure.code,
         }
 
-    def drop_writes(self, refused: StateSizeExceededError) -> None:
-        """A state write was too large for the store: it is dropped, and the call's result says so."""
+    def drop_writes(self, refused: StateSizeExceededError, state: Mapping[str, JSON]) -> None:
+        """All writes together are too large for the store: those that do not fit any more are dropped, and where one
+        belongs to a call, its result says so. `state` is what they would change."""
+        kept: list[StepWrites] = []
+        for writes in self.writes:
+            after = apply_writes(state, writes.ops)
+            if writes and len(encode(after)) > refused.limit_bytes:
+                self._refuse({op.tool_call_id for op in writes.ops if op.tool_call_id is not None}, refused)
+            else:
+                kept.append(writes)
+                state = after
+        self.writes = kept
+
+    def _refuse(self, calls: set[ToolCallId], refused: StateSizeExceededError) -> None:
         for result in self.new:
-            if result.writes and any(op.key in refused.keys for op in result.writes.ops):
-                self.writes.remove(result.writes)
-                place = self.messages.index(result.message)
-                self.messages[place] = msgspec.structs.replace(
-                    result.message, content=str(refused), error=True, code=refused.code
-                )
+            if result.message.tool_call_id not in calls:
+                continue
+            message = msgspec.structs.replace(result.message, content=str(refused), error=True, code=refused.code)
+            self.messages = [message if each is result.message else each for each in self.messages]
+            self.stage = tuple(
+                msgspec.structs.replace(change, message=message) if change.message is result.message else change
+                for change in self.stage
+            )
 
 
 def _not_executed(call: PlannedCall) -> ToolMessage:

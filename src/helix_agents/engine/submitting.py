@@ -1,5 +1,7 @@
 """Answers on their way in: checked against the tool they are for, then stored once."""
 
+import msgspec
+
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.pending import (
@@ -27,9 +29,23 @@ async def submit(
     if problem is not None:
         log_event("client_tool.validation_failed", tool_call_id=submission.tool_call_id, reason=problem)
         return AnswerRefused(reason=problem)
-    outcome = await store.submit_answer(submission)
+    outcome = await store.submit_answer(await _moving_expiry(store, agents, call, submission))
     log_event("client_tool.submitted", tool_call_id=submission.tool_call_id, outcome=type(outcome).__name__)
     return outcome
+
+
+async def _moving_expiry(
+    store: SessionStateStore, agents: AgentRegistry, call: PendingCall | None, submission: SubmitAnswer
+) -> SubmitAnswer:
+    """The answer, with the new expiry of a session that lives on because somebody takes part in it."""
+    if call is None:
+        return submission
+    root = await store.load_state(call.root_session_id)
+    agent = agents.find(root.agent_type)
+    ttl = agent.session_ttl_ms if agent is not None else None
+    if ttl is None or root.expires_at is None:
+        return submission
+    return msgspec.structs.replace(submission, expires_at=store.now_ms() + ttl)
 
 
 async def _problem(

@@ -135,7 +135,8 @@ class StreamManager(Protocol):
         """Become the stream's writer; the first one creates the stream, later ones shut earlier ones out.
 
         Given a `step`, chunks that an earlier writer of the same run left at this step or later are discarded, and the
-        range is named by a `step_discarded` chunk. A paused, ended or failed stream becomes active for a new run or attempt.
+        range is named by a `step_discarded` chunk. A stream that is paused, ended or failed becomes active for a new
+        run or attempt.
 
         Raises:
             SupersededError: a later turn, or a later attempt of this run, has written already, or this attempt has

@@ -13,6 +13,7 @@ from helix_agents.domain.errors import HelixError
 from helix_agents.domain.streams import EndStatus, StreamError
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.handles import opened
 from helix_agents.testing.stream_scenes import AGENT, STREAM, committed, delta, interrupted, read_to
 
 Act: TypeAlias = Callable[[StreamManager], Awaitable[Any]]
@@ -39,7 +40,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     max_chunks: ClassVar[int | None] = None
 
-    def open_tested(self, **options: Any) -> Awaitable[StreamManager]:
+    def open_tested(self, **options: Any) -> StreamManager | Awaitable[StreamManager]:
         """Give streams that nobody used yet."""
         raise NotImplementedError
 
@@ -53,7 +54,7 @@ class StreamMachine(RuleBasedStateMachine):
             "flush": ONLY_WHEN_ASKED,
         }
         self._reference = InMemoryStreamManager(**options)
-        self._tested: StreamManager = self._runner.run(_awaited(self.open_tested(**options)))
+        self._tested: StreamManager = self._runner.run(opened(self.open_tested(**options)))
         self._writers: list[dict[StreamManager, StreamWriter]] = []
         self._readers: list[dict[StreamManager, StreamReader]] = []
         self._starts: list[int] = []

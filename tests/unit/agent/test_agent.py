@@ -196,13 +196,14 @@ def test_a_field_that_was_added_gets_its_default_and_keeps_it() -> None:
 def renamed(old: dict[str, Any], from_version: int) -> dict[str, Any]:
     if from_version < 2:
         old["queries"] = old.pop("searches")
+        old["of_another"].append(2)
     return old
 
 
 def test_state_of_an_earlier_version_is_migrated() -> None:
     stored = {"searches": ["a"], "of_another": [1]}
     loaded = agent(state=Notes, version=2, migrate_state=renamed).load_state(stored, 1)
-    assert loaded.custom_state == {"queries": ["a"], "of_another": [1]}
+    assert loaded.custom_state == {"queries": ["a"], "of_another": [1, 2]}
     assert apply_writes(stored, loaded.writes.ops) == loaded.custom_state
     assert Delete(key="searches") in loaded.writes.ops
     assert stored == {"searches": ["a"], "of_another": [1]}, "what is stored belongs to the store"

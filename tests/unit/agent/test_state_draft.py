@@ -34,6 +34,7 @@ class Everything(BaseModel):
 
     names: list[str] = []
     points: list[Point] = []
+    numbers: list[int] = []
     grid: list[list[int]] = []
     moments: list[datetime] = Field(default_factory=lambda: [datetime(2026, 1, 1, tzinfo=UTC)])
     prices: dict[str, Decimal] = {}
@@ -151,6 +152,13 @@ def test_an_append_with_an_edit_inside_an_old_item_replaces_the_list() -> None:
     assert op == Replace(
         key="points", value=[{"x": 1, "tags": ["edited"]}, {"x": 9, "tags": []}], tool_call_id="call_1"
     )
+
+
+def test_an_item_that_only_begins_like_the_old_one_is_another_item() -> None:
+    _, [op] = changed(Everything, {"numbers": [1]}, lambda state: state.numbers.__setitem__(0, 12))
+    assert op == Replace(key="numbers", value=[12], tool_call_id="call_1")
+    _, [op] = changed(Everything, {"numbers": [1]}, lambda state: state.numbers.__setitem__(slice(0, 1), [12, 3]))
+    assert op == Replace(key="numbers", value=[12, 3], tool_call_id="call_1")
 
 
 def test_appends_of_parallel_tools_merge_without_a_warning() -> None:
@@ -335,6 +343,7 @@ jsons = st.recursive(
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "names": st.lists(texts, max_size=4),
     "points": st.lists(points, max_size=3),
+    "numbers": st.lists(st.integers(), max_size=3),
     "grid": st.lists(st.lists(st.integers(), max_size=3), max_size=3),
     "moments": st.lists(moments, max_size=3),
     "prices": st.dictionaries(texts, st.decimals(allow_nan=False, allow_infinity=False), max_size=3),
@@ -352,6 +361,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 ITEMS: dict[str, st.SearchStrategy[Any]] = {
     "names": texts,
     "points": points,
+    "numbers": st.integers(),
     "grid": st.lists(st.integers(), max_size=2),
     "moments": moments,
 }

@@ -358,7 +358,7 @@ async def test_a_decision_of_the_tool_passes_through_its_own_except_exception(de
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
-@pytest.mark.parametrize("error", [ValueError("no"), StopIteration("no"), SystemExit(3), GeneratorExit()])
+@pytest.mark.parametrize("error", [ValueError("no"), StopIteration("no"), SystemExit(3)])
 async def test_anything_else_is_an_ordinary_exception_and_ends_nothing_but_the_call(
     error: BaseException, sync: bool
 ) -> None:
@@ -370,8 +370,25 @@ async def test_anything_else_is_an_ordinary_exception_and_ends_nothing_but_the_c
 
     with pytest.raises((ValueError, RuntimeError)) as raised:
         await asyncio.wait_for(defined(raising if sync else async_raising).call(context(), {}), 5)
-    found = raised.value if isinstance(error, ValueError) else raised.value.__cause__
-    assert type(found) is type(error)
+    assert error in (raised.value, raised.value.__cause__) or isinstance(raised.value.__cause__, type(error))
+
+
+@pytest.mark.parametrize("error", [GeneratorExit(), KeyboardInterrupt()])
+async def test_what_a_thread_raises_to_end_more_than_itself_ends_the_call_only(error: BaseException) -> None:
+    def raising() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=f"'raising' raised {type(error).__name__}"):
+        await asyncio.wait_for(defined(raising).call(context(), {}), 5)
+
+
+async def test_a_call_that_nobody_waits_for_any_more_closes_without_complaint() -> None:
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    call = defined(waits).call(context(), {})
+    call.send(None)
+    call.close()
 
 
 async def test_a_decision_inside_a_task_group_is_found() -> None:

@@ -263,3 +263,20 @@ async def test_a_hand_over_waits_for_the_flush_under_way_and_holds_back_what_fol
     await until(lambda: store.texts == ["a", "c"])
     assert await writer.flush() == 2
     await writer.close()
+
+
+async def test_a_hand_over_first_stores_what_a_failed_flush_left(store: Store, writer: BufferedWriter):
+    store.problem = GONE
+    await writer.write(delta("a"))
+    with pytest.raises(StoreUnavailableError):
+        await writer.flush()
+    await writer.write(delta("b"))
+    with pytest.raises(StoreUnavailableError):
+        async with writer.take():
+            pytest.fail("what was written earlier is not stored yet")
+    store.problem = None
+    async with writer.take() as append:
+        assert store.texts == ["a"]
+        assert append is not None
+        assert texts(append.chunks) == ["b"]
+    assert writer.sequence == 2

@@ -8,13 +8,13 @@ from helix_agents.backends.in_memory.memory import Memory
 from helix_agents.backends.in_memory.store import InMemoryStateStore
 from helix_agents.backends.in_memory.streams import InMemoryStreamManager
 from helix_agents.backends.in_memory.usage import InMemoryUsageStore
-from helix_agents.system import SystemClock
 from helix_agents.domain.errors import InvalidStoreUrlError
 from helix_agents.ports.backend import Backend, Migrate
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.seam import Seam
 from helix_agents.ports.state_store import StoreLimits
 from helix_agents.ports.streams import FlushPolicy, StreamLimits
+from helix_agents.system import SystemClock
 
 __all__ = [
     "InMemoryLockManager",

@@ -7,7 +7,6 @@ from typing import TypeVar
 from helix_agents.backends.in_memory.memory import Memory
 from helix_agents.backends.in_memory.tables import Tables
 from helix_agents.backends.in_memory.transaction import Transaction
-from helix_agents.system import RandomIds, SystemClock
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.paging import Page
@@ -15,6 +14,7 @@ from helix_agents.domain.records import JSON, Record, decode, decode_json, encod
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.ports.seam import Seam
 from helix_agents.ports.state_store import StoreLimits
+from helix_agents.system import RandomIds, SystemClock
 
 R = TypeVar("R", bound=Record)
 S = TypeVar("S")

@@ -1,6 +1,9 @@
 """Calls that wait for somebody, across all sessions."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import msgspec
 
 from helix_agents.backends.in_memory.handle import Handle, own, page_of
 from helix_agents.backends.in_memory.rows import current_run, is_running
@@ -97,6 +100,10 @@ class InMemoryPending(Handle):
             if rejected is not None or row is None:
                 outcome = rejected
             else:
+                if submission.expires_at is not None:
+                    root = tx.tables.sessions[row.root_session_id]
+                    moved = msgspec.structs.replace(root.record, expires_at=submission.expires_at)
+                    tx.put(tx.tables.sessions, row.root_session_id, replace(root, record=moved))
                 tree = tx.tables.pending[row.root_session_id].values()
                 outcome = accepted(
                     row,

@@ -18,7 +18,14 @@ from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.backends.in_memory.usage import record_usage
 from helix_agents.backends.stream_rules import deleted
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed, RememberedCommit, StepCommit, check_step_commit, committed_run, status_after
+from helix_agents.domain.commits import (
+    Committed,
+    RememberedCommit,
+    StepCommit,
+    check_step_commit,
+    committed_run,
+    status_after,
+)
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import OPEN, READY, consume, deliver_late_answer, drop

@@ -64,7 +64,7 @@ class SQLiteFlags(Facet):
             if row.run_id is None or not row.running:
                 return NothingRunning()
             standing = _aimed_flag(connection, row)
-            if standing is None or standing.kind == "interrupt":
+            if standing is None or standing.kind == "interrupt" or kind == "abort":
                 connection.execute(
                     "INSERT INTO __agents_interrupt_flags (namespace, session_id, run_id, kind, reason, set_at)"
                     " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (namespace, session_id) DO UPDATE SET"

@@ -4,11 +4,11 @@ import asyncio
 
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.database import Database
-from helix_agents.system import RandomIds, SystemClock
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.locks import Lock
 from helix_agents.ports.clock import Clock, IdSource
+from helix_agents.system import RandomIds, SystemClock
 
 # The doorbell wakes a waiter when a lock is released; leases that run out ring no bell.
 LOOK_AGAIN = 0.5

@@ -138,6 +138,11 @@ class SQLitePending(Facet):
             if rejected is not None:
                 return rejected
             assert stored is not None
+            if submission.expires_at is not None:
+                connection.execute(
+                    "UPDATE __agents_sessions SET expires_at = ? WHERE namespace = ? AND session_id = ?",
+                    (submission.expires_at, self._namespace, stored.root_session_id),
+                )
             return self._accepted(connection, stored)
 
         return await self._db.write(work)

@@ -37,7 +37,8 @@ from helix_agents.domain.writes import WriteOp, merge_warnings
 # returns. It changes no indexed column.
 _ADVANCE = """
 UPDATE __agents_sessions SET
-    version = version + 1, status = iif(status = 'paused' AND ?1 = 'active', 'paused', ?1), step_count = ?, updated_at = ?, message_count = message_count + ?,
+    version = version + 1, status = iif(status = 'paused' AND ?1 = 'active', 'paused', ?1), step_count = ?,
+    updated_at = ?, message_count = message_count + ?,
     checkpoint = (segment << 32) | (version + 1), checkpointed_at = ?, checkpoint_source = 'staging',
     state_count = state_count + ?, state_since_bytes = state_since_bytes + ?,
     commit_attempt = attempt, commit_step = ?, commit_round = ?,

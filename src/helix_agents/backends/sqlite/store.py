@@ -14,12 +14,12 @@ from helix_agents.backends.sqlite.pending import SQLitePending
 from helix_agents.backends.sqlite.runs import SQLiteRuns
 from helix_agents.backends.sqlite.staging import SQLiteStaging
 from helix_agents.backends.sqlite.sub_sessions import SQLiteSubSessions
-from helix_agents.system import SystemClock
 from helix_agents.domain.ids import check_id
 from helix_agents.ports.backend import Migrate
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.seam import Seam
 from helix_agents.ports.state_store import SessionStateStore, StoreLimits
+from helix_agents.system import SystemClock
 
 
 class SQLiteStateStore(

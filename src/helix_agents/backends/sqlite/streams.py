@@ -11,7 +11,6 @@ from helix_agents.backends.sqlite.connection import Connection, Synchronous
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.stream_rows import StreamRow, append_chunks, delete_stream_rows, topic_of
 from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
-from helix_agents.system import SystemClock
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import RunId, StreamId, check_id
@@ -20,6 +19,7 @@ from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, St
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.seam import Seam
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+from helix_agents.system import SystemClock
 
 T = TypeVar("T")
 

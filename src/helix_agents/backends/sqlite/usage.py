@@ -8,13 +8,13 @@ from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.rows import children_of, find_session
-from helix_agents.system import SystemClock
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll_up
 from helix_agents.ports.clock import Clock
+from helix_agents.system import SystemClock
 
 
 def insert_usage(connection: Connection, namespace: str, entries: Iterable[UsageEntry], now: int) -> int:

@@ -18,6 +18,7 @@ from helix_agents.engine.effects import (
     CallOutcome,
     CommitAck,
     CommitRequest,
+    Ops,
     Position,
     Reply,
     RunEnd,
@@ -35,6 +36,9 @@ from helix_agents.ports.llm import LLMAdapter
 
 OpenDeps: TypeAlias = Callable[[SessionId, str | None], AbstractAsyncContextManager[Any]]
 """Opens what tools need from the process, for one run of a session and its user."""
+
+WrapOps: TypeAlias = Callable[[Ops], Ops]
+"""Stands between the loop and its effects."""
 
 
 class InProcessOps:
@@ -77,6 +81,7 @@ async def drive(
     max_parallel: int | None = None,
     hooks: SomeHooks = None,
     model: LLMAdapter | None = None,
+    wrap: WrapOps | None = None,
 ) -> RunEnd:
     """Drive one attempt of a run to its end, or to where it needs somebody."""
     session = await services.store.load_state(session_id)
@@ -91,7 +96,8 @@ async def drive(
         if isinstance(scope, Position):
             return RunEnd(status=scope.ended or "superseded")
         try:
-            end = await run_turn(InProcessOps(scope, max_parallel))
+            ops = InProcessOps(scope, max_parallel)
+            end = await run_turn(ops if wrap is None else wrap(ops))
         except SupersededError:
             return RunEnd(status="superseded")
         if end.status != "superseded":

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Self, TypeAlias
 
@@ -43,7 +43,7 @@ from helix_agents.domain.sessions import (
     StopKind,
 )
 from helix_agents.domain.transcript import not_executed, open_tail
-from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.effects import Ops, RunEnd
 from helix_agents.engine.ending import end_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
 from helix_agents.engine.log import log_event, log_exception
@@ -53,6 +53,7 @@ from helix_agents.engine.step_work import RUN_STOPPED
 from helix_agents.engine.submitting import submit
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.locks import LockManager
 from helix_agents.ports.models import open_model
 from helix_agents.ports.state_store import SessionStateStore, check_complete
 from helix_agents.ports.streams import StreamManager
@@ -76,7 +77,8 @@ class Executor:
     """Runs agents in this process, as asyncio tasks that outlive whoever started them.
 
     Use it as `async with Executor.open(url, agents=[…]) as helix:`. Leaving the block starts no new runs, gives running
-    steps `grace` seconds to commit, and then lets go of the rest, which any process continues.
+    steps `grace` seconds to commit, and then lets go of the rest, which any process continues. `locks` are for what
+    your own code coordinates; the engine needs none.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Executor:
         state: SessionStateStore,
         streams: StreamManager,
         usage: UsageStore,
+        locks: LockManager | None = None,
         agents: Iterable[Agent[Any, Any, Any]] = (),
         deps: OpenDeps | None = None,
         hooks: SomeHooks = None,
@@ -100,6 +103,7 @@ class Executor:
         check_complete(state)
         self._opened: Backend | None = None
         self._usage = usage
+        self.locks = locks
         self._deps = deps
         self._max_parallel_tools = max_parallel_tools
         self._room = asyncio.Semaphore(max_running) if max_running is not None else None
@@ -258,7 +262,7 @@ class Executor:
         submission = SubmitAnswer(
             session_id=session_id, tool_call_id=tool_call_id, answer=answer, approval_id=approval_id
         )
-        limit = self._services.options.result_bytes
+        limit = self._services.result_bytes
         return await submit(self._services.store, self._services.agents, submission, max_result_bytes=limit)
 
     async def list_pending(
@@ -357,13 +361,36 @@ class Executor:
             max_parallel=self._max_parallel_tools,
             hooks=hooks,
             model=model,
+            wrap=self._wrap,
         )
+
+    def _wrap(self, ops: Ops) -> Ops:
+        """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
+        return ops
 
     def _finished(self, run: RunRecord, task: asyncio.Task[RunEnd]) -> None:
         self._running.pop(run.run_id, None)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            # The run stays as it is in the store; recovery continues it when the lease of this process allows.
             log_exception("run.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
+            self._in_background(self._fail(run, problem))
+
+    async def _fail(self, run: RunRecord, problem: BaseException) -> None:
+        """Settle a run that cannot be driven, so that nobody waits for it; retry begins from its last commit."""
+        code = problem.code if isinstance(problem, HelixError) else "internal_error"
+        await self._services.store.settle_session(
+            SettleSession(
+                session_id=run.session_id,
+                expected=("active", "paused"),
+                status="failed",
+                error=str(problem),
+                failure_reason=code,
+                completion_reason=code,
+            )
+        )
+        session = await self._services.store.load_state(run.session_id)
+        ended = await self._services.store.get_run(run.run_id)
+        if ended is not None:
+            await end_stream(self._services.streams, session, ended)
 
     def _take_over(self, run: RunRecord) -> None:
         log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
@@ -452,7 +479,13 @@ class OpeningExecutor:
     async def __aenter__(self) -> Executor:
         backend = await open_backend(self._url, namespace=self._namespace)
         try:
-            executor = self._kind(state=backend.state, streams=backend.streams, usage=backend.usage, **self._settings)
+            executor = self._kind(
+                state=backend.state,
+                streams=backend.streams,
+                usage=backend.usage,
+                locks=backend.locks,
+                **self._settings,
+            )
             executor._opened = backend  # pyright: ignore[reportPrivateUsage]
             self._executor = await executor.__aenter__()
         except BaseException:
@@ -463,6 +496,14 @@ class OpeningExecutor:
     async def __aexit__(self, *exc: object) -> None:
         if self._executor is not None:
             await self._executor.close()
+
+
+def _backoff() -> Iterator[float]:
+    """Waits in seconds between two tries to reach a store: soon at first, then every half minute."""
+    wait = 0.5
+    while True:
+        yield wait
+        wait = min(wait * 2, 30.0)
 
 
 def _messages(given: Input, key: str | None) -> tuple[UserMessage, ...]:

@@ -7,7 +7,7 @@ from typing import Any, Generic
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.output import OutputT
 from helix_agents.domain.chunks import StreamChunk, TextDelta
-from helix_agents.domain.errors import RunNotCompletedError, StreamFailedError
+from helix_agents.domain.errors import ExecutorClosedError, RunNotCompletedError, StreamFailedError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.results import Completed, Failed, RunResult
 from helix_agents.domain.runs import RunRecord
@@ -74,13 +74,15 @@ class RunHandle(Generic[OutputT]):
                 yield chunk.delta
 
     async def result(self) -> RunResult[OutputT]:
-        """How the run ended; waits for that.
+        """How the run ended; waits for that, in whichever process it is driven.
 
         Raises:
-            StoreError: the driver lost its store; the run can be recovered.
+            ExecutorClosedError: this process let go of the run before its end; another one continues it.
         """
         if self._driver is not None:
-            await asyncio.shield(self._driver)
+            await asyncio.wait((self._driver,))
+            if self._driver.cancelled():
+                raise ExecutorClosedError
         while True:
             result = await result_of(self._services, self._agent, self.session_id, self.run_id)
             if result is not None:

@@ -33,9 +33,12 @@ async def recover(
             session = await store.load_state(orphan.session_id)
             if session.parent_session_id is not None:
                 continue
-            if services.agents.find(session.agent_type) is None:
+            agent = services.agents.find(session.agent_type)
+            if agent is None:
                 unknown.append(orphan.session_id)
                 continue
+            # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.
+            agent.load_state(session.custom_state, session.agent_version)
             take_over(await store.claim_run(orphan.session_id, orphan.fence, owner))
             recovered.append(orphan.run_id)
         except ConflictError:

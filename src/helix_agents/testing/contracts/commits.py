@@ -20,7 +20,7 @@ from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.writes import MergeWarning
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import StoreContract
+from helix_agents.testing.contracts.store_handles import StoreContract
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (

@@ -12,8 +12,8 @@ from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.contracts.operations import record
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.observation import observe, plain
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (

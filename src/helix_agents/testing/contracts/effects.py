@@ -18,7 +18,7 @@ from helix_agents.domain.errors import InvalidWriteError, SupersededError
 from helix_agents.domain.pending import ApprovalAnswer, SubmitAnswer
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import FENCE, SESSION, commit, effect, fence_of, staged, start, step_meta, waiting
 

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from helix_agents.domain.runs import RunStatus
-from helix_agents.domain.sessions import InterruptFlag, InterruptSet, NothingRunning
+from helix_agents.domain.sessions import InterruptFlag, InterruptSet, NothingRunning, StopKind
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION, start
 from helix_agents.testing.seams import CountingSeam
@@ -77,6 +77,16 @@ class FlagsContract(StoreContract):
         flag = await store.check_interrupt_flag(SESSION)
         assert flag is not None
         assert (flag.kind, flag.reason) == ("abort", "hard")
+
+    @proves("flags.abort-outranks-interrupt")
+    @pytest.mark.parametrize("kind", ["interrupt", "abort"])
+    async def test_the_same_stop_again_has_the_newer_reason(self, store: SessionStateStore, kind: StopKind) -> None:
+        await start(store)
+        await store.set_interrupt_flag(SESSION, "first", kind=kind)
+        await store.set_interrupt_flag(SESSION, "second", kind=kind)
+        flag = await store.find_interrupt_flag(SESSION)
+        assert flag is not None
+        assert (flag.kind, flag.reason) == (kind, "second")
 
     @proves("flags.looking-leaves-it")
     async def test_looking_leaves_the_flag_and_clearing_removes_it(self, store: SessionStateStore) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis.stateful import run_state_machine_as_test
 
-from helix_agents.testing.contracts.handles import OpenStore, StoreContract
+from helix_agents.testing.contracts.store_handles import OpenStore, StoreContract
 from helix_agents.testing.model import StoreMachine, machine_settings
 from helix_agents.testing.requirements.registry import proves
 

@@ -9,7 +9,7 @@ from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
 from helix_agents.domain.transcript import NOT_EXECUTED
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (

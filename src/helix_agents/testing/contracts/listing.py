@@ -10,7 +10,7 @@ from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.sessions import CreateSession, SessionFilter
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import START_MS, ManualClock
-from helix_agents.testing.contracts.handles import StoreContract
+from helix_agents.testing.contracts.store_handles import StoreContract
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION, commit, said, start, waiting
 

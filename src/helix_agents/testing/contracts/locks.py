@@ -9,6 +9,7 @@ import pytest
 from helix_agents.domain.errors import InvalidIdError, LockHeldError, LockLostError
 from helix_agents.domain.locks import Lock
 from helix_agents.ports.locks import LockManager
+from helix_agents.testing import jobs
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.contract import Contract
 from helix_agents.testing.contracts.handles import Handles
@@ -52,7 +53,7 @@ class LockManagerContract(Contract):
 
     @pytest.fixture
     def processes(self, store_url: str) -> Iterator[Processes]:
-        with processes_for(store_url) as processes:
+        with processes_for(store_url, jobs.MODULE) as processes:
             yield processes
 
     @proves("locks.one-holder")

@@ -11,7 +11,7 @@ from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import ENTRY_POINTS
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing import jobs
-from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION
 from helix_agents.testing.workers import Outcome, Processes
@@ -21,11 +21,11 @@ AT_ONCE = 10
 """Children of a kill proof that commit, and die, side by side."""
 
 
-def processes_for(store_url: str) -> Processes:
-    """Processes that have the backend of this URL loaded before they start."""
+def processes_for(store_url: str, *modules: str) -> Processes:
+    """Processes that have the backend of this URL, and these modules, loaded before they start."""
     scheme = store_url.partition("://")[0]
     backends = [point.module for point in entry_points(group=ENTRY_POINTS, name=scheme)]
-    return Processes(preload=[jobs.MODULE, *backends])
+    return Processes(preload=[*modules, *backends])
 
 
 def job(name: str) -> str:
@@ -55,7 +55,7 @@ class WithProcesses(StoreContract):
 
     @pytest.fixture
     def processes(self, store_url: str) -> Iterator[Processes]:
-        with processes_for(store_url) as processes:
+        with processes_for(store_url, jobs.MODULE) as processes:
             yield processes
 
 

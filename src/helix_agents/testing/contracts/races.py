@@ -20,8 +20,8 @@ from helix_agents.domain.runs import RunRecord, RunUpdate
 from helix_agents.domain.sessions import CreateSession, SessionState
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.contracts.operations import record
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import answer, append_to, fence_of, said, step_meta, waiting
 from helix_agents.testing.seams import HoldingSeam

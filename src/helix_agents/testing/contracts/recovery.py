@@ -4,7 +4,7 @@ from helix_agents.domain.runs import Lease
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import StoreContract
+from helix_agents.testing.contracts.store_handles import StoreContract
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION, start
 

@@ -27,7 +27,7 @@ from helix_agents.domain.sessions import (
 )
 from helix_agents.domain.writes import Append, Delete, MergeWarning, Replace, StepWrites
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION, answer, append_to, commit, said, set_key, start, suspend, waiting

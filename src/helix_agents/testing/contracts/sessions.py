@@ -11,8 +11,8 @@ from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.sessions import CreateSession, SessionFilter, SessionState, TracingContext, WorkspaceRef
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.contracts.operations import COMMITS, ON_ONE_SESSION, ROWS_OF_OTHERS, Operation
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (
     SESSION,

@@ -5,7 +5,6 @@ from helix_agents.testing.contracts.commits import CommitsContract, SettlingCont
 from helix_agents.testing.contracts.crashes import CrashesContract
 from helix_agents.testing.contracts.effects import EffectsContract
 from helix_agents.testing.contracts.flags import FlagsContract
-from helix_agents.testing.contracts.handles import OpenStore
 from helix_agents.testing.contracts.histories import HistoriesContract
 from helix_agents.testing.contracts.lineage import LineageContract
 from helix_agents.testing.contracts.listing import ListingContract
@@ -18,6 +17,7 @@ from helix_agents.testing.contracts.runs import RunsContract
 from helix_agents.testing.contracts.saving import SavingContract
 from helix_agents.testing.contracts.sessions import SessionsContract
 from helix_agents.testing.contracts.staging import StagingContract
+from helix_agents.testing.contracts.store_handles import OpenStore
 from helix_agents.testing.contracts.sub_sessions import SubSessionsContract
 from helix_agents.testing.contracts.whole_store import WholeStoreContract
 

@@ -1,14 +1,13 @@
 """The contract of several processes on one stream: raced, and killed with SIGKILL on both ends."""
 
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
 
-from helix_agents.ports.backend import ENTRY_POINTS
 from helix_agents.ports.streams import StreamManager
 from helix_agents.testing import stream_jobs
+from helix_agents.testing.contracts.processes import processes_for
 from helix_agents.testing.contracts.stream_handles import StreamsContract
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.stream_scenes import STREAM, numbers, texts
@@ -25,9 +24,7 @@ class StreamProcessesContract(StreamsContract):
 
     @pytest.fixture
     def processes(self, store_url: str) -> Iterator[Processes]:
-        scheme = store_url.partition("://")[0]
-        backends = [point.module for point in entry_points(group=ENTRY_POINTS, name=scheme)]
-        with Processes(preload=[stream_jobs.MODULE, *backends]) as processes:
+        with processes_for(store_url, stream_jobs.MODULE) as processes:
             yield processes
 
     @proves("ownership.one-writer-across-processes")

@@ -11,7 +11,8 @@ import pytest
 from helix_agents.domain.chunks import StepDiscarded, StreamResync, Truncated
 from helix_agents.domain.errors import InvalidIdError
 from helix_agents.ports.streams import StreamLimits, StreamManager
-from helix_agents.testing.contracts.stream_handles import OpenStreams, StreamHandles, StreamsContract, opened
+from helix_agents.testing.contracts.handles import opened
+from helix_agents.testing.contracts.stream_handles import OpenStreams, StreamHandles, StreamsContract
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.seams import CountingSeam
 from helix_agents.testing.stream_scenes import (
@@ -102,7 +103,7 @@ class ReadingContract(StreamsContract):
         ready: SimpleQueue[int] = SimpleQueue()
 
         async def follow() -> list[str]:
-            mine = await opened(open_streams)
+            mine = await opened(open_streams())
             reader = await reading(mine)
             ready.put((await next_of(reader)).sequence)
             following = texts(await rest_of(reader))

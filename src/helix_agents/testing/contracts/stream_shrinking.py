@@ -1,6 +1,7 @@
 """The contract of what goes: discarded steps, full streams, old streams."""
 
 import pytest
+from msgspec.structs import replace
 
 from helix_agents.domain.chunks import RunInterrupted, StepDiscarded, StreamChunk
 from helix_agents.domain.streams import StreamError, StreamInfo
@@ -84,6 +85,13 @@ class ShrinkingContract(StreamsContract):
         await open_writer(streams, "r-2", 2, step=1)
         assert texts(await streams.get_all_chunks(STREAM)) == ["old run"]
 
+    @proves("shrinking.repeat-discards")
+    async def test_runs_that_do_not_know_their_turn_find_what_they_left(self, streams: StreamManager):
+        await fill(streams, "one", run_id="one", turn=0)
+        await fill(streams, "two", run_id="two", turn=0)
+        await open_writer(streams, "one", 0, step=1)
+        assert texts(await streams.get_all_chunks(STREAM)) == ["two"]
+
     @proves("shrinking.max-chunks", "numbers.never-reused")
     async def test_a_full_stream_lets_its_oldest_chunks_go(self, handles: StreamHandles):
         streams = await handles.open(limits=StreamLimits(max_chunks=5))
@@ -122,7 +130,8 @@ class ShrinkingContract(StreamsContract):
     @proves("shrinking.paused-keeps-the-uncommitted")
     async def test_a_paused_stream_keeps_what_no_commit_replaced(self, streams: StreamManager, clock: ManualClock):
         writer = await open_writer(streams)
-        await write(writer, delta("1", 1), committed(1), delta("2", 2), delta("2 more", 2))
+        child = replace(committed(9, "r-child"), parent_tool_call_id="call-1")
+        await write(writer, delta("1", 1), committed(1), delta("2", 2), child, delta("2 more", 2))
         await streams.pause_stream(STREAM, RUN)
         clock.advance(5_000)
         assert await streams.prune(1_000) == 2
@@ -131,7 +140,7 @@ class ShrinkingContract(StreamsContract):
         await streams.end_stream(STREAM, RUN, status="interrupted")
         assert await streams.prune(1) == 0
         clock.advance(1)
-        assert await streams.prune(1) == 2
+        assert await streams.prune(1) == 3
 
     @proves("shrinking.prune-by-age")
     async def test_pruning_takes_what_is_due_and_nothing_else(self, streams: StreamManager, clock: ManualClock):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from helix_agents.ports.streams import StreamManager
-from helix_agents.testing.contracts.stream_handles import OpenStreams, StreamsContract, opened
+from helix_agents.testing.contracts.stream_handles import OpenStreams, StreamsContract
 from helix_agents.testing.contracts.stream_ownership import OwnershipContract
 from helix_agents.testing.contracts.stream_processes import StreamProcessesContract
 from helix_agents.testing.contracts.stream_reading import ReadingContract
@@ -34,9 +34,9 @@ class HistoriesContract(StreamsContract):
         class Machine(StreamMachine):
             max_chunks = most
 
-            def open_tested(self, **options: Any) -> Awaitable[StreamManager]:
+            def open_tested(self, **options: Any) -> StreamManager | Awaitable[StreamManager]:
                 # A namespace of its own makes every history start with nothing, on one set of data.
-                return opened(open_streams, namespace=f"history-{next(examples)}", **options)
+                return open_streams(namespace=f"history-{next(examples)}", **options)
 
         run_state_machine_as_test(Machine, settings=machine_settings())
 

@@ -12,8 +12,8 @@ from helix_agents.domain.records import encode
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.state_store import SessionStateStore, StoreLimits, check_complete
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.handles import StoreContract, StoreHandles
 from helix_agents.testing.contracts.operations import record
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (

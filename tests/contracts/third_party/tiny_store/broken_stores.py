@@ -12,13 +12,13 @@ from helix_agents.domain.sessions import StatusChanged, StatusConflict
 from helix_agents.testing.contracts.checkpoints import CheckpointsContract
 from helix_agents.testing.contracts.crashes import CrashesContract
 from helix_agents.testing.contracts.flags import FlagsContract
-from helix_agents.testing.contracts.handles import OpenStore, StoreContract
 from helix_agents.testing.contracts.histories import HistoriesContract
 from helix_agents.testing.contracts.lineage import LineageContract
 from helix_agents.testing.contracts.races import RacesContract
 from helix_agents.testing.contracts.saving import SavingContract
 from helix_agents.testing.contracts.sessions import SessionsContract
 from helix_agents.testing.contracts.staging import StagingContract
+from helix_agents.testing.contracts.store_handles import OpenStore, StoreContract
 
 settings.register_profile("foretold", derandomize=True, database=None)
 settings.load_profile("foretold")

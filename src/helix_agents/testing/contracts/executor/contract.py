@@ -1,0 +1,19 @@
+"""All scenarios of an executor, summed up in one class to inherit."""
+
+from helix_agents.testing.contracts.executor.conversations import ConversationsContract
+from helix_agents.testing.contracts.executor.deadlines import DeadlinesContract
+from helix_agents.testing.contracts.executor.models import ModelsContract
+from helix_agents.testing.contracts.executor.tools import ToolsContract
+from helix_agents.testing.contracts.executor.waiting import WaitingContract
+
+__all__ = ["ExecutorContract"]
+
+
+class ExecutorContract(
+    ConversationsContract,
+    ToolsContract,
+    ModelsContract,
+    WaitingContract,
+    DeadlinesContract,
+):
+    """Everything an executor has to keep: inherit it and give the fixtures `open_executor` and `open_parts`."""

@@ -1,0 +1,117 @@
+"""Scenarios of models that fail: asked again in time, given up in the end, and nothing of a failed reply is kept."""
+
+from typing import Any
+
+from helix_agents.agent.agent import Agent
+from helix_agents.domain.chunks import ErrorChunk, StepDiscarded, TextDelta
+from helix_agents.domain.errors import ContextTooLongError, ModelOverloadedError, ModelUnavailableError
+from helix_agents.domain.rendering import surviving
+from helix_agents.engine.services import EngineOptions
+from helix_agents.llm.scripted import ScriptedModel
+from helix_agents.ports.llm import ModelEvent, TextPiece
+from helix_agents.testing.contracts.executor.stage import (
+    SESSION,
+    OpenExecutor,
+    ScenarioContract,
+    chunks_of,
+    completed,
+    failed,
+    runs_of,
+    spoken,
+)
+
+QUICK = EngineOptions(first_retry_seconds=0.001)
+
+
+class _Breaks:
+    """Breaks the connection after some pieces of a reply, a number of times."""
+
+    def __init__(self, *, times: int, after: int) -> None:
+        self._times = times
+        self._after = after
+        self._pieces = 0
+
+    async def __call__(self, event: ModelEvent) -> None:
+        if isinstance(event, TextPiece) and self._times:
+            self._pieces += 1
+            if self._pieces > self._after:
+                self._pieces = 0
+                self._times -= 1
+                raise ModelUnavailableError("scripted", "the connection broke")
+
+
+def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+    return Agent(**{"name": "asker", "model": ScriptedModel(script), **fields})
+
+
+class ModelsContract(ScenarioContract):
+    """A reply counts when it is whole; until then the model is asked again, or the run fails with a reason."""
+
+    async def test_a_reply_that_breaks_off_is_asked_for_again_and_its_pieces_are_discarded(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        model = ScriptedModel(["The whole answer, at last."], pace=_Breaks(times=2, after=2))
+        async with open_executor(options=QUICK) as helix:
+            handle = await helix.execute(_agent(model=model), "Ask", SESSION)
+            chunks = await chunks_of(handle)
+            assert await completed(handle) == "The whole answer, at last."
+            assert await spoken(helix) == ["user: Ask", "assistant: The whole answer, at last."]
+        assert len([chunk for chunk in chunks if isinstance(chunk, StepDiscarded)]) == 2
+        left = [chunk.delta for chunk in surviving(chunks) if isinstance(chunk, TextDelta)]
+        assert "".join(left) == "The whole answer, at last."
+        assert model.asked == 3
+
+    async def test_an_overloaded_model_is_asked_again_and_the_step_counts_once(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        script = [ModelOverloadedError("scripted", "busy"), ModelOverloadedError("scripted", "busy"), "Here."]
+        async with open_executor(options=QUICK) as helix:
+            assert await completed(await helix.execute(_agent(*script), "Ask", SESSION)) == "Here."
+            assert [run.step_count for run in await runs_of(helix)] == [1]
+
+    async def test_a_model_that_stays_down_fails_the_run_and_retry_goes_on_from_there(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        down = [ModelUnavailableError("scripted", "down")] * 4
+        async with open_executor(options=QUICK) as helix:
+            handle = await helix.execute(_agent(*down, "Back."), "Ask", SESSION)
+            chunks = await chunks_of(handle)
+            result = await failed(handle)
+            assert result.retryable
+            assert result.code == ModelUnavailableError.code
+            assert [(chunk.code, chunk.retryable) for chunk in chunks if isinstance(chunk, ErrorChunk)] == [
+                (ModelUnavailableError.code, True)
+            ]
+        async with open_executor(options=QUICK) as other:
+            assert await completed(await other.retry(_agent("Back."), SESSION)) == "Back."
+            assert await spoken(other) == ["user: Ask", "assistant: Back."]
+
+    async def test_a_context_that_is_too_long_is_an_error_of_its_own_and_not_retried(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        model = ScriptedModel([ContextTooLongError("scripted", "200001 tokens"), "Never."])
+        async with open_executor(options=QUICK) as helix:
+            result = await failed(await helix.execute(_agent(model=model), "Ask", SESSION))
+            assert (result.code, result.retryable) == (ContextTooLongError.code, False)
+            assert model.asked == 1
+
+    async def test_an_instruction_function_that_raises_fails_the_run_with_a_reason(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        def instructions(_: Any) -> str:
+            raise ValueError("no template")
+
+        async with open_executor(options=QUICK) as helix:
+            result = await failed(await helix.execute(_agent("Never.", instructions=instructions), "Ask", SESSION))
+            assert "no template" in result.error
+
+    async def test_an_adapter_that_raises_something_unforeseen_fails_the_run_with_a_reason(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async def surprise(_: ModelEvent) -> None:
+            raise ZeroDivisionError("what")
+
+        async with open_executor(options=QUICK) as helix:
+            model = ScriptedModel(["Never."], pace=surprise)
+            result = await failed(await helix.execute(_agent(model=model), "Ask", SESSION))
+            assert "ZeroDivisionError" in result.error

@@ -1,0 +1,294 @@
+"""Scenarios of tools that run here: side by side, with state, and whatever may go wrong with one of them."""
+
+import asyncio
+import threading
+from typing import Any
+
+from pydantic import BaseModel
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.context import ToolContext
+from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import Custom, StatePatch, StepCommitted, ToolEnd, ToolError, ToolStart
+from helix_agents.domain.writes import MergeWarning
+from helix_agents.engine.services import EngineOptions
+from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.ports.state_store import StoreLimits
+from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.testing.contracts.executor.stage import (
+    SESSION,
+    Gate,
+    OpenExecutor,
+    ScenarioContract,
+    chunks_of,
+    completed,
+    failed,
+    spoken,
+    transcript,
+    within,
+)
+
+
+class Shelf(BaseModel):
+    """State that several tools work on."""
+
+    notes: list[str] = []
+    title: str = ""
+    count: int = 0
+
+
+@tool
+async def add(ctx: ToolContext[Shelf], text: str) -> str:
+    """Add a note."""
+    ctx.state.notes.append(text)
+    return f"{len(ctx.state.notes)} notes"
+
+
+@tool
+async def rename(ctx: ToolContext[Shelf], title: str) -> str:
+    """Change the title."""
+    ctx.state.title = title
+    return title
+
+
+def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+    settings = {"name": "keeper", "model": ScriptedModel(script), "tools": [add, rename], "state": Shelf, **fields}
+    return Agent(**settings)
+
+
+def _both(name: str, argument: str, first: str, second: str) -> Any:
+    return reply(calls=[call(name, {argument: first}), call(name, {argument: second})])
+
+
+class ToolsContract(ScenarioContract):
+    """A batch runs side by side from one state, and no tool can break its run by accident."""
+
+    async def test_parallel_tools_run_side_by_side(self, helix: Executor) -> None:
+        gates = {"a": Gate(), "b": Gate()}
+
+        @tool
+        async def meet(mine: str, other: str) -> str:
+            """Wait for the other one."""
+            gates[mine].opened.set()
+            await within(gates[other].opened.wait())
+            return mine
+
+        calls = [call("meet", {"mine": "a", "other": "b"}), call("meet", {"mine": "b", "other": "a"})]
+        assert await completed(await helix.execute(_agent(reply(calls=calls), "Met.", tools=[meet]), "Go")) == "Met."
+
+    async def test_appends_of_parallel_tools_all_arrive_in_call_order(self, helix: Executor) -> None:
+        slow = Gate()
+
+        @tool
+        async def add_slowly(ctx: ToolContext[Shelf], text: str) -> str:
+            """Add a note, later."""
+            if text == "first":
+                await within(slow.opened.wait())
+            ctx.state.notes.append(text)
+            slow.opened.set()
+            return f"{len(ctx.state.notes)} notes"
+
+        script = [_both("add_slowly", "text", "first", "second"), "Done."]
+        await completed(await helix.execute(_agent(*script, tools=[add_slowly]), "Go", SESSION))
+        assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["first", "second"]
+        # Each started from the same committed state, and the history follows the model's order.
+        assert (await spoken(helix))[2:4] == [
+            "result add_slowly#call_1_1: 1 notes",
+            "result add_slowly#call_1_2: 1 notes",
+        ]
+
+    async def test_the_later_of_two_conflicting_writes_wins_and_readers_are_warned(self, helix: Executor) -> None:
+        handle = await helix.execute(_agent(_both("rename", "title", "one", "two"), "Done."), "Go", SESSION)
+        chunks = await chunks_of(handle)
+        assert (await helix.sessions.get(SESSION)).custom_state["title"] == "two"
+        warnings = [chunk.warnings for chunk in chunks if isinstance(chunk, StepCommitted)]
+        assert warnings[0] == (MergeWarning(key="title", tool_call_ids=("call_1_1", "call_1_2")),)
+
+    async def test_a_state_given_at_the_start_reaches_the_tools_and_readers_follow_its_changes(
+        self, helix: Executor
+    ) -> None:
+        agent = _agent(call("add", {"text": "new"}), "Done.")
+        handle = await helix.execute(agent, "Go", SESSION, state={"notes": ["old"]})
+        patches = [chunk.patch for chunk in await chunks_of(handle) if isinstance(chunk, StatePatch)]
+        assert patches == [[{"op": "add", "path": "/notes/-", "value": "new"}]]
+        assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["old", "new"]
+
+    async def test_a_sync_tool_runs_beside_the_event_loop(self, helix: Executor) -> None:
+        threads: list[int] = []
+
+        @tool
+        def count(ctx: ToolContext[Shelf]) -> int:
+            """Count."""
+            threads.append(threading.get_ident())
+            ctx.state.count += 1
+            ctx.emit("counted", ctx.state.count)
+            return ctx.state.count
+
+        handle = await helix.execute(_agent(call("count"), "Done.", tools=[count]), "Go", SESSION)
+        chunks = await chunks_of(handle)
+        assert threads != [threading.get_ident()]
+        assert (await helix.sessions.get(SESSION)).custom_state["count"] == 1
+        names = [type(chunk) for chunk in chunks]
+        assert names.index(ToolStart) < names.index(Custom) < names.index(ToolEnd)
+
+    async def test_a_tool_that_takes_too_long_is_told_so_to_the_model(self, helix: Executor) -> None:
+        @tool(timeout=0.02)
+        async def stall() -> str:
+            """Stall."""
+            await asyncio.Event().wait()
+            return "never"
+
+        await completed(await helix.execute(_agent(call("stall"), "Gave up.", tools=[stall]), "Go", SESSION))
+        assert (await spoken(helix))[2] == "error stall#call_1_1: tool_timeout"
+
+    async def test_a_tool_may_ask_the_model_to_retry_as_often_as_it_has_retries(self, helix: Executor) -> None:
+        @tool(retries=1)
+        async def book(date: str) -> str:
+            """Book."""
+            if "-" not in date:
+                raise RetryTool("say a date like 2026-05-01")
+            return "booked"
+
+        script = [call("book", {"date": "May"}), call("book", {"date": "2026-05-01"}), "Booked."]
+        assert await completed(await helix.execute(_agent(*script, tools=[book]), "Go", SESSION)) == "Booked."
+        assert (await transcript(helix))[2].content == "say a date like 2026-05-01"  # pyright: ignore[reportAttributeAccessIssue]
+        worse = [call("book", {"date": "May"}), call("book", {"date": "June"}), "Never."]
+        result = await failed(await helix.execute(_agent(*worse, tools=[book]), "Go", "s-2"))
+        assert result.code == "tool_retries_exhausted"
+
+    async def test_retries_are_counted_per_tool_and_turn(self, helix: Executor) -> None:
+        @tool
+        async def book(date: str) -> str:
+            """Book."""
+            raise RetryTool("another date")
+
+        script = [call("book", {"date": "a"}), call("book", {"date": "b"}), "Later."] * 2
+        agent = _agent(*script, tools=[book])
+        assert await completed(await helix.execute(agent, "1", SESSION)) == "Later."
+        assert await completed(await helix.execute(agent, "2", SESSION)) == "Later."
+
+    async def test_a_tool_that_failed_for_good_costs_no_retry(self, helix: Executor) -> None:
+        @tool(retries=0)
+        async def find(number: int) -> str:
+            """Find an invoice."""
+            raise ToolFailed("no such invoice")
+
+        script = [call("find", {"number": 1}), call("find", {"number": 2}), "None."]
+        assert await completed(await helix.execute(_agent(*script, tools=[find]), "Go", SESSION)) == "None."
+        assert (await spoken(helix))[2] == "error find#call_1_1: tool_failed"
+
+    async def test_any_other_exception_is_an_error_the_model_sees_without_a_traceback(self, helix: Executor) -> None:
+        @tool
+        async def divide(ctx: ToolContext[Shelf]) -> float:
+            """Divide."""
+            ctx.state.title = "broken"
+            return 1 / 0
+
+        handle = await helix.execute(_agent(call("divide"), "Odd.", tools=[divide]), "Go", SESSION)
+        errors = [chunk for chunk in await chunks_of(handle) if isinstance(chunk, ToolError)]
+        assert [(error.code, error.error) for error in errors] == [
+            ("tool_execution_failed", "ZeroDivisionError: division by zero")
+        ]
+        assert (await helix.sessions.get(SESSION)).custom_state["title"] == ""
+
+    async def test_a_tool_may_fail_the_run(self, helix: Executor) -> None:
+        @tool
+        async def spend() -> str:
+            """Spend."""
+            raise FailRun("the budget is used up")
+
+        result = await failed(await helix.execute(_agent(call("spend"), "Never.", tools=[spend]), "Go", SESSION))
+        assert "the budget is used up" in result.error
+        assert (await spoken(helix))[-1] == "error spend#call_1_1: tool_failed"
+
+    async def test_an_unknown_tool_is_an_error_that_names_the_known_ones(self, helix: Executor) -> None:
+        await completed(await helix.execute(_agent(call("fly", {"to": "Rome"}), "Sorry."), "Go", SESSION))
+        assert (await spoken(helix))[2] == "error fly#call_1_1: unknown_tool"
+        assert "add, rename" in (await transcript(helix))[2].content  # pyright: ignore[reportAttributeAccessIssue]
+
+    async def test_a_model_that_keeps_calling_an_unknown_tool_fails_the_run(self, helix: Executor) -> None:
+        result = await failed(await helix.execute(_agent(*[call("fly")] * 4), "Go", SESSION))
+        assert result.code == "tool_retries_exhausted"
+
+    async def test_malformed_arguments_are_an_error_beside_the_calls_that_were_fine(self, helix: Executor) -> None:
+        calls = [call("add", '{"text": "x'), call("add", {"text": 5}), call("add", {"text": "good"})]
+        await completed(await helix.execute(_agent(reply(calls=calls), "Done."), "Go", SESSION))
+        assert (await spoken(helix))[2:5] == [
+            "error add#call_1_1: invalid_arguments",
+            "error add#call_1_2: invalid_arguments",
+            "result add#call_1_3: 1 notes",
+        ]
+        assert (await transcript(helix))[1].tool_calls[0].arguments == '{"text": "x'  # pyright: ignore[reportAttributeAccessIssue]
+
+    async def test_a_call_id_the_provider_repeats_is_made_unique(self, helix: Executor) -> None:
+        twice = reply(calls=[call("add", {"text": "a"}, id="same"), call("add", {"text": "b"}, id="same")])
+        odd = call("add", {"text": "c"}, id="ünique id!" + "x" * 80)
+        handle = await helix.execute(_agent(twice, call("add", {"text": "d"}, id="same"), odd, "Done."), "Go", SESSION)
+        chunks = await chunks_of(handle)
+        results = [line.split(":")[0] for line in await spoken(helix) if line.startswith("result")]
+        assert results[:3] == ["result add#same", "result add#same_1", "result add#same_2"]
+        assert results[3] == "result add#_nique_id_" + "x" * 54
+        assert [chunk.tool_call_id for chunk in chunks if isinstance(chunk, ToolStart)] == [
+            result.removeprefix("result add#") for result in results
+        ]
+        assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["a", "b", "d", "c"]
+
+    async def test_a_result_that_is_too_large_is_a_failed_result(self, open_executor: OpenExecutor) -> None:
+        @tool
+        async def fetch() -> str:
+            """Fetch."""
+            return "x" * 2_000
+
+        async with open_executor(options=EngineOptions(result_bytes=1_000)) as helix:
+            await completed(await helix.execute(_agent(call("fetch"), "Less.", tools=[fetch]), "Go", SESSION))
+            assert (await spoken(helix))[2] == "error fetch#call_1_1: tool_output_invalid"
+
+    async def test_a_state_write_that_is_too_large_is_a_failed_result(self, open_executor: OpenExecutor) -> None:
+        async with open_executor(limits=StoreLimits(state_bytes=500)) as helix:
+            calls = [call("add", {"text": "x" * 1_000}), call("rename", {"title": "small"})]
+            await completed(await helix.execute(_agent(reply(calls=calls), "Less."), "Go", SESSION))
+            said = await spoken(helix)
+            assert said[2].startswith("error add#call_1_1: ")
+            assert said[3] == "result rename#call_1_2: small"
+            state = (await helix.sessions.get(SESSION)).custom_state
+            assert (state["notes"], state["title"]) == ([], "small")
+
+    async def test_a_state_that_grew_too_large_by_many_small_writes_stops_growing_and_the_run_goes_on(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async with open_executor(limits=StoreLimits(state_bytes=500)) as helix:
+            script = [*[call("add", {"text": "x" * 200})] * 4, "Full."]
+            assert await completed(await helix.execute(_agent(*script), "Go", SESSION)) == "Full."
+            assert len((await helix.sessions.get(SESSION)).custom_state["notes"]) == 2
+
+    async def test_a_message_that_is_too_large_fails_the_run_or_the_call_but_never_the_process(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        @tool
+        async def fetch() -> str:
+            """Fetch."""
+            return "x" * 3_000
+
+        async with open_executor(limits=StoreLimits(message_bytes=2_000)) as helix:
+            handle = await helix.execute(_agent(call("fetch"), "Less.", tools=[fetch]), "Go", SESSION)
+            assert await completed(handle) == "Less."
+            assert (await spoken(helix))[2].startswith("error fetch#call_1_1: ")
+
+    async def test_tools_run_at_most_as_many_at_once_as_the_executor_allows(self, open_executor: OpenExecutor) -> None:
+        running = most = 0
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+            return "done"
+
+        async with open_executor(max_parallel_tools=2) as helix:
+            script = [reply(calls=[call("work")] * 6), "Done."]
+            await completed(await helix.execute(_agent(*script, tools=[work]), "Go", SESSION))
+            assert most == 2

@@ -1,0 +1,340 @@
+"""Scenarios of calls that somebody else answers: clients, approvers and people who are asked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import ask_human, client_tool
+from helix_agents.agent.context import RunContext, ToolContext
+from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import RunPaused, RunResumed, ToolApprovalRequest, ToolEnd, ToolError, ToolStart
+from helix_agents.domain.errors import StillWaitingError
+from helix_agents.domain.pending import (
+    AnswerAccepted,
+    AnswerAlreadyCompleted,
+    AnswerNotFound,
+    AnswerRefused,
+    ApprovalAnswer,
+    PendingFilter,
+    ToolAnswer,
+)
+from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.stage import (
+    SESSION,
+    OpenExecutor,
+    ScenarioContract,
+    chunks_of,
+    completed,
+    failed,
+    lines,
+    runs_of,
+    spoken,
+    suspended,
+    transcript,
+)
+
+APPROVED = ApprovalAnswer(approved=True)
+
+
+class Ledger(BaseModel):
+    """What was paid."""
+
+    paid: list[int] = []
+
+
+@client_tool
+def locate(city: str) -> str:
+    """Where the client is."""
+    raise NotImplementedError
+
+
+@tool
+async def look_up(ctx: ToolContext[Ledger], name: str) -> str:
+    """Look something up."""
+    ctx.state.paid.append(0)
+    return f"found {name}"
+
+
+@tool(require_approval=True)
+async def pay(ctx: ToolContext[Ledger], amount: int, currency: str = "EUR") -> str:
+    """Pay."""
+    ctx.state.paid.append(amount)
+    return f"paid {amount} {currency}"
+
+
+def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+    tools = [locate, look_up, pay, ask_human()]
+    return Agent(**{"name": "clerk", "model": ScriptedModel(script), "tools": tools, "state": Ledger, **fields})
+
+
+PAYING = (call("pay", {"amount": 5}), "Paid.")
+LOCATING = (call("locate", {"city": "Rome"}), "There.")
+MIXED = (
+    reply(
+        "All at once.",
+        calls=[
+            call("pay", {"amount": 5}),
+            call("look_up", {"name": "x"}),
+            call("locate", {"city": "Rome"}),
+            call("fly"),
+        ],
+    ),
+    "Done.",
+)
+
+
+class WaitingContract(ScenarioContract):
+    """A call that waits needs no process; its answer is stored once, and any process goes on with it."""
+
+    async def test_a_client_tool_suspends_the_run_and_its_result_completes_it_in_another_process(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async with open_executor() as first:
+            handle = await first.execute(_agent(*LOCATING), "Where?", SESSION)
+            chunks = await chunks_of(handle)
+            result = await suspended(handle)
+            assert (result.kind, result.tool_call_ids) == ("suspended_client_tool", ("call_1_1",))
+            assert result.pending[0].input == {"city": "Rome"}
+            assert [type(chunk) for chunk in chunks if isinstance(chunk, (ToolStart, RunPaused))] == [
+                ToolStart,
+                RunPaused,
+            ]
+            assert [chunk.tool_call_id for chunk in chunks if isinstance(chunk, ToolStart)] == ["call_1_1"]
+        async with open_executor() as second:
+            answered = await second.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="41.9 N"))
+            assert isinstance(answered, AnswerAccepted)
+            assert (answered.next, answered.still_waiting) == ("resume", 0)
+        async with open_executor() as third:
+            resumed = await third.resume(_agent(*LOCATING), SESSION)
+            chunks = await chunks_of(resumed)
+            assert await completed(resumed) == "There."
+            assert isinstance(chunks[0], RunResumed)
+            assert chunks[0].previous_run_id == handle.run_id
+            assert [chunk.result for chunk in chunks if isinstance(chunk, ToolEnd)] == ["41.9 N"]
+            assert (await spoken(third))[2] == "result locate#call_1_1: 41.9 N"
+            runs = await runs_of(third)
+            assert [(run.status, run.previous_run_id) for run in runs] == [
+                ("suspended_client_tool", None),
+                ("completed", handle.run_id),
+            ]
+
+    async def test_a_client_may_report_an_error(self, helix: Executor) -> None:
+        await suspended(await helix.execute(_agent(*LOCATING), "Where?", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(error="no signal"))
+        await completed(await helix.resume(_agent(*LOCATING), SESSION))
+        assert (await spoken(helix))[2] == "error locate#call_1_1: client_tool_error"
+        assert (await transcript(helix))[2].content == "no signal"  # pyright: ignore[reportAttributeAccessIssue]
+
+    async def test_an_approved_call_runs_once_with_the_input_that_was_shown(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        handle = await helix.execute(_agent(*PAYING), "Pay", SESSION)
+        requests = [chunk for chunk in await chunks_of(handle) if isinstance(chunk, ToolApprovalRequest)]
+        result = await suspended(handle)
+        assert result.pending[0].kind == "approval"
+        assert result.pending[0].input == {"amount": 5, "currency": "EUR"}
+        assert [request.approval_id for request in requests] == [result.pending[0].approval_id]
+        assert (await helix.sessions.get(SESSION)).custom_state["paid"] == []
+        approval = result.pending[0].approval_id
+        async with open_executor() as other:
+            await other.submit_tool_result(SESSION, "call_1_1", APPROVED, approval_id=approval)
+            assert await completed(await other.resume(_agent(*PAYING), SESSION)) == "Paid."
+            assert (await spoken(other))[2] == "result pay#call_1_1: paid 5 EUR"
+            assert (await other.sessions.get(SESSION)).custom_state["paid"] == [5]
+
+    async def test_a_denied_call_never_runs_and_the_model_is_told_why(self, helix: Executor) -> None:
+        await suspended(await helix.execute(_agent(*PAYING), "Pay", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ApprovalAnswer(approved=False, reason="too much"))
+        handle = await helix.resume(_agent(*PAYING), SESSION)
+        errors = [chunk for chunk in await chunks_of(handle) if isinstance(chunk, ToolError)]
+        assert [error.code for error in errors] == ["not_approved"]
+        assert (await transcript(helix))[2].content == (  # pyright: ignore[reportAttributeAccessIssue]
+            "Tool call was not approved by the user: too much"
+        )
+        assert (await helix.sessions.get(SESSION)).custom_state["paid"] == []
+
+    async def test_an_approver_may_edit_the_input(self, helix: Executor) -> None:
+        await suspended(await helix.execute(_agent(*PAYING), "Pay", SESSION))
+        bad = ApprovalAnswer(approved=True, edited_input={"amount": "lots"})
+        refused = await helix.submit_tool_result(SESSION, "call_1_1", bad)
+        assert isinstance(refused, AnswerRefused)
+        edited = ApprovalAnswer(approved=True, edited_input={"amount": 3, "currency": "USD"})
+        assert isinstance(await helix.submit_tool_result(SESSION, "call_1_1", edited), AnswerAccepted)
+        await completed(await helix.resume(_agent(*PAYING), SESSION))
+        assert (await spoken(helix))[2] == "result pay#call_1_1: paid 3 USD"
+
+    async def test_a_predicate_decides_which_calls_need_approval_and_one_that_raises_means_yes(
+        self, helix: Executor
+    ) -> None:
+        def risky(values: Mapping[str, Any], ctx: RunContext[Any, Any]) -> bool:
+            return values["amount"] > 10 or 1 / values["amount"] > 1
+
+        @tool(require_approval=risky)
+        async def spend(amount: int) -> str:
+            """Spend."""
+            return f"spent {amount}"
+
+        calls = [call("spend", {"amount": amount}) for amount in (5, 50, 0)]
+        agent = _agent(reply(calls=calls), "Done.", tools=[spend])
+        result = await suspended(await helix.execute(agent, "Go", SESSION))
+        assert (result.kind, set(result.tool_call_ids)) == ("suspended_step_partial", {"call_1_2", "call_1_3"})
+
+    async def test_a_question_takes_only_an_answer_of_its_kind(self, helix: Executor) -> None:
+        agent = _agent(call("ask_human", {"question": "Which?", "options": ["eu", "us"]}), "Thanks.")
+        result = await suspended(await helix.execute(agent, "Go", SESSION))
+        assert result.pending[0].kind == "question"
+        assert isinstance(await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="mars")), AnswerRefused)
+        assert isinstance(await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="eu")), AnswerAccepted)
+        assert await completed(await helix.resume(agent, SESSION)) == "Thanks."
+        assert (await spoken(helix))[2] == "result ask_human#call_1_1: eu"
+
+    async def test_in_a_mixed_batch_the_others_run_and_their_results_are_kept(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        result = await suspended(await helix.execute(_agent(*MIXED), "Go", SESSION))
+        assert (result.kind, set(result.tool_call_ids)) == ("suspended_step_partial", {"call_1_1", "call_1_3"})
+        # Until the batch is whole the transcript ends in the open calls; a state write counts at once.
+        assert len(await transcript(helix)) == 2
+        assert (await helix.sessions.get(SESSION)).custom_state["paid"] == [0]
+        async with open_executor() as other:
+            first = await other.submit_tool_result(SESSION, "call_1_1", APPROVED)
+            assert isinstance(first, AnswerAccepted)
+            assert (first.next, first.still_waiting) == ("wait", 1)
+            second = await other.submit_tool_result(SESSION, "call_1_3", ToolAnswer(result="41.9 N"))
+            assert isinstance(second, AnswerAccepted)
+            assert second.next == "resume"
+            assert await completed(await other.resume(_agent(*MIXED), SESSION)) == "Done."
+            assert (await spoken(other))[1:] == [
+                "assistant: All at once.[pay#call_1_1, look_up#call_1_2, locate#call_1_3, fly#call_1_4]",
+                "result pay#call_1_1: paid 5 EUR",
+                "result look_up#call_1_2: found x",
+                "result locate#call_1_3: 41.9 N",
+                "error fly#call_1_4: unknown_tool",
+                "assistant: Done.",
+            ]
+            assert (await other.sessions.get(SESSION)).custom_state["paid"] == [0, 5]
+
+    async def test_answers_may_come_one_run_at_a_time(self, helix: Executor, open_executor: OpenExecutor) -> None:
+        await suspended(await helix.execute(_agent(*MIXED), "Go", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_3", ToolAnswer(result="41.9 N"))
+        again = await suspended(await helix.resume(_agent(*MIXED), SESSION))
+        assert again.tool_call_ids == ("call_1_1",)
+        with pytest.raises(StillWaitingError) as waiting:
+            await helix.resume(_agent(*MIXED), SESSION)
+        assert waiting.value.tool_call_ids == ("call_1_1",)
+        await helix.submit_tool_result(SESSION, "call_1_1", APPROVED)
+        async with open_executor() as other:
+            assert await completed(await other.resume(_agent(*MIXED), SESSION)) == "Done."
+            assert lines(await transcript(other))[2:6] == [
+                "result pay#call_1_1: paid 5 EUR",
+                "result look_up#call_1_2: found x",
+                "result locate#call_1_3: 41.9 N",
+                "error fly#call_1_4: unknown_tool",
+            ]
+            runs = await runs_of(other)
+            assert [run.status for run in runs] == ["suspended_step_partial", "suspended_step_partial", "completed"]
+            assert [run.previous_run_id for run in runs] == [None, runs[0].run_id, runs[1].run_id]
+
+    async def test_a_finishing_tool_waits_for_the_calls_of_others(self, helix: Executor) -> None:
+        @tool(finish_with=True)
+        async def publish(ctx: ToolContext[Ledger]) -> str:
+            """Publish."""
+            return f"published {ctx.state.paid}"
+
+        def agent() -> Agent[Any, Any, Any]:
+            calls = [call("publish"), call("pay", {"amount": 7})]
+            return _agent(reply(calls=calls), "Never.", tools=[publish, pay])
+
+        result = await suspended(await helix.execute(agent(), "Go", SESSION))
+        assert result.tool_call_ids == ("call_1_2",)
+        await helix.submit_tool_result(SESSION, "call_1_2", APPROVED)
+        assert await completed(await helix.resume(agent(), SESSION)) == "published [7]"
+        assert (await spoken(helix))[2:] == [
+            "result publish#call_1_1: published [7]",
+            "result pay#call_1_2: paid 7 EUR",
+        ]
+
+    async def test_the_output_handed_in_beside_an_open_call_counts_when_the_batch_is_whole(
+        self, helix: Executor
+    ) -> None:
+        class Result(BaseModel):
+            place: str
+
+        def agent() -> Agent[Any, Any, Any]:
+            calls = [call("__finish__", {"place": "Rome"}), call("locate", {"city": "Rome"})]
+            return _agent(reply(calls=calls), output=Result)
+
+        await suspended(await helix.execute(agent(), "Go", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
+        assert await completed(await helix.resume(agent(), SESSION)) == Result(place="Rome")
+
+    async def test_the_first_answer_stands_also_after_a_restart(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        await suspended(await helix.execute(_agent(*LOCATING), "Where?", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="first"))
+        for given in ("first", "second"):
+            async with open_executor() as other:
+                again = await other.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result=given))
+                assert isinstance(again, AnswerAlreadyCompleted)
+        await completed(await helix.resume(_agent(*LOCATING), SESSION))
+        assert isinstance(
+            await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="third")), AnswerAlreadyCompleted
+        )
+        assert (await spoken(helix))[2] == "result locate#call_1_1: first"
+
+    async def test_an_answer_of_the_wrong_kind_or_with_another_approval_id_is_refused(self, helix: Executor) -> None:
+        await suspended(await helix.execute(_agent(*MIXED), "Go", SESSION))
+        for call_id, answer, approval in (
+            ("call_1_1", ToolAnswer(result="x"), None),
+            ("call_1_1", ToolAnswer(error="x"), None),
+            ("call_1_3", APPROVED, None),
+            ("call_1_1", APPROVED, "another"),
+            ("call_1_3", ToolAnswer(result=5), None),
+            ("call_1_3", ToolAnswer(result="x" * 1_100_000), None),
+            ("call_1_3", ToolAnswer(error="x" * 9_000), None),
+        ):
+            refused = await helix.submit_tool_result(SESSION, call_id, answer, approval_id=approval)
+            assert isinstance(refused, AnswerRefused), (call_id, type(answer))
+        assert isinstance(await helix.submit_tool_result(SESSION, "call_9_9", APPROVED), AnswerNotFound)
+        assert isinstance(await helix.submit_tool_result("nobody", "call_1_1", APPROVED), AnswerNotFound)
+        waiting = (await helix.list_pending()).items
+        assert {row.tool_call_id for row in waiting} == {"call_1_1", "call_1_3"}
+
+    async def test_an_operator_sees_everything_that_waits(self, helix: Executor, clock: ManualClock) -> None:
+        await suspended(await helix.execute(_agent(*PAYING), "Pay", "s-1", user_id="ann"))
+        clock.advance(1_000)
+        await suspended(await helix.execute(_agent(*LOCATING), "Where?", "s-2", user_id="bob"))
+
+        async def found(**where: Any) -> list[str]:
+            return [row.session_id for row in (await helix.list_pending(PendingFilter(**where))).items]
+
+        assert await found() == ["s-2", "s-1"]
+        assert await found(user_id="ann") == ["s-1"]
+        assert await found(kind="client_tool") == ["s-2"]
+        assert await found(tool_name="pay") == ["s-1"]
+        assert await found(created_before=clock.now_ms()) == ["s-1"]
+
+    async def test_the_budget_of_a_turn_spans_its_suspensions(self, helix: Executor) -> None:
+        def agent() -> Agent[Any, Any, Any]:
+            return _agent(*LOCATING[:1], call("look_up", {"name": "x"}), "Never.", max_steps=2)
+
+        await suspended(await helix.execute(agent(), "Where?", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="here"))
+        result = await failed(await helix.resume(agent(), SESSION))
+        assert result.code == "max_steps"
+
+    async def test_the_time_a_person_took_is_counted(self, helix: Executor, clock: ManualClock) -> None:
+        await suspended(await helix.execute(_agent(*LOCATING), "Where?", SESSION))
+        clock.advance(90_000)
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="here"))
+        clock.advance(50_000)
+        handle = await helix.resume(_agent(*LOCATING), SESSION)
+        await completed(handle)
+        waits = [each for each in (await handle.usage()).sources if each.source_type == "client_tool_wait_ms"]
+        assert [(wait.source_name, wait.amount) for wait in waits] == [("locate", 90_000)]

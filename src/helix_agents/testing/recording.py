@@ -1,0 +1,263 @@
+"""A runtime that watches the loop: it logs every effect, stops a run at any of them, and replays the log.
+
+The log is what a durable engine would keep. That the loop, given the same answers, asks for the same effects in the
+same order is what makes it fit for one; `prove_replayable` shows it for a log.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from helix_agents.domain.ids import RunId
+from helix_agents.domain.records import Record, decode, encode
+from helix_agents.domain.runs import Fence
+from helix_agents.engine.effects import (
+    Ask,
+    Batch,
+    CallOutcome,
+    CommitAck,
+    CommitRequest,
+    Ops,
+    Position,
+    Reply,
+    RunEnd,
+    RunFailed,
+    Stopped,
+)
+from helix_agents.engine.turn import run_turn
+from helix_agents.runtimes.in_process import Executor
+
+EffectKind: TypeAlias = Literal["open", "ask_model", "run_batch", "commit"]
+Side: TypeAlias = Literal["before", "after"]
+Request: TypeAlias = Ask | Batch | CommitRequest | None
+Answer: TypeAlias = Position | Reply | Stopped | RunFailed | tuple[CallOutcome, ...] | CommitAck
+
+T = TypeVar("T", bound=Answer)
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedFor:
+    """An effect the loop asked for."""
+
+    kind: EffectKind
+    request: Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """An effect and its answer."""
+
+    asked: AskedFor
+    answer: Answer
+
+
+@dataclass(kw_only=True)
+class RunLog:
+    """The effects of one attempt of a run, in order; `end` once it left its driver."""
+
+    effects: list[Effect] = field(default_factory=list[Effect])
+    end: RunEnd | None = None
+
+
+class StoppedHereError(asyncio.CancelledError):
+    """What a recorder raises in place of going on: the run is let go of, as by a process that ends."""
+
+
+class ReplayDivergedError(Exception):
+    """The loop asked for another effect than the one in its log."""
+
+    def __init__(self, place: int, logged: AskedFor, asked: AskedFor) -> None:
+        super().__init__(place, logged, asked)
+        self.place, self.logged, self.asked = place, logged, asked
+
+    def __str__(self) -> str:
+        return f"effect {self.place} of the log is {self.logged}, but the loop asked for {self.asked}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopAt:
+    """A boundary: before or after the n-th effect, counted from 1 over all runs a recorder watches."""
+
+    effect: int
+    side: Side
+
+
+class Recorder:
+    """Logs the effects of every run it is wrapped around.
+
+    At the boundary `stop_at` it calls `on_stop`, which may kill the process, and then stops the run and every other
+    one that reaches an effect later.
+    """
+
+    def __init__(self, stop_at: StopAt | None = None, *, on_stop: Callable[[], object] | None = None) -> None:
+        self.logs: dict[Fence, RunLog] = {}
+        self.kinds: list[EffectKind] = []
+        self.has_stopped = False
+        self._stop_at = stop_at
+        self._on_stop = on_stop
+
+    def wrap(self, ops: Ops) -> Ops:
+        """The same effects, watched."""
+        return _WatchedOps(self, ops)
+
+    def logs_of(self, run_id: RunId) -> list[RunLog]:
+        """The logs of a run's attempts, oldest first."""
+        found = [(fence.attempt, log) for fence, log in self.logs.items() if fence.run_id == run_id]
+        return [log for _, log in sorted(found, key=lambda each: each[0])]
+
+    async def watch(self, log: RunLog, asked: AskedFor, effect: Callable[[], Awaitable[T]]) -> T:
+        """One effect: counted, done unless this is where to stop, and logged."""
+        if self.has_stopped:
+            raise StoppedHereError
+        self.kinds.append(asked.kind)
+        number = len(self.kinds)
+        self._reach(number, "before")
+        answer = await effect()
+        log.effects.append(Effect(asked=asked, answer=answer))
+        self._reach(number, "after")
+        return answer
+
+    def _reach(self, effect: int, side: Side) -> None:
+        if self._stop_at == StopAt(effect=effect, side=side):
+            self.has_stopped = True
+            if self._on_stop is not None:
+                self._on_stop()
+            raise StoppedHereError
+
+
+class _WatchedOps(Ops):
+    def __init__(self, recorder: Recorder, ops: Ops) -> None:
+        self._recorder = recorder
+        self._ops = ops
+        self._log = RunLog()
+
+    async def open(self) -> Position:
+        async def open_and_name() -> Position:
+            position = await self._ops.open()
+            self._recorder.logs[Fence(run_id=position.run_id, attempt=position.attempt)] = self._log
+            if position.ended is not None:
+                self._log.end = RunEnd(status=position.ended)
+            return position
+
+        return await self._recorder.watch(self._log, AskedFor(kind="open", request=None), open_and_name)
+
+    async def ask_model(self, ask: Ask) -> Reply | Stopped | RunFailed:
+        asked = AskedFor(kind="ask_model", request=ask)
+        return await self._recorder.watch(self._log, asked, lambda: self._ops.ask_model(ask))
+
+    async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
+        asked = AskedFor(kind="run_batch", request=batch)
+        return await self._recorder.watch(self._log, asked, lambda: self._ops.run_batch(batch))
+
+    async def commit(self, request: CommitRequest) -> CommitAck:
+        async def commit_and_note_end() -> CommitAck:
+            ack = await self._ops.commit(request)
+            if ack.next == "ended" and ack.status is not None:
+                self._log.end = RunEnd(status=ack.status)
+            elif ack.next == "superseded":
+                self._log.end = RunEnd(status="superseded")
+            return ack
+
+        asked = AskedFor(kind="commit", request=request)
+        return await self._recorder.watch(self._log, asked, commit_and_note_end)
+
+    def should_yield(self) -> bool:
+        yields = self._ops.should_yield()
+        if yields:
+            self._log.end = RunEnd(status="yielded")
+        return yields
+
+
+class RecordingExecutor(Executor):
+    """The executor of one process under the eyes of a recorder."""
+
+    def __init__(self, *, recorder: Recorder, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.recorder = recorder
+
+    def _wrap(self, ops: Ops) -> Ops:
+        return self.recorder.wrap(ops)
+
+
+async def replay(log: RunLog, effects: int | None = None) -> RunEnd | AskedFor:
+    """Run the loop against the first `effects` answers of a log; answers how it ended, or what it asks for next.
+
+    Raises:
+        ReplayDivergedError: it asked for another effect than the log has.
+    """
+    ops = _ReplayedOps(log, len(log.effects) if effects is None else effects)
+    try:
+        return await run_turn(ops)
+    except _OutOfAnswersError as end:
+        return end.asked
+
+
+async def prove_replayable(log: RunLog) -> None:
+    """Replay every prefix of a log: each time the loop asks for the effect that comes next in it, and ends as it did.
+
+    Requests and answers are also taken through JSON, as a durable engine's history takes them.
+
+    Raises:
+        ReplayDivergedError: it did not.
+    """
+    through_json = RunLog(effects=[_through_json(effect) for effect in log.effects], end=log.end)
+    for candidate in (log, through_json):
+        for place, effect in enumerate(candidate.effects):
+            asked = await replay(candidate, place)
+            if asked != effect.asked:
+                assert isinstance(asked, AskedFor), f"the loop ended with {asked} before effect {place} of its log"
+                raise ReplayDivergedError(place, effect.asked, asked)
+        end = await replay(candidate)
+        assert log.end is None or end == log.end, f"the run ended as {log.end}, its replay as {end}"
+
+
+class _OutOfAnswersError(Exception):
+    def __init__(self, asked: AskedFor) -> None:
+        super().__init__(asked)
+        self.asked = asked
+
+
+class _ReplayedOps(Ops):
+    def __init__(self, log: RunLog, effects: int) -> None:
+        self._log = log
+        self._effects = log.effects[:effects]
+        self._place = 0
+
+    async def open(self) -> Position:
+        return self._answer(AskedFor(kind="open", request=None), Position)
+
+    async def ask_model(self, ask: Ask) -> Reply | Stopped | RunFailed:
+        return self._answer(AskedFor(kind="ask_model", request=ask), Reply, Stopped, RunFailed)
+
+    async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
+        return self._answer(AskedFor(kind="run_batch", request=batch), tuple)
+
+    async def commit(self, request: CommitRequest) -> CommitAck:
+        return self._answer(AskedFor(kind="commit", request=request), CommitAck)
+
+    def should_yield(self) -> bool:
+        ended = self._log.end == RunEnd(status="yielded")
+        return ended and self._place == len(self._log.effects)
+
+    def _answer(self, asked: AskedFor, *kinds: type[Any]) -> Any:
+        if self._place == len(self._effects):
+            raise _OutOfAnswersError(asked)
+        effect = self._effects[self._place]
+        if effect.asked != asked:
+            raise ReplayDivergedError(self._place, effect.asked, asked)
+        assert isinstance(effect.answer, kinds)
+        self._place += 1
+        return effect.answer
+
+
+def _through_json(effect: Effect) -> Effect:
+    asked, answer = effect.asked, effect.answer
+    request = None if asked.request is None else _copied(asked.request)
+    copied = tuple(_copied(each) for each in answer) if isinstance(answer, tuple) else _copied(answer)
+    return Effect(asked=AskedFor(kind=asked.kind, request=request), answer=copied)
+
+
+def _copied(record: R) -> R:
+    return decode(encode(record), type(record))

@@ -1,0 +1,193 @@
+"""What every state store has to keep of sessions and their history."""
+
+from helix_agents.testing.requirements.registry import promised_by, requirements
+
+_SESSIONS = promised_by(
+    "sessions",
+    {
+        "sessions.created-as-asked": "A new session is active, at version 1, without messages, runs or checkpoint, and "
+        "has every field it was created with.",
+        "sessions.one-creator-wins": "Of many concurrent callers of create_session one wins; the rest are told.",
+        "sessions.taken-id-left-alone": "Creating a session whose id is taken leaves the existing one as it was.",
+        "sessions.child-knows-its-root": "A child keeps its parent and has its parent's root.",
+        "sessions.unknown-raises": "An operation on a session that is not there raises SessionNotFoundError and "
+        "creates nothing.",
+        "sessions.unknown-has-nothing-to-get": "get_current_run, get_latest_checkpoint and get_checkpoint answer None "
+        "for a session that is not there.",
+        "sessions.exists-answers-any-string": "session_exists answers for any string.",
+        "sessions.delete-removes-everything": "delete_session removes the session and all that belongs to it.",
+        "sessions.delete-idempotent": "Deleting a session that is not there is fine.",
+        "sessions.delete-takes-the-tree": "delete_session removes every session below it and no other.",
+        "sessions.delete-frees-the-id": "An id whose session was deleted can be used again, for an empty session.",
+        "sessions.load-is-one-read": "load_state never mixes two commits.",
+        "sessions.counters-distinct": "Concurrent increments of step and resume count get different answers.",
+        "sessions.metadata-patched": "patch_metadata sets and removes the given keys and leaves the others.",
+    },
+)
+
+_SESSIONS_ACROSS_PROCESSES = promised_by(
+    "sessions",
+    {
+        "sessions.one-creator-wins-across-processes": "Of many processes that create the same session one wins.",
+        "sessions.increments-across-processes": "Version-checked increments of many processes are all counted, and "
+        "every loser learns the version that beat it.",
+        "sessions.merges-across-processes": "Appends to messages and to the custom state from many processes all "
+        "arrive, each batch in one piece.",
+        "sessions.opened-by-many-processes": "Many processes may open a store that nobody opened before.",
+    },
+    several_processes=True,
+)
+
+_IDS = promised_by(
+    "ids",
+    {
+        "ids.impossible-refused": "An id that is empty, too long or unprintable is refused where it would enter.",
+        "ids.impossible-is-absent": "Reading by an id that can never be finds nothing.",
+        "ids.are-data": "No session id can reach another session, whatever characters it has.",
+        "ids.values-are-data": "User, tag and metadata values are compared as they are, whatever characters they have.",
+        "ids.namespaces-are-apart": "A namespace sees nothing of another one, and may use the same ids.",
+    },
+)
+
+_VERSIONS = promised_by(
+    "versions",
+    {
+        "versions.each-commit-counts-one": "Each commit of the session record raises its version by exactly one.",
+        "versions.rows-of-others-do-not-count": "Flags, answers, references, staging, effects and leases leave the "
+        "version alone.",
+        "versions.nothing-done-counts-nothing": "A write that changes nothing raises nothing.",
+        "versions.failed-write-changes-nothing": "A write that raises has changed nothing.",
+    },
+)
+
+_SAVE = promised_by(
+    "saving",
+    {
+        "save.stores-every-field": "save_state stores every field of the record that belongs to its writer.",
+        "save.ignores-rows-of-others": "save_state ignores what others may write meanwhile: flag, pending calls, "
+        "ownership and completed markers.",
+        "save.keeps-identity": "save_state never changes identity, creation time, version or counts.",
+        "save.stale-refused": "save_state with an outdated expected_version raises StaleStateError with both versions.",
+        "save.unconditional": "save_state without expected_version stores over whatever is there.",
+        "save.mode-write-once": "A mode that was set cannot be changed.",
+        "save.leaves-a-checkpoint": "save_state leaves a checkpoint of source save with the keys that changed.",
+    },
+)
+
+_STATUS = promised_by(
+    "status",
+    {
+        "status.update-stores-context": "update_status stores the status with its context, error and reason.",
+        "status.compare-and-set": "compare_and_set_status changes the status if it is one of the expected ones.",
+        "status.conflict-is-truthful": "A lost compare_and_set_status answers the status and version that are stored.",
+        "status.conflict-changes-nothing": "A lost compare_and_set_status changes nothing.",
+        "status.one-winner": "Of many concurrent compare_and_set_status from one version exactly one wins.",
+    },
+)
+
+_WRITES = promised_by(
+    "state writes",
+    {
+        "writes.in-order": "Writes apply in their order: append concatenates, replace and delete win over what was.",
+        "writes.append-needs-a-list": "An append to something that is not a list is refused, with key and reason.",
+        "writes.conflicts-are-reported": "Two calls that touch one key, not both appending, are reported with key and "
+        "calls.",
+        "writes.concurrent-merges-arrive": "Concurrent merges all arrive.",
+    },
+)
+
+_RECORDS = promised_by(
+    "records",
+    {
+        "records.round-trip": "Every field of every record comes back as it was: absent, empty, nested, non-ASCII.",
+        "records.large-integers": "Integers beyond 64 bits come back exactly.",
+        "records.unstorable-refused": "A value JSON cannot carry is refused before anything is stored.",
+        "records.answers-are-copies": "Changing a value after giving it to the store, or after getting it from the "
+        "store, changes nothing in the store.",
+    },
+)
+
+_LISTING = promised_by(
+    "listing",
+    {
+        "listing.newest-first": "list_sessions gives the newest first, ties by id.",
+        "listing.filters": "list_sessions filters by user, agent type, statuses, parent, roots, all tags, all "
+        "metadata, creation range (inclusive) and expiry.",
+        "listing.filters-combine": "Everything given in a filter must hold.",
+        "listing.pages-alike": "All listings page alike: offset, limit, total, has_more, 50 by default.",
+        "listing.bad-page-refused": "A negative offset and a limit outside 1 to 200 are refused.",
+    },
+)
+
+_MESSAGES = promised_by(
+    "messages",
+    {
+        "messages.appended-in-order": "Messages are numbered 1, 2, 3 in the order they were appended.",
+        "messages.newest-first": "get_messages pages from the newest message.",
+        "messages.transcript": "load_transcript gives everything after a sequence, oldest first.",
+        "messages.batches-stay-whole": "Concurrent appends get lost nowhere and never interleave.",
+        "messages.truncated": "truncate_messages keeps the first messages; counts, pages and numbering follow.",
+        "messages.truncated-beyond-the-end": "Truncating to more messages than there are changes nothing.",
+    },
+)
+
+_LINEAGE = promised_by(
+    "lineage",
+    {
+        "lineage.branch-takes": "A branch takes messages, custom state, agent type and user up to its point.",
+        "lineage.branch-leaves-behind": "Runs, pending calls, children, flags, tags and metadata stay behind.",
+        "lineage.branch-at-checkpoint": "A branch at a checkpoint has exactly its messages and state.",
+        "lineage.branch-at-message": "A branch at a message count has those messages and the newest state not later.",
+        "lineage.branch-heals-open-calls": "Calls open at the end of a branch are answered as not executed.",
+        "lineage.branch-is-apart": "What source and branch do afterwards, neither sees of the other.",
+        "lineage.branch-survives-its-source": "Truncating, rewinding or deleting the source leaves the branch whole.",
+        "lineage.source-survives-its-branch": "Deleting a branch leaves its source whole.",
+        "lineage.branch-of-a-branch": "A branch may be branched, at any point of what it sees.",
+        "lineage.branch-refused": "A branch from an unknown session, an unknown checkpoint or too many messages, or "
+        "onto a taken id, is refused.",
+        "lineage.branch-costs-the-same": "A branch takes as many statements from a long history as from a short one.",
+        "lineage.rewind-is-exact": "A run start that rewinds restores messages and state exactly, also forward again.",
+    },
+)
+
+_CHECKPOINTS = promised_by(
+    "checkpoints",
+    {
+        "checkpoints.latest-is-last-written": "get_latest_checkpoint is the one written last, whatever its step count.",
+        "checkpoints.pointer-moves": "create_checkpoint, save_state, promote_staging and the step commit each leave a "
+        "checkpoint, its source and the pointer to it.",
+        "checkpoints.describe-the-moment": "A checkpoint tells step, status, message count, stream position and run.",
+        "checkpoints.hold-their-writes": "A checkpoint holds the writes of its own commit and nothing else.",
+        "checkpoints.state-rebuilt": "The custom state at any checkpoint is exactly what it was.",
+        "checkpoints.foreign-id-unknown": "A checkpoint of another session is as unknown as any.",
+        "checkpoints.newest-first": "list_checkpoints gives the newest first.",
+    },
+)
+
+_REFS = promised_by(
+    "sub-sessions",
+    {
+        "refs.kept": "References keep every field and come oldest first.",
+        "refs.added-once": "Adding a reference to a child that has one leaves it as it is.",
+        "refs.updated": "An update changes what it names and leaves the rest.",
+        "refs.update-unknown": "Updating a child the session does not have answers None.",
+        "refs.concurrent-adds": "References added concurrently all arrive.",
+    },
+)
+
+SESSIONS = requirements(
+    _SESSIONS,
+    _SESSIONS_ACROSS_PROCESSES,
+    _IDS,
+    _VERSIONS,
+    _SAVE,
+    _STATUS,
+    _WRITES,
+    _RECORDS,
+    _LISTING,
+    _MESSAGES,
+    _LINEAGE,
+    _CHECKPOINTS,
+    _REFS,
+)
+"""Sessions, their records, messages, listings and lineage."""

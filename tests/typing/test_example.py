@@ -1,0 +1,39 @@
+"""The example a newcomer reads first is strict about types: the editor knows its report, and misses no ending."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "report_writer.py"
+
+
+def diagnostics(*files: Path) -> dict[str, list[dict[str, Any]]]:
+    """What a strict type checker says of each file."""
+    checker = [sys.executable, "-m", "pyright", "--outputjson", "--project", str(ROOT)]
+    done = subprocess.run(
+        [*checker, *map(str, files)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+    )
+    found: dict[str, list[dict[str, Any]]] = {file.name: [] for file in files}
+    for each in json.loads(done.stdout)["generalDiagnostics"]:
+        found[Path(each["file"]).name].append(each)
+    return found
+
+
+def test_the_report_is_a_report_and_a_missing_ending_is_reported(tmp_path: Path) -> None:
+    text = "# pyright: strict\n" + EXAMPLE.read_text(encoding="utf-8")
+    revealing = tmp_path / "revealing.py"
+    revealing.write_text(text.replace("print(report.title)", "reveal_type(report)"), encoding="utf-8")
+    lacking = tmp_path / "lacking.py"
+    last_case = text.index("            case Interrupted()")
+    lacking.write_text(text[:last_case] + text[text.index("if __name__") :], encoding="utf-8")
+    whole = tmp_path / "whole.py"
+    whole.write_text(text, encoding="utf-8")
+
+    found = diagnostics(revealing, lacking, whole)
+
+    assert found["whole.py"] == []
+    assert [each["message"] for each in found["revealing.py"]] == ['Type of "report" is "Report"']
+    assert "reportMatchNotExhaustive" in {each.get("rule") for each in found["lacking.py"]}

@@ -1,0 +1,90 @@
+"""What streams leave in the file."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from helix_agents.backends.sqlite import SQLiteStateStore, SQLiteStreamManager, open_backend
+from helix_agents.testing.scenes import start
+from helix_agents.testing.seams import CountingSeam
+from helix_agents.testing.stream_scenes import STREAM, committed, delta, fill, open_writer, write
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "helix.db"
+
+
+def rows(path: Path) -> tuple[object, ...]:
+    connection = apsw.Connection(str(path))
+    try:
+        (counts,) = connection.execute(
+            "SELECT (SELECT count(*) FROM __agents_streams), (SELECT count(*) FROM __agents_stream_chunks)"
+        )
+    finally:
+        connection.close()
+    return counts
+
+
+@pytest.mark.may_block("looks into the file")
+async def test_a_deleted_stream_leaves_no_row_behind(path: Path):
+    streams = await SQLiteStreamManager.open(path)
+    await fill(streams, "a", "b")
+    writer = await streams.create_writer("other", "r-1", "writer")
+    await write(writer, delta("kept"))
+    await streams.delete_stream(STREAM)
+    assert rows(path) == (1, 1)
+    await streams.close()
+
+
+@pytest.mark.may_block("looks into the file")
+async def test_a_deleted_session_takes_its_stream_along(path: Path):
+    async with await open_backend(f"sqlite:///{path}") as backend:
+        await start(backend.state, STREAM)
+        await fill(backend.streams, "a", "b")
+        await backend.state.delete_session(STREAM)
+        assert rows(path) == (0, 0)
+
+
+async def test_streams_and_state_share_transactions_on_one_file_and_namespace_only(tmp_path: Path, path: Path):
+    streams = await SQLiteStreamManager.open(path)
+    for file, namespace, shared in ((path, "", True), (path, "north", False), (tmp_path / "other.db", "", False)):
+        store = await SQLiteStateStore.open(file, namespace=namespace)
+        assert streams.shares_transactions_with(store) is shared
+        await store.close()
+    assert not streams.shares_transactions_with(object())
+    await streams.close()
+
+
+async def test_taking_over_for_the_next_step_costs_the_same_at_any_length(path: Path):
+    seam = CountingSeam()
+    streams = await SQLiteStreamManager.open(path, seam=seam)
+    costs: list[list[str]] = []
+    step = 0
+    for length in (10, 3_000):
+        step += 1
+        writer = await open_writer(streams, step=step)
+        await write(writer, *(delta("x", step) for _ in range(length)), committed(step))
+        step += 1
+        seam.reset()
+        writer = await open_writer(streams, step=step)
+        costs.append(seam.statements.copy())
+        await writer.close()
+    assert costs[0] == costs[1]
+    assert not any("__agents_stream_chunks" in statement for statement in costs[1])
+    await streams.close()
+
+
+async def test_a_flush_costs_the_same_at_any_length(path: Path):
+    seam = CountingSeam()
+    streams = await SQLiteStreamManager.open(path, seam=seam)
+    writer = await open_writer(streams)
+    costs: list[int] = []
+    for length in (1, 2_000):
+        await write(writer, *(delta("x") for _ in range(length)))
+        seam.reset()
+        await write(writer, *(delta("y") for _ in range(64)))
+        costs.append(seam.count)
+    assert costs[0] == costs[1] <= 5
+    await streams.close()
