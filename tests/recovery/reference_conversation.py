@@ -19,6 +19,7 @@ from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage,
 from helix_agents.domain.pending import OPEN, Answer, ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.rendering import render, surviving
 from helix_agents.domain.results import Completed, Suspended
+from helix_agents.domain.usage import UsageFilter
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call, finish, reply
@@ -309,6 +310,6 @@ def _visible(message: Message) -> Any:
 
 async def check_usage(backend: Backend) -> None:
     """Each committed reply is counted once."""
-    entries = (await backend.usage.list_usage(SESSION, limit=200)).items
+    entries = (await backend.usage.query_usage(UsageFilter(session_id=SESSION), limit=200)).items
     tokens = [entry for entry in entries if entry.source_type == "tokens"]
     assert len(tokens) == len(SCRIPT)

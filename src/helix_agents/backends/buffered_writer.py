@@ -44,6 +44,8 @@ class BufferedWriter(StreamWriter):
         self._head = head
         self._store = store
         self._settings = settings
+        self._clock = settings.clock
+        self._loop = asyncio.get_running_loop()
         self._latest = head.latest
         self._chunks: list[StreamChunk] = []
         self._bytes = 0
@@ -69,18 +71,20 @@ class BufferedWriter(StreamWriter):
 
     async def write(self, chunk: StreamChunk) -> None:
         self._check_usable()
-        stamped = replace(chunk, sequence=0, timestamp=chunk.timestamp or self._settings.clock.now_ms())
-        size = len(encode(stamped))
+        if chunk.sequence or not chunk.timestamp:
+            chunk = replace(chunk, sequence=0, timestamp=chunk.timestamp or self._clock.now_ms())
+        size = len(encode(chunk))
         check_chunk_size(self._head.stream_id, size, self._settings.limits.chunk_bytes)
         while self._bytes + self._unsettled_bytes >= self._settings.waiting_bytes:
             self._room.clear()
             await self._room.wait()
             self._check_usable()
-        if not self._chunks:
-            self._oldest = asyncio.get_running_loop().time()
-        self._chunks.append(stamped)
+        self._chunks.append(chunk)
         self._bytes += size
-        self._plan_flush()
+        if len(self._chunks) == 1:
+            self._oldest = self._loop.time()
+        if self._timer is None or self._is_due():
+            self._plan_flush()
 
     async def flush(self) -> int:
         self._check_usable()
@@ -124,23 +128,27 @@ class BufferedWriter(StreamWriter):
     def _plan_flush(self) -> None:
         if self._background is not None or self._closed or not (self._chunks or self._unsettled):
             return
-        policy = self._settings.flush
         if self._retry_seconds:
             self._flush_after(self._retry_seconds)
-        elif len(self._chunks) >= policy.chunks or self._bytes >= policy.bytes:
+        elif self._is_due():
             self._flush_in_background()
         else:
-            waited = asyncio.get_running_loop().time() - self._oldest
-            self._flush_after(max(0.0, policy.interval_ms / 1000 - waited))
+            waited = self._loop.time() - self._oldest
+            self._flush_after(max(0.0, self._settings.flush.interval_ms / 1000 - waited))
+
+    def _is_due(self) -> bool:
+        """Whether so much is buffered that it should not wait for the interval."""
+        policy = self._settings.flush
+        return len(self._chunks) >= policy.chunks or self._bytes >= policy.bytes
 
     def _flush_after(self, seconds: float) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._flush_in_background)
+            self._timer = self._loop.call_later(seconds, self._flush_in_background)
 
     def _flush_in_background(self) -> None:
         self._stop_timer()
         if self._background is None:
-            self._background = asyncio.get_running_loop().create_task(self._flush_once())
+            self._background = self._loop.create_task(self._flush_once())
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -1,7 +1,7 @@
 """The rules of a stream, written once for every manager: who may write, which number a chunk gets, what goes."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -141,8 +141,9 @@ def check_append(head: StreamHead, append: StreamAppend, chunk_bytes: int | None
         raise superseded(claim, "a newer writer took over")
     if head.status != "active":
         raise superseded(claim, f"the stream is {head.status}")
-    for chunk in append.chunks:
-        check_chunk_size(append.stream_id, len(encode(chunk)), chunk_bytes)
+    if chunk_bytes is not None:
+        for chunk in append.chunks:
+            check_chunk_size(append.stream_id, len(encode(chunk)), chunk_bytes)
 
 
 def check_owner(head: StreamHead, claim: Claim) -> None:
@@ -200,26 +201,41 @@ def appended(head: StreamHead, append: StreamAppend, now: int) -> tuple[StreamHe
 
 def numbered(head: StreamHead, chunks: Sequence[StreamChunk], now: int) -> tuple[StreamHead, tuple[StreamChunk, ...]]:
     """The stream with these chunks at its end, and the chunks under their numbers."""
-    sequence, committed = head.latest, head.committed
+    placed = tuple(replace(chunk, sequence=sequence) for sequence, chunk in enumerate(chunks, head.latest + 1))
+    growth = growth_of(chunks, head.run_id)
     top_step, top_first = head.top_step, head.top_first
-    placed: list[StreamChunk] = []
-    for chunk in chunks:
-        sequence += 1
-        placed.append(replace(chunk, sequence=sequence))
-        if isinstance(chunk, StepCommitted) and chunk.parent_tool_call_id is None:
-            committed = sequence
-        if chunk.step > top_step and chunk.run_id == head.run_id and not isinstance(chunk, MARKERS):
-            top_step, top_first = chunk.step, sequence
+    if growth.top_step > top_step:
+        top_step, top_first = growth.top_step, head.latest + growth.top_first
     grown = replace(
         head,
-        latest=sequence,
+        latest=head.latest + len(placed),
         count=head.count + len(placed),
-        committed=committed,
+        committed=head.latest + growth.committed if growth.committed else head.committed,
         top_step=top_step,
         top_first=top_first,
         updated_at=now,
     )
-    return grown, tuple(placed)
+    return grown, placed
+
+
+class Growth(NamedTuple):
+    """What chunks at the end of a stream change in its head, by their places, which count from 1."""
+
+    committed: int
+    top_step: int
+    top_first: int
+
+
+def growth_of(chunks: Sequence[StreamChunk], run_id: RunId) -> Growth:
+    """The place of the last `step_committed` of the stream's own session, 0 if there is none; the latest step of which
+    the run says something, and the first place of that."""
+    committed, top_step, top_first = 0, -1, 0
+    for place, chunk in enumerate(chunks, 1):
+        if isinstance(chunk, StepCommitted) and chunk.parent_tool_call_id is None:
+            committed = place
+        if chunk.step > top_step and chunk.run_id == run_id and not isinstance(chunk, MARKERS):
+            top_step, top_first = chunk.step, place
+    return Growth(committed, top_step, top_first)
 
 
 def search_from(head: StreamHead, run_id: RunId, step: int) -> int:

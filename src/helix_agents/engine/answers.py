@@ -38,7 +38,7 @@ async def run_answered(scope: RunScope, batch: Batch, planned: PlannedCall) -> C
         return await _settle(scope, batch, tool_is_gone(_named(planned)))
     match row.state, row.answer:
         case "dropped", _:
-            return await _settle(scope, batch, _given_up(planned))
+            return await _settle(scope, batch, _given_up(planned), row)
         case "expired", _:
             log_event("client_tool.timeout", tool=tool.name, tool_call_id=planned.tool_call_id)
             return await _settle(scope, batch, _after_deadline(planned, row), row)
@@ -71,7 +71,8 @@ async def _run_approved(
 async def _settle(scope: RunScope, batch: Batch, result: RestingResult, row: PendingCall | None = None) -> CallOutcome:
     await announce(scope, batch.step, result.message, NO_WRITES)
     usage = () if row is None else _waited(scope, batch.step, row)
-    return await settle(scope, batch, msgspec.structs.replace(result, consumes=True, usage=usage))
+    was_begun = row is not None and row.reason == UNKNOWN_OUTCOME
+    return await settle(scope, batch, msgspec.structs.replace(result, consumes=True, once=was_begun, usage=usage))
 
 
 def _waited(scope: RunScope, step: int, row: PendingCall) -> tuple[UsageEntry, ...]:

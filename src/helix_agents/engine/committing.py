@@ -162,7 +162,7 @@ def _commit(scope: RunScope, work: StepWork) -> StepCommit:
         consume=tuple(result.message.tool_call_id for result in work.new if result.consumes),
         deliver_late_answers=scope.late_answers,
         drop_pending=work.stopped or work.failure is not None,
-        forget_effects=() if work.suspended else _recorded_once(work),
+        forget_effects=_recorded_once(work),
         run=RunUpdate(status=work.ended, completion_reason=work.reason, error=error) if ended else None,
         suspend=work.suspended,
         take_stop=work.stopped,
@@ -171,7 +171,7 @@ def _commit(scope: RunScope, work: StepWork) -> StepCommit:
 
 
 def _recorded_once(work: StepWork) -> tuple[ToolCallId, ...]:
-    """Calls whose ledger entries are done with, because their results are in the transcript now."""
+    """Calls whose ledger entries are done with: this commit stores their results, in the transcript or beside it."""
     return tuple(result.message.tool_call_id for result in work.new if result.once)
 
 

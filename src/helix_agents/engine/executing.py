@@ -54,7 +54,7 @@ async def execute(
             writes = await _state_writes(scope, context, call_id)
             _check_size(scope, tool.name, content, writes)
         except (HelixError, FailRun) as refused:
-            problem = refused
+            problem, writes = refused, NO_WRITES
     await scope.emitted()
     took = scope.services.clock.now_ms() - begun
     message = _message(scope, planned, content, problem)
@@ -62,7 +62,7 @@ async def execute(
     spent = scope.usage_entry(step, source_type="tool", source_name=tool.name, amount=took, success=problem is None)
     return RestingResult(
         message=message,
-        writes=writes if problem is None else NO_WRITES,
+        writes=writes,
         usage=(spent, *scope.counted(step, notes)),
         input=given,
         duration_ms=took,

@@ -1,6 +1,8 @@
 """What becomes of a step: it is whole, waits for somebody, was stopped, or cannot be done."""
 
-from helix_agents.domain.messages import UserMessage
+import msgspec
+
+from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.sessions import InterruptContext, OpenCall, SuspensionContext
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import not_executed
@@ -110,6 +112,7 @@ async def _stop(scope: RunScope, work: StepWork) -> None:
         work.messages.extend(not_executed(work.reply.message.tool_calls, RUN_STOPPED))
     work.messages.extend(_entered_meanwhile(scope))
     if flag is not None and flag.kind == "abort":
+        work.messages = [_aborted(message) for message in work.messages]
         work.fail(Failure(CANCELLED, reason or "The run was aborted."))
         work.record["output"] = None
         return
@@ -122,6 +125,13 @@ async def _stop(scope: RunScope, work: StepWork) -> None:
         "status": "paused" if paused else "interrupted",
         "interrupt_context": context,
     }
+
+
+def _aborted(message: Message) -> Message:
+    """A reply that was cut says by what."""
+    if isinstance(message, AssistantMessage) and message.interrupted is not None:
+        return msgspec.structs.replace(message, interrupted="abort")
+    return message
 
 
 def _entered_meanwhile(scope: RunScope) -> tuple[UserMessage, ...]:

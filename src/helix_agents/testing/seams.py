@@ -65,6 +65,17 @@ class DyingSeam(_ArmedSeam):
             raise ConnectionLostError(f"the connection was lost at: {statement}")
 
 
+class StumblingSeam(_ArmedSeam):
+    """Loses the connection at the n-th statement, once: a backend that tries again gets through."""
+
+    has_stumbled = False
+
+    def __call__(self, statement: str, /) -> None:
+        if not self.has_stumbled and self._is_due():
+            self.has_stumbled = True
+            raise ConnectionLostError(f"the connection was lost at: {statement}")
+
+
 class KillingSeam(_ArmedSeam):
     """Kills its own process at the n-th statement, as a power cut would: nothing is flushed or rolled back."""
 

@@ -47,6 +47,7 @@ class MemoryStream(SharedStream):
             self._add(*rules.appended(self.head, append, self._clock.now_ms()))
 
     def end_readers(self) -> None:
+        """Have the readers look again, and find that their stream or their manager is gone."""
         self._wakeups.ring_everybody()
 
     def change(self, head: StreamHead) -> None:
@@ -216,8 +217,13 @@ class InMemoryStreamManager(Handle, StreamManager):
 
     async def prune(self, older_than_ms: int) -> int:
         async with self._changing("prune") as now:
-            streams = [stream for (owner, _), stream in self.memory.streams.items() if owner == self.namespace]
-            return sum(stream.prune(now - older_than_ms) for stream in streams)
+            return sum(stream.prune(now - older_than_ms) for stream in self._own_streams())
+
+    async def close(self) -> None:
+        await super().close()
+        with self.memory.lock:
+            for stream in self._own_streams():
+                stream.end_readers()
 
     @asynccontextmanager
     async def _changing(self, operation: str) -> AsyncGenerator[int]:
@@ -234,6 +240,9 @@ class InMemoryStreamManager(Handle, StreamManager):
             return self._seam(operation) if self._seam is not None else None
         except Exception as problem:
             raise StoreUnavailableError(type(self).__name__, str(problem)) from problem
+
+    def _own_streams(self) -> list[MemoryStream]:
+        return [stream for (namespace, _), stream in self.memory.streams.items() if namespace == self.namespace]
 
     def _find(self, stream_id: StreamId) -> MemoryStream | None:
         return self.memory.streams.get((self.namespace, stream_id))

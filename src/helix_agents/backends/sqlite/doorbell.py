@@ -48,6 +48,10 @@ class Doorbell:
         self._wakeups.ring(keys)
         self._others.ring(keys)
 
+    def wake_everybody_here(self) -> None:
+        """Have every listener of this process look again, whatever it listens to."""
+        self._wakeups.ring_everybody()
+
     @asynccontextmanager
     async def listen(self, topic: str) -> AsyncGenerator[Waiter]:
         """Listen to a topic for as long as the block lasts; rings from its beginning on are remembered."""
@@ -60,6 +64,7 @@ class Doorbell:
 
     async def close(self) -> None:
         """Take the pipes away and let go of everybody else's; idempotent."""
+        self.wake_everybody_here()
         ears = list(self._ears.values())
         self._ears.clear()
         for ear in ears:

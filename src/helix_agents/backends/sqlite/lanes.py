@@ -146,6 +146,8 @@ class WriteLane(Lane):
             self._alone(job, "BEGIN IMMEDIATE")
 
     def _together(self, jobs: list[Job]) -> bool:
+        """All jobs in one transaction; False when each has to be tried alone."""
+        committing = False
         try:
             connection = self._connected()
             connection.execute("BEGIN IMMEDIATE")
@@ -157,12 +159,14 @@ class WriteLane(Lane):
                     if connection.raw.total_changes() != before:
                         raise
                     job.problem = self._told(problem)
+            committing = True
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException as problem:
             self._roll_back()
             for job in jobs:
-                job.problem = None
-            return False
+                # Nobody knows whether a commit that failed took place, so what was in it must not be tried again.
+                job.problem = self._told(problem) if committing else None
+            return committing
         self._committed(connection)
         return True
 

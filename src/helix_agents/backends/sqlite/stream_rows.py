@@ -19,6 +19,18 @@ _CHANGE_HEAD = f"UPDATE __agents_streams SET {', '.join(f'{name} = ?' for name i
 _INSERT_HEAD = (
     f"INSERT INTO __agents_streams (namespace, {HEAD_COLUMNS}) VALUES (?{', ?' * len(_HEAD_FIELDS)}) RETURNING key"
 )
+# What an append of the current writer changes, in one statement that also checks that it is the current writer and that
+# the batch is new. Any other case is looked at more closely by `StreamRow.append`, where the rules are written out.
+_EXTEND = """
+UPDATE __agents_streams SET
+    latest = latest + ?1, count = count + ?1, batch = ?2, updated_at = ?3,
+    committed = iif(?4, latest + ?4, committed),
+    top_first = iif(?5 > top_step, latest + ?6, top_first), top_step = max(top_step, ?5)
+WHERE namespace = ?7 AND stream_id = ?8 AND run_id = ?9 AND attempt = ?10 AND writer = ?11
+    AND status = 'active' AND batch < ?2 AND max_chunks IS NULL
+RETURNING key, latest
+"""
+_INSERT_CHUNK = "INSERT INTO __agents_stream_chunks (id, run_id, step, type, body) VALUES (?, ?, ?, ?, ?)"
 _CHUNK: type[StreamChunk] = cast("type[StreamChunk]", StreamChunk)
 _MARKER_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in MARKERS)
 LAST_SEQUENCE = 0xFFFF_FFFF
@@ -128,19 +140,7 @@ class StreamRow:
         self._connection.ring(topic_of(self._namespace, self.head.stream_id))
 
     def _add(self, head: StreamHead, chunks: Sequence[StreamChunk]) -> None:
-        self._connection.execute_many(
-            "INSERT INTO __agents_stream_chunks (id, run_id, step, type, body) VALUES (?, ?, ?, ?, ?)",
-            [
-                (
-                    self._id(chunk.sequence),
-                    chunk.run_id,
-                    chunk.step,
-                    chunk.__struct_config__.tag,
-                    encode(replace(chunk, sequence=0)).decode(),
-                )
-                for chunk in chunks
-            ],
-        )
+        _insert_chunks(self._connection, self._id(chunks[0].sequence) if chunks else 0, chunks)
         self.head = head
         if head.max_chunks is not None and head.count > head.max_chunks:
             self.truncate_below(self._oldest_of_the_newest(head.max_chunks))
@@ -177,11 +177,45 @@ def append_chunks(connection: Connection, namespace: str, append: StreamAppend, 
     Raises:
         SupersededError: a newer run, attempt or writer owns the stream; nothing was written.
     """
+    extended = _extend(connection, namespace, append, now) if append.batch else None
+    if extended is not None:
+        return extended
     stream = StreamRow.find(connection, namespace, append.stream_id)
     if stream is None:
         raise rules.deleted(append)
     stream.append(append, now)
     return stream.head.latest
+
+
+def _extend(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int | None:
+    """Append what its current writer sends to a stream without a bound; None when it is not as simple as that."""
+    growth = rules.growth_of(append.chunks, append.run_id)
+    found = connection.one(
+        _EXTEND,
+        (len(append.chunks), append.batch, now, growth.committed, growth.top_step, growth.top_first)
+        + (namespace, append.stream_id, append.run_id, append.attempt, append.writer),
+    )
+    if found is None:
+        return None
+    key, latest = found
+    _insert_chunks(connection, key << 32 | latest - len(append.chunks) + 1, append.chunks)
+    connection.ring(topic_of(namespace, append.stream_id))
+    return latest
+
+
+def _insert_chunks(connection: Connection, first: int, chunks: Sequence[StreamChunk]) -> None:
+    """Store chunks under consecutive ids; a body does not repeat the number that the id says."""
+    connection.execute_many(
+        _INSERT_CHUNK,
+        [
+            (first + place, chunk.run_id, chunk.step, chunk.__struct_config__.tag, _body(chunk))
+            for place, chunk in enumerate(chunks)
+        ],
+    )
+
+
+def _body(chunk: StreamChunk) -> str:
+    return encode(replace(chunk, sequence=0) if chunk.sequence else chunk).decode()
 
 
 def delete_stream_rows(connection: Connection, namespace: str, stream_id: StreamId) -> None:

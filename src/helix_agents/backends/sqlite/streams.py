@@ -198,6 +198,7 @@ class SQLiteStreamManager(StreamManager):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._database.bell.wake_everybody_here()
             await self._database.close()
 
     async def _append(self, append: StreamAppend) -> int:

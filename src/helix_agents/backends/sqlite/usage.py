@@ -16,34 +16,37 @@ from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll
 from helix_agents.ports.clock import Clock
 from helix_agents.system import SystemClock
 
+_INSERT = (
+    "INSERT INTO __agents_usage (namespace, session_id, root_session_id, run_id, attempt, step, n, source_type,"
+    " source_name, user_id, agent_type, recorded_at, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT DO NOTHING"
+)
+
 
 def insert_usage(connection: Connection, namespace: str, entries: Iterable[UsageEntry], now: int) -> int:
     """Store entries; one that is there already counts nothing. Says how many were new."""
-    new = 0
-    for entry in entries:
-        stamped = entry if entry.recorded_at else msgspec.structs.replace(entry, recorded_at=now)
-        connection.execute(
-            "INSERT INTO __agents_usage (namespace, session_id, root_session_id, run_id, attempt, step, n, source_type,"
-            " source_name, user_id, agent_type, recorded_at, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT DO NOTHING",
-            (
-                namespace,
-                stamped.session_id,
-                stamped.root_session_id,
-                stamped.run_id,
-                stamped.attempt,
-                stamped.step,
-                stamped.n,
-                stamped.source_type,
-                stamped.source_name,
-                stamped.user_id,
-                stamped.agent_type,
-                stamped.recorded_at,
-                encode(stamped).decode(),
-            ),
-        )
-        new += connection.changed()
-    return new
+    before = connection.raw.total_changes()
+    connection.execute_many(_INSERT, [_columns(namespace, entry, now) for entry in entries])
+    return connection.raw.total_changes() - before
+
+
+def _columns(namespace: str, entry: UsageEntry, now: int) -> tuple[Value, ...]:
+    stamped = entry if entry.recorded_at else msgspec.structs.replace(entry, recorded_at=now)
+    return (
+        namespace,
+        stamped.session_id,
+        stamped.root_session_id,
+        stamped.run_id,
+        stamped.attempt,
+        stamped.step,
+        stamped.n,
+        stamped.source_type,
+        stamped.source_name,
+        stamped.user_id,
+        stamped.agent_type,
+        stamped.recorded_at,
+        encode(stamped).decode(),
+    )
 
 
 def entry_of(row: Row) -> UsageEntry:

@@ -1,5 +1,6 @@
 """The contract of crash safety: a connection that is lost at any statement leaves a write done or not begun."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from helix_agents.testing.scenes import (
     step_meta,
     waiting,
 )
-from helix_agents.testing.seams import ConnectionLostError, DyingSeam
+from helix_agents.testing.seams import ConnectionLostError, DyingSeam, StumblingSeam
 
 MOST_STATEMENTS = 200
 """No write of any backend may need more than this."""
@@ -166,6 +167,28 @@ class CrashesContract(StoreContract):
             pytest.fail(f"the write did not end within {MOST_STATEMENTS} statements")
         for found in torn:
             assert found == after
+
+    @proves("crash.never-applied-twice")
+    async def test_writes_that_share_a_lost_connection_are_applied_once_or_refused(self, handles: StoreHandles) -> None:
+        watching = await handles.open()
+        for statement in range(1, MOST_STATEMENTS):
+            session, seam = f"stumble-{statement}", StumblingSeam()
+            await watching.create_session(session)
+            store = await handles.open(seam=seam)
+            seam.arm(after=statement)
+            texts = [f"text-{number}" for number in range(4)]
+            outcomes = await asyncio.gather(
+                *(store.append_messages(session, [said(text)]) for text in texts), return_exceptions=True
+            )
+            await store.close()
+            rows = await watching.load_transcript(session)
+            stored = [getattr(row.message, "content", None) for row in rows]
+            for text, answered in zip(texts, outcomes, strict=True):
+                assert isinstance(answered, (int, *LOST))
+                assert stored.count(text) in ((1,) if isinstance(answered, int) else (0, 1))
+            if not seam.has_stumbled:
+                return
+        pytest.fail(f"the writes did not end within {MOST_STATEMENTS} statements")
 
 
 async def _cut_off(handles: StoreHandles, case: CrashCase, tag: str, statement: int) -> bool:

@@ -195,8 +195,12 @@ class StatusContract(StreamsContract):
     async def test_a_closed_manager_refuses_work_by_name(self, handles: StreamHandles):
         streams = await handles.open()
         await fill(streams, "a")
+        waiting = asyncio.create_task(next_of(await reading(streams, after=1)))
+        await asyncio.sleep(0.05)
         await streams.close()
         await streams.close()
+        with pytest.raises(StoreClosedError):
+            await waiting
         for work in (
             lambda: streams.get_stream_info(STREAM),
             lambda: open_writer(streams),

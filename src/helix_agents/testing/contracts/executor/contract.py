@@ -3,6 +3,8 @@
 from helix_agents.testing.contracts.executor.conversations import ConversationsContract
 from helix_agents.testing.contracts.executor.deadlines import DeadlinesContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
+from helix_agents.testing.contracts.executor.returning import ReturningContract
+from helix_agents.testing.contracts.executor.stopping import StoppingContract
 from helix_agents.testing.contracts.executor.tools import ToolsContract
 from helix_agents.testing.contracts.executor.waiting import WaitingContract
 
@@ -15,5 +17,7 @@ class ExecutorContract(
     ModelsContract,
     WaitingContract,
     DeadlinesContract,
+    StoppingContract,
+    ReturningContract,
 ):
     """Everything an executor has to keep: inherit it and give the fixtures `open_executor` and `open_parts`."""

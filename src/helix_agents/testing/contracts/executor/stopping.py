@@ -1,0 +1,319 @@
+"""Scenarios of runs that somebody stops: interrupted, aborted or paused, from whichever process."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.context import ToolContext
+from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import RunInterrupted, TextDelta
+from helix_agents.domain.errors import NothingToResumeError, NothingToRetryError, SessionNotFoundError
+from helix_agents.domain.pending import AnswerAlreadyCompleted, ToolAnswer
+from helix_agents.domain.sessions import InterruptSet, NothingRunning, StatusChanged
+from helix_agents.engine.services import EngineOptions
+from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.ports.backend import Backend
+from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.testing.contracts.executor.stage import (
+    SESSION,
+    Gate,
+    OpenExecutor,
+    PieceGate,
+    ScenarioContract,
+    chunks_of,
+    completed,
+    failed,
+    interrupted,
+    runs_of,
+    spoken,
+    suspended,
+)
+
+SHORT_GRACE = EngineOptions(cancel_grace_seconds=0.05)
+
+
+class Work(BaseModel):
+    """What was done."""
+
+    done: list[str] = []
+
+
+@client_tool
+def locate(city: str) -> str:
+    """Where the client is."""
+    raise NotImplementedError
+
+
+@tool
+async def note(ctx: ToolContext[Work], text: str) -> str:
+    """Write something down."""
+    ctx.state.done.append(text)
+    return f"noted {text}"
+
+
+def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+    settings = {"name": "worker", "model": ScriptedModel(script), "tools": [locate, note], "state": Work, **fields}
+    return Agent(**settings)
+
+
+class StoppingContract(ScenarioContract):
+    """A stop reaches the run wherever it runs; what readers saw is kept, and only an abort is for good."""
+
+    async def test_an_interrupt_from_another_process_cuts_the_model_and_keeps_what_was_said(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        gate = PieceGate(3)
+        held = ScriptedModel(["One two three four five six."], pace=gate)
+        handle = await helix.execute(_agent(model=held), "Count", SESSION)
+        await gate.until_reached()
+        async with open_executor() as other:
+            stopped = await other.interrupt(SESSION, "enough")
+            assert stopped == InterruptSet(run_id=handle.run_id)
+            result = await interrupted(handle)
+            assert result.reason == "enough"
+            chunks = await chunks_of(handle)
+            seen = "".join(chunk.delta for chunk in chunks if isinstance(chunk, TextDelta))
+            assert seen
+            assert any(isinstance(chunk, RunInterrupted) for chunk in chunks)
+            assert await spoken(other) == ["user: Count", f"assistant: {seen} (interrupt)"]
+            session = await other.sessions.get(SESSION)
+            assert (session.status, session.interrupt_flag) == ("interrupted", None)
+            resumed = await other.resume(_agent("Never.", "And the rest."), SESSION)
+            assert await completed(resumed) == "And the rest."
+            assert await spoken(other) == [
+                "user: Count",
+                f"assistant: {seen} (interrupt)",
+                "hidden: continue",
+                "assistant: And the rest.",
+            ]
+            runs = await runs_of(other)
+            assert [run.status for run in runs] == ["interrupted", "completed"]
+            assert runs[1].previous_run_id == handle.run_id
+
+    async def test_calls_the_model_had_written_when_it_was_cut_count_as_not_executed(self, helix: Executor) -> None:
+        # The first call is whole, the second one is being written.
+        gate = PieceGate(8)
+        calls = [call("note", {"text": "a"}), call("note", {"text": "bb"})]
+        held = ScriptedModel([reply("Hm", calls=calls)], pace=gate)
+        handle = await helix.execute(_agent(model=held), "Go", SESSION)
+        await gate.until_reached()
+        await helix.interrupt(SESSION)
+        await interrupted(handle)
+        assert await spoken(helix) == [
+            "user: Go",
+            "assistant: Hm[note#call_1_1] (interrupt)",
+            "error note#call_1_1: run_stopped",
+        ]
+        assert (await helix.sessions.get(SESSION)).custom_state["done"] == []
+
+    async def test_a_tool_sees_the_stop_and_may_end_in_time_with_its_result_kept(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        begun = asyncio.Event()
+
+        @tool
+        async def work(ctx: ToolContext[Work]) -> str:
+            """Work until told to stop."""
+            begun.set()
+            while not ctx.cancelled:
+                await asyncio.sleep(0.01)
+            ctx.state.done.append("half")
+            return "stopped in time"
+
+        handle = await helix.execute(_agent(call("work"), "Never.", tools=[work]), "Go", SESSION)
+        await begun.wait()
+        async with open_executor() as other:
+            await other.interrupt(SESSION)
+        await interrupted(handle)
+        assert (await spoken(helix))[2] == "result work#call_1_1: stopped in time"
+        assert (await helix.sessions.get(SESSION)).custom_state["done"] == ["half"]
+        resumed = await helix.resume(_agent(call("work"), "Rest.", tools=[work]), SESSION)
+        assert await completed(resumed) == "Rest."
+
+    async def test_a_tool_that_does_not_listen_is_cancelled_after_the_grace_and_its_writes_are_dropped(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        begun, quick, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def work(ctx: ToolContext[Work]) -> str:
+            """Work for ever."""
+            ctx.state.done.append("lost")
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaned.set()
+            return "never"
+
+        @tool
+        async def fast(ctx: ToolContext[Work]) -> str:
+            """Be quick."""
+            ctx.state.done.append("kept")
+            quick.set()
+            return "quick"
+
+        async with open_executor(options=SHORT_GRACE) as helix, open_executor() as other:
+            agent = _agent(reply(calls=[call("work"), call("fast")]), "Never.", tools=[work, fast])
+            handle = await helix.execute(agent, "Go", SESSION)
+            await begun.wait()
+            await quick.wait()
+            await other.interrupt(SESSION)
+            await interrupted(handle)
+            assert cleaned.is_set()
+            assert (await spoken(other))[2:] == ["error work#call_1_1: run_stopped", "result fast#call_1_2: quick"]
+            assert (await other.sessions.get(SESSION)).custom_state["done"] == ["kept"]
+
+    async def test_an_interrupt_with_nothing_running_says_so(self, helix: Executor) -> None:
+        await completed(await helix.execute(_agent("Done."), "Go", SESSION))
+        assert await helix.interrupt(SESSION) == NothingRunning()
+        assert await helix.abort(SESSION) == NothingRunning()
+        assert (await helix.sessions.get(SESSION)).status == "completed"
+        with pytest.raises(SessionNotFoundError):
+            await helix.interrupt("nobody")
+
+    async def test_a_stop_aims_at_the_run_that_was_going_and_at_no_later_one(self, helix: Executor) -> None:
+        gate = PieceGate(1)
+        handle = await helix.execute(_agent(model=ScriptedModel(["One."], pace=gate)), "1", SESSION)
+        await gate.until_reached()
+        await handle.interrupt()
+        await interrupted(handle)
+        assert await completed(await helix.execute(_agent("One.", "Two."), "2", SESSION)) == "One."
+
+    @pytest.mark.parametrize("kind", ["interrupt", "abort"])
+    async def test_stopping_a_session_that_waits_settles_it_and_clears_what_waits(
+        self, helix: Executor, open_executor: OpenExecutor, kind: str
+    ) -> None:
+        agent = _agent(reply(calls=[call("note", {"text": "a"}), call("locate", {"city": "Rome"})]), "On.")
+        handle = await helix.execute(agent, "Go", SESSION)
+        await suspended(handle)
+        async with open_executor() as other:
+            stop = other.interrupt if kind == "interrupt" else other.abort
+            assert await stop(SESSION, "not needed") == InterruptSet(run_id=handle.run_id)
+            assert (await other.list_pending()).items == ()
+            late = await other.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="x"))
+            assert isinstance(late, AnswerAlreadyCompleted)
+            assert (await spoken(other))[2:] == [
+                "result note#call_1_1: noted a",
+                "error locate#call_1_2: run_stopped",
+            ]
+            if kind == "interrupt":
+                await interrupted(handle)
+                assert await completed(await other.resume(agent, SESSION)) == "On."
+            else:
+                assert (await failed(handle)).code == "framework_cancelled"
+                assert await completed(await other.execute(agent, "Anew", SESSION)) == "On."
+
+    async def test_an_abort_fails_the_run_for_good_and_keeps_what_was_said(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        gate = PieceGate(3)
+        held = ScriptedModel(["One two three four five six."], pace=gate)
+        handle = await helix.execute(_agent(model=held), "Count", SESSION)
+        await gate.until_reached()
+        async with open_executor() as other:
+            await other.abort(SESSION, "wrong question")
+            result = await failed(handle)
+            assert (result.code, result.error) == ("framework_cancelled", "wrong question")
+            assert not result.retryable
+            assert (await spoken(other))[1].endswith("(abort)")
+            with pytest.raises(NothingToResumeError):
+                await other.resume(_agent("x"), SESSION)
+            with pytest.raises(NothingToRetryError):
+                await other.retry(_agent("x"), SESSION)
+            assert await completed(await other.execute(_agent("x", "Better."), "Again", SESSION)) == "Better."
+
+    async def test_a_reader_of_a_run_that_was_stopped_comes_to_its_end(self, helix: Executor) -> None:
+        gate = PieceGate(2)
+        held = ScriptedModel(["One two three four."], pace=gate)
+        handle = await helix.execute(_agent(model=held), "Count", SESSION)
+        await gate.until_reached()
+        reading = asyncio.create_task(chunks_of(handle))
+        await handle.abort()
+        await failed(handle)
+        assert len(await reading) > 0
+
+    async def test_an_operators_pause_stops_the_run_at_its_next_step(
+        self, helix: Executor, parts: Backend, open_executor: OpenExecutor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work(ctx: ToolContext[Work]) -> str:
+            """Work."""
+            await gate.wait()
+            ctx.state.done.append("work")
+            return "worked"
+
+        script = [call("work"), "Rest."]
+        handle = await helix.execute(_agent(*script, tools=[work]), "Go", SESSION)
+        await gate.until_reached()
+        paused = await parts.state.compare_and_set_status(SESSION, ["active"], "paused")
+        assert isinstance(paused, StatusChanged)
+        gate.opened.set()
+        await interrupted(handle)
+        assert (await helix.sessions.get(SESSION)).status == "paused"
+        assert (await spoken(helix))[2:] == ["result work#call_1_1: worked"]
+        async with open_executor(agents=[_agent(*script, tools=[work])]) as other:
+            # Only resume or execute leaves it.
+            assert (await other.recover()).run_ids == ()
+            assert (await other.sweep()).resumed == 0
+            assert (await other.sessions.get(SESSION)).status == "paused"
+            assert await completed(await other.resume(_agent(*script, tools=[work]), SESSION)) == "Rest."
+            assert (await other.sessions.get(SESSION)).status == "completed"
+
+    async def test_a_suspended_session_that_was_paused_waits_for_resume_or_execute(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        agent = _agent(call("locate", {"city": "Rome"}), "There.")
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        await parts.state.compare_and_set_status(SESSION, ["active"], "paused")
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="41.9 N"))
+        assert await completed(await helix.resume(agent, SESSION)) == "There."
+
+    async def test_leaving_lets_the_step_in_hand_commit_and_another_process_goes_on(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work(ctx: ToolContext[Work]) -> str:
+            """Work."""
+            await gate.wait()
+            ctx.state.done.append("work")
+            return "worked"
+
+        slow = PieceGate(1)
+
+        async def second_reply(event: Any) -> None:
+            if gate.opened.is_set():
+                await slow(event)
+
+        model = ScriptedModel([call("work"), "Rest."], pace=second_reply)
+        async with open_executor(grace=0.3) as first:
+            await first.execute(_agent(model=model, tools=[work]), "Go", SESSION)
+            await gate.until_reached()
+            gate.opened.set()
+        async with open_executor(agents=[_agent(call("work"), "Rest.", tools=[work])]) as second:
+            assert len((await second.recover()).run_ids) == 1
+            handle = await second.get_handle(_agent(call("work"), "Rest.", tools=[work]), SESSION)
+            assert handle is not None
+            assert await completed(handle) == "Rest."
+            assert (await second.sessions.get(SESSION)).custom_state["done"] == ["work"]
+            runs = await runs_of(second)
+            assert [(run.attempt, run.status) for run in runs] == [(2, "completed")]
+
+    async def test_cancelling_the_caller_does_not_stop_its_run(self, helix: Executor) -> None:
+        gate = PieceGate(1)
+        handle = await helix.execute(_agent(model=ScriptedModel(["Done."], pace=gate)), "Go", SESSION)
+        waiting = asyncio.create_task(handle.result())
+        await gate.until_reached()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        gate.opened.set()
+        assert await completed(handle) == "Done."

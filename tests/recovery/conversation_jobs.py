@@ -1,0 +1,82 @@
+"""What the processes of the crash matrix do: hold the reference conversation, and die at a given moment."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, Literal
+
+from helix_agents.ports.backend import open_backend
+from helix_agents.ports.clock import Clock
+from helix_agents.system import SystemClock
+from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+from helix_agents.testing.seams import CountingSeam, KillingSeam
+from helix_agents.testing.workers import Job
+from tests.recovery.reference_conversation import AGENT, Traces, dependencies, go_on
+
+MODULE = __name__
+
+LONGER_THAN_ANY_LEASE_MS = 3_600_000
+
+
+class LaterClock(Clock):
+    """The machine's clock, some hours on: to whoever reads it, every lease of an earlier life has run out."""
+
+    def __init__(self, lives: int) -> None:
+        self._clock = SystemClock()
+        self._ahead = lives * LONGER_THAN_ANY_LEASE_MS
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self._ahead
+
+
+def die() -> None:
+    """End this process as a power cut would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def converse(
+    job: Job,
+    url: str,
+    traces: str,
+    life: int,
+    effect: int | None = None,
+    deed: int | None = None,
+    statement: int | None = None,
+    side: Literal["before", "after"] = "before",
+) -> Any:
+    """Go on with the conversation, or die before or after an effect, a deed, or a statement.
+
+    Answers what there was to die at: the kinds of the effects, how many deeds and how many statements.
+    """
+    deeds = 0
+
+    def reached(number: int, at: Literal["before", "after"]) -> None:
+        nonlocal deeds
+        deeds = max(deeds, number)
+        if (number, at) == (deed, side):
+            die()
+
+    counting = CountingSeam()
+    killing = KillingSeam()
+
+    def seam(text: str, /) -> None:
+        counting(text)
+        killing(text)
+
+    recorder = Recorder(StopAt(effect=effect, side=side) if effect is not None else None, on_stop=die)
+    async with await open_backend(url, seam=seam, clock=LaterClock(life)) as backend:
+        helix = RecordingExecutor(
+            recorder=recorder,
+            state=backend.state,
+            streams=backend.streams,
+            usage=backend.usage,
+            agents=[AGENT],
+            deps=dependencies(Traces(Path(traces), reached=reached)),
+            janitor_seconds=None,
+        )
+        counting.reset()
+        if statement is not None:
+            killing.arm(after=statement)
+        async with helix:
+            await go_on(helix)
+        return {"effects": recorder.kinds, "deeds": deeds, "statements": counting.count}

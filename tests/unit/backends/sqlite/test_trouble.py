@@ -1,0 +1,213 @@
+"""What can be wrong with a SQLite file gets a clear, typed error, and nothing that was stored is lost."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from helix_agents.backends.sqlite import Database, SQLiteStateStore, database, open_backend
+from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.domain.errors import (
+    InvalidStoreUrlError,
+    SchemaTooNewError,
+    SchemaTooOldError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreFullError,
+    StoreUnavailableError,
+    UnsafeSQLiteError,
+)
+from helix_agents.domain.messages import UserMessage
+
+
+def message(size: int = 10) -> UserMessage:
+    return UserMessage(content="x" * size)
+
+
+async def new_store(path: Path) -> SQLiteStateStore:
+    store = await SQLiteStateStore.open(path)
+    await store.create_session("s-1")
+    await store.append_messages("s-1", [message()])
+    return store
+
+
+async def test_a_full_disk_refuses_the_write_and_keeps_what_was_there(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+
+    def leave_no_room(connection: Connection) -> None:
+        [[pages]] = connection.all("PRAGMA page_count")
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+
+    await store.database.write(leave_no_room)
+    with pytest.raises(StoreFullError, match="no space left"):
+        await store.append_messages("s-1", [message(1_000_000)])
+    assert await store.get_message_count("s-1") == 1
+    await store.database.write(lambda connection: connection.execute("PRAGMA max_page_count = 1000000"))
+    assert await store.append_messages("s-1", [message(1_000_000)]) == 2
+    await store.close()
+
+
+@pytest.mark.parametrize("damage", [b"this is no database, it only has its name" * 200, b"\x00" * 8192])
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "helix.db"
+    path.write_bytes(damage)
+    with pytest.raises(StoreCorruptError, match="cannot be read"):
+        await SQLiteStateStore.open(path)
+    assert path.read_bytes() == damage
+
+
+async def test_a_damaged_page_is_told_when_it_is_met(tmp_path: Path) -> None:
+    path = tmp_path / "helix.db"
+    store = await new_store(path)
+    await store.append_messages("s-1", [message(100_000)])
+    await store.vacuum()
+    await store.close()
+    whole = bytearray(path.read_bytes())
+    whole[4096:40960] = b"\xff" * 36864
+    path.write_bytes(whole)
+
+    async def use() -> None:
+        broken = await SQLiteStateStore.open(path)
+        try:
+            await broken.load_transcript("s-1")
+            await broken.append_messages("s-1", [message()])
+        finally:
+            await broken.close()
+
+    with pytest.raises(StoreCorruptError):
+        await use()
+
+
+def test_a_file_that_may_not_be_written_is_named_read_only(tmp_path: Path) -> None:
+    """In a process without special rights: whoever is root may write everything."""
+    path = tmp_path / "helix.db"
+    asyncio.run(_make_and_close(path))
+    program = (
+        "import asyncio, os, sys\n"
+        "from helix_agents.backends.sqlite import SQLiteStateStore\n"
+        "from helix_agents.domain.errors import StoreReadOnlyError\n"
+        "import concurrent.futures.thread\n"
+        "async def main():\n"
+        "    try:\n"
+        "        store = await SQLiteStateStore.open(sys.argv[1])\n"
+        "        await store.create_session('s-2')\n"
+        "    except StoreReadOnlyError as told:\n"
+        "        print(told)\n"
+        "if os.geteuid() == 0:\n"
+        "    os.setgid(65534); os.setuid(65534)\n"
+        "asyncio.run(main())\n"
+    )
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(0o755)
+    os.chmod(tmp_path, 0o555)
+    os.chmod(path, 0o444)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60, check=False
+        )
+    finally:
+        os.chmod(tmp_path, 0o755)
+    assert "read-only" in done.stdout, done.stderr
+
+
+async def _make_and_close(path: Path) -> None:
+    await (await new_store(path)).close()
+
+
+async def test_a_newer_schema_is_refused_and_an_older_one_names_the_cure(tmp_path: Path) -> None:
+    path = tmp_path / "helix.db"
+    await _make_and_close(path)
+    with apsw.Connection(str(path)) as connection:
+        connection.execute("INSERT INTO __agents_migrations VALUES (99, 'from_the_future', 0)")
+    connection.close()
+    with pytest.raises(SchemaTooNewError, match="upgrade helix-agents"):
+        await SQLiteStateStore.open(path)
+
+    empty = tmp_path / "empty.db"
+    apsw.Connection(str(empty)).close()
+    empty.touch()
+    with pytest.raises(SchemaTooOldError, match="helix migrate"):
+        await SQLiteStateStore.open(empty, migrate="check")
+
+
+async def test_checking_creates_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "missing.db"
+    with pytest.raises(StoreUnavailableError, match="does not exist"):
+        await SQLiteStateStore.open(path, migrate="check")
+    assert not path.exists()
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match="folder does not exist"):
+        await SQLiteStateStore.open(tmp_path / "nowhere" / "helix.db")
+
+
+async def test_an_unsafe_sqlite_library_is_refused_by_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "linked_sqlite", lambda: "3.40.1")
+    with pytest.raises(UnsafeSQLiteError, match=r"3\.40\.1.*pip install --upgrade apsw"):
+        await SQLiteStateStore.open(tmp_path / "helix.db")
+
+
+async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+    await store.close()
+    for call in (store.load_state("s-1"), store.load_transcript("s-1"), store.create_session("s-2")):
+        with pytest.raises(StoreClosedError):
+            await call
+
+
+async def test_a_lock_that_is_never_released_is_reported_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "helix.db"
+    await _make_and_close(path)
+    impatient = SQLiteStateStore(await Database.open(path, busy_ms=50))
+    blocker = apsw.Connection(str(path))
+    blocker.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(StoreUnavailableError, match="locked"):
+            await impatient.create_session("s-2")
+        assert await impatient.session_exists("s-1"), "readers do not wait for a writer"
+    finally:
+        blocker.execute("ROLLBACK")
+        blocker.close()
+    await impatient.create_session("s-2")
+    await impatient.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite://", "sqlite:///", "sqlite:relative.db", "sqlite:///x.db?fast=yes", "sqlite:///x.db?synchronous=off"],
+)
+async def test_a_url_that_names_no_file_or_an_unknown_option_is_explained(url: str) -> None:
+    with pytest.raises(InvalidStoreUrlError):
+        await open_backend(url)
+
+
+async def test_a_copy_of_the_file_is_a_store_of_its_own(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+    await store.vacuum()
+    await asyncio.to_thread(shutil.copy, tmp_path / "helix.db", tmp_path / "copy.db")
+    await store.append_messages("s-1", [message()])
+    copy = await SQLiteStateStore.open(tmp_path / "copy.db")
+    assert await copy.get_message_count("s-1") == 1
+    await copy.close()
+    await store.close()
+
+
+async def test_deleting_and_vacuuming_leaves_no_byte_of_text_behind(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+    secret = "a text that nobody shall find again"
+    await store.append_messages("s-1", [UserMessage(content=secret)] * 50)
+    await store.delete_session("s-1")
+    await store.vacuum()
+
+    def found() -> list[str]:
+        return [file.name for file in tmp_path.iterdir() if file.is_file() and secret.encode() in file.read_bytes()]
+
+    assert await asyncio.to_thread(found) == []
+    await store.close()
