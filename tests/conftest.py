@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.event_loop_guard import event_loop_guard
 
 # The contracts we ship are ordinary classes in our package; this gives their asserts the same messages as a test's.
-pytest.register_assert_rewrite("helix_agents.testing")
+pytest.register_assert_rewrite("helix_agents.testing", "tests.recovery.reference_conversation")
 
 # Deadlines measure the machine, not the code; the time limit per test already ends a run that hangs.
 settings.register_profile("dev", deadline=None, max_examples=50)

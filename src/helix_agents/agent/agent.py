@@ -118,6 +118,14 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         """How long a call may wait for somebody; `"inherit"` is for the executor to decide."""
         return deadline_milliseconds(self.pending_deadline, f"Agent {self.name!r}", "pending_deadline")
 
+    def as_tool(
+        self, *, input: Any = None, description: str | None = None, timeout: Duration | None = None
+    ) -> Tool[..., Any]:
+        """This agent as a tool of another one; see `sub_agent_tool`."""
+        from helix_agents.agent.sub_agents import sub_agent_tool
+
+        return sub_agent_tool(self, input=input, description=description, timeout=timeout)
+
     def find_tool(self, name: str) -> Tool[..., Any] | None:
         """The tool a model calls by this name, `__finish__` apart."""
         return self._tools_by_name.get(name)

@@ -38,6 +38,10 @@ class AgentRegistry:
         self._agents[agent.name] = agent
         return agent
 
+    def register_if_new(self, agent: Agent[Any, Any, Any]) -> None:
+        """Make the agent known unless another one has its name."""
+        self._agents.setdefault(agent.name, agent)
+
     def find(self, name: str) -> Agent[Any, Any, Any] | None:
         """The agent of this name, or None."""
         return self._agents.get(name)

@@ -249,6 +249,9 @@ Delta = TypeVar("Delta", TextDelta, ThinkingChunk, ToolArgStreamDelta)
 
 # A store adds a sequence and a time to what a producer wrote.
 _STAMP_BYTES = 80
+# The names around a text are far shorter than this, and no character takes more than six bytes of JSON.
+_MOST_BYTES_AROUND = 20_000
+_MOST_BYTES_A_CHARACTER = 6
 
 
 def split_delta(chunk: Delta, limit_bytes: int | None) -> tuple[Delta, ...]:
@@ -257,7 +260,9 @@ def split_delta(chunk: Delta, limit_bytes: int | None) -> tuple[Delta, ...]:
     Only the last piece of a complete reasoning block says that it is complete.
     """
     text = chunk.content if isinstance(chunk, ThinkingChunk) else chunk.delta
-    if limit_bytes is None or len(text) < 2 or len(encode(chunk)) + _STAMP_BYTES <= limit_bytes:
+    if limit_bytes is None or len(text) * _MOST_BYTES_A_CHARACTER + _MOST_BYTES_AROUND <= limit_bytes:
+        return (chunk,)
+    if len(text) < 2 or len(encode(chunk)) + _STAMP_BYTES <= limit_bytes:
         return (chunk,)
     middle = len(text) // 2
     first: dict[str, Any] = {"delta": text[:middle]}

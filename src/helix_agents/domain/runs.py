@@ -6,7 +6,7 @@ import msgspec
 
 from helix_agents.domain.errors import RunConflictError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.records import Record
+from helix_agents.domain.records import JSON, Record
 
 RunStatus: TypeAlias = Literal[
     "running",
@@ -42,6 +42,7 @@ class RunRecord(Record):
     previous_run_id: RunId | None = None
     parent_run_id: RunId | None = None
     completion_reason: str | None = None
+    output: JSON = None
     error: str | None = None
     owner: str | None = None
     workflow_id: str | None = None
@@ -70,6 +71,7 @@ class RunUpdate(Record):
     status: RunStatus | None = None
     step_count: int | None = None
     completion_reason: str | None = None
+    output: JSON = None
     error: str | None = None
 
 
@@ -104,6 +106,7 @@ def updated(run: RunRecord, update: RunUpdate, now: int) -> RunRecord:
         status=status,
         step_count=run.step_count if update.step_count is None else update.step_count,
         completion_reason=run.completion_reason if update.completion_reason is None else update.completion_reason,
+        output=run.output if update.output is None else update.output,
         error=run.error if update.error is None else update.error,
         ended_at=None if status == "running" else first_end,
     )

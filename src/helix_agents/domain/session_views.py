@@ -67,6 +67,7 @@ def matches(session: SessionState, where: SessionFilter) -> bool:
         and (where.agent_type is None or session.agent_type == where.agent_type)
         and (not where.statuses or session.status in where.statuses)
         and (where.parent_session_id is None or session.parent_session_id == where.parent_session_id)
+        and (where.root_session_id is None or session.root_session_id == where.root_session_id)
         and (not where.roots_only or session.parent_session_id is None)
         and all(tag in session.tags for tag in where.tags)
         and all(session.metadata.get(key) == value for key, value in where.metadata.items())

@@ -217,6 +217,7 @@ class SessionFilter(Record):
     agent_type: str | None = None
     statuses: tuple[SessionStatus, ...] = ()
     parent_session_id: SessionId | None = None
+    root_session_id: SessionId | None = None
     roots_only: bool = False
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = {}

@@ -78,26 +78,36 @@ def apply_writes(state: Mapping[str, JSON], ops: Iterable[WriteOp]) -> dict[str,
         AppendToNonListError: an append meets something that is not a list.
     """
     result = dict(state)
-    grown: set[str] = set()
+    write_into(result, ops, set())
+    return result
+
+
+def write_into(state: dict[str, JSON], ops: Iterable[WriteOp], grown: set[str]) -> None:
+    """Make the writes in the state itself; values that were in it before stay as they were.
+
+    `grown` names the lists that were made here: they grow in place, so whoever keeps a state and its set over many
+    steps pays for each item once.
+
+    Raises:
+        AppendToNonListError: an append meets something that is not a list; the writes before it are made.
+    """
     for op in ops:
         match op:
             case Append(key=key, items=items):
-                present: list[JSON] = result.get(key, [])
+                present: list[JSON] = state.get(key, [])
                 if type(present) is not list:
                     raise AppendToNonListError(key, type(present).__name__)
                 if key in grown:
                     present.extend(items)
                 else:
-                    # One copy per list and call keeps a rebuild over many steps linear.
-                    result[key] = [*present, *items]
+                    state[key] = [*present, *items]
                     grown.add(key)
             case Replace(key=key, value=value):
-                result[key] = value
+                state[key] = value
                 grown.discard(key)
             case Delete(key=key):
-                result.pop(key, None)
+                state.pop(key, None)
                 grown.discard(key)
-    return result
 
 
 def difference(old: Mapping[str, JSON], new: Mapping[str, JSON]) -> StepWrites:

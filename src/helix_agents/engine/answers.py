@@ -119,14 +119,18 @@ def _after_deadline(planned: PlannedCall, row: PendingCall) -> RestingResult:
 
 
 def _given_up(planned: PlannedCall) -> RestingResult:
-    message = ToolMessage(
+    return RestingResult(message=abandoned(planned), told=False)
+
+
+def abandoned(planned: PlannedCall) -> ToolMessage:
+    """What the model is told of a call that the user went on without."""
+    return ToolMessage(
         tool_call_id=planned.tool_call_id,
         tool_name=planned.tool_name,
         content="This call was abandoned and not executed: the user went on with a new message.",
         error=True,
         code=ABANDONED,
     )
-    return RestingResult(message=message, told=False)
 
 
 def tool_is_gone(call: ToolCall) -> RestingResult:

@@ -8,6 +8,7 @@ from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.sessions import SessionFilter, SessionState, StatusChanged
+from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.ports.state_store import SessionStateStore
 
 EXPIRED = "session_expired"
@@ -58,7 +59,7 @@ async def expired_session_cleanup(
                 continue
             counts["detected"] += 1
             counts["snapshots_deleted"] += await _delete_snapshots(session, providers)
-            outcome = await state_store.settle_session(_expiry(session))
+            outcome = await state_store.settle_session(await _expiry(state_store, session))
         except Exception:
             counts["errors"] += 1
             log.exception("session.cleanup_failed session_id=%r", session_id)
@@ -93,7 +94,7 @@ async def _delete_snapshots(session: SessionState, providers: Mapping[str, Works
     return len(snapshots)
 
 
-def _expiry(session: SessionState) -> SettleSession:
+async def _expiry(store: SessionStateStore, session: SessionState) -> SettleSession:
     return SettleSession(
         session_id=session.session_id,
         expected=_LIVE,
@@ -103,4 +104,5 @@ def _expiry(session: SessionState) -> SettleSession:
         failure_reason=EXPIRED,
         run_status="failed",
         completion_reason=EXPIRED,
+        append_messages=await results_of_open_calls(store, session),
     )

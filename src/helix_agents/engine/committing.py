@@ -19,7 +19,7 @@ from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.usage import UsageEntry
-from helix_agents.domain.writes import StepWrites, apply_writes
+from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
 from helix_agents.engine.effects import CommitAck, CommitRequest
 from helix_agents.engine.log import log_event
@@ -86,6 +86,8 @@ async def _held(scope: RunScope, step_id: str) -> dict[ToolCallId, ToolMessage]:
 
 async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
     """Hooks that waited for the whole batch, in call order; what they write is part of this commit."""
+    if not (scope.hooks.wants("on_message") or scope.hooks.wants("after_tool")):
+        return
     if work.reply is not None:
         await _tell(scope, work, MessageEvent(message=work.reply.message))
     for result in work.new:
@@ -132,7 +134,7 @@ async def _tell(scope: RunScope, work: StepWork, event: HookEvent) -> None:
 
 async def _store(scope: RunScope, work: StepWork) -> Committed:
     """The one write; where stream and state share a backend, the step's chunks ride in it."""
-    store, streams = scope.services.store, scope.services.streams
+    store = scope.services.store
     session_id = scope.session.session_id
     record: SessionState = msgspec.structs.replace(
         scope.session, step_count=work.batch.step, custom_state={}, **work.record
@@ -140,7 +142,7 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
     meta = CheckpointMeta(step_id=work.step_id, step_count=work.batch.step)
     commit = _commit(scope, work)
     await scope.emitted()
-    if streams.shares_transactions_with(store):
+    if scope.services.chunks_ride_in_commits:
         async with scope.writer.take() as stream:
             riding = msgspec.structs.replace(commit, stream=stream)
             return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=riding)
@@ -149,8 +151,6 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
 
 
 def _commit(scope: RunScope, work: StepWork) -> StepCommit:
-    ended = work.ended is not None
-    error = work.failure.error if work.failure is not None else None
     return StepCommit(
         fence=scope.run.fence,
         step=work.batch.step,
@@ -162,11 +162,21 @@ def _commit(scope: RunScope, work: StepWork) -> StepCommit:
         consume=tuple(result.message.tool_call_id for result in work.new if result.consumes),
         deliver_late_answers=scope.late_answers,
         drop_pending=work.stopped or work.failure is not None,
+        ref_updates=tuple(result.child for result in work.new if result.child is not None),
         forget_effects=_recorded_once(work),
-        run=RunUpdate(status=work.ended, completion_reason=work.reason, error=error) if ended else None,
+        run=_run_update(work) if work.ended is not None else None,
         suspend=work.suspended,
         take_stop=work.stopped,
         usage=_usage(work),
+    )
+
+
+def _run_update(work: StepWork) -> RunUpdate:
+    return RunUpdate(
+        status=work.ended,
+        completion_reason=work.reason,
+        output=work.record.get("output"),
+        error=work.failure.error if work.failure is not None else None,
     )
 
 
@@ -189,7 +199,6 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
         log_event("state.merge_conflict", key=warning.key, tool_call_ids=warning.tool_call_ids)
     if work.suspended:
         log_event("client_tool.suspended", session_id=scope.session.session_id, run_id=scope.run.run_id)
-    scope.custom_state = apply_writes(scope.custom_state, work.ops)
     # The model has seen the notices already; they are in the transcript in hand.
     fresh = work.messages[len(scope.notices) :]
     scope.transcript.extend(fresh)
@@ -205,5 +214,5 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
     if committed.status == "paused" and work.ended is None:
         # An operator paused the session while the step went on: the run stops before its next one.
         scope.stop.request()
-    scope.step_done()
+    scope.step_done(work.ops)
     await announce_commit(scope, work, committed)

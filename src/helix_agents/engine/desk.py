@@ -5,6 +5,7 @@ from typing import Protocol
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites
 from helix_agents.engine.effects import PlannedCall
@@ -40,6 +41,7 @@ class RestingResult(Record):
     finishes: bool = False
     output: JSON = None
     fail_run: str | None = None
+    child: SubSessionRefUpdate | None = None
 
 
 class Desk(Protocol):

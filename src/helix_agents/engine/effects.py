@@ -10,8 +10,8 @@ from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunStatus
 
-CallKind: TypeAlias = Literal["server", "finish_with", "gated", "client", "finish", "rejected"]
-"""What a call needs: our function, our function last, a person's consent, the client, the end, or only an error."""
+CallKind: TypeAlias = Literal["server", "finish_with", "gated", "client", "child", "finish", "rejected"]
+"""What a call needs: our function, our function last, consent, the client, another agent, the end, or only an error."""
 
 ANSWERED_BY_SOMEBODY: frozenset[CallKind] = frozenset(("gated", "client"))
 

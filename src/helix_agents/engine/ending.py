@@ -27,11 +27,20 @@ async def end_stream(streams: StreamManager, session: SessionState, run: RunReco
         elif run.status == "interrupted":
             await streams.end_stream(stream_id, run.run_id, status="interrupted", attempt=run.attempt)
         elif run.status == "completed":
-            await streams.end_stream(
-                stream_id, run.run_id, status="completed", output=session.output, attempt=run.attempt
-            )
+            await streams.end_stream(stream_id, run.run_id, status="completed", output=run.output, attempt=run.attempt)
     except SupersededError:
         return
+
+
+async def repair_stream(services: Services, run_id: RunId) -> None:
+    """End a settled run's stream, if the process that settled it died before it could."""
+    run = await services.store.get_run(run_id)
+    if run is None or run.status == "running":
+        return
+    session = await services.store.load_state(run.session_id)
+    info = await services.streams.get_stream_info(session.stream_id or session.session_id)
+    if info is not None and info.status == "active" and info.run_id == run_id:
+        await end_stream(services.streams, session, run)
 
 
 async def result_of(
@@ -50,9 +59,10 @@ async def result_of(
         return None
     session = await services.store.load_state(session_id)
     if run.status == "completed":
-        return Completed(output=agent.load_output(session.output), session_id=session_id, run_id=run_id)
+        return Completed(output=agent.load_output(run.output), session_id=session_id, run_id=run_id)
     if run.status == "interrupted":
-        reason = session.interrupt_context.reason if session.interrupt_context is not None else None
+        context = session.interrupt_context
+        reason = context.reason if context is not None and context.run_id == run_id else None
         return Interrupted(session_id=session_id, run_id=run_id, reason=reason)
     if run.status == "failed":
         code = run.completion_reason or session.failure_reason or "failed"
@@ -63,13 +73,16 @@ async def result_of(
             error=run.error or session.error or "The run failed.",
             retryable=code in RETRYABLE,
         )
-    context = session.suspension_context
+    # What an earlier run waited for is over; what waits now belongs to the current one.
+    is_current = session.current_run_id == run_id
+    context = session.suspension_context if is_current else None
+    calls = session.pending_client_tool_calls.values() if is_current else ()
     return Suspended(
         kind=run.status,
         session_id=session_id,
         run_id=run_id,
         step_id=context.step_id if context is not None else "",
-        pending=tuple(call for call in session.pending_client_tool_calls.values() if call.state in OPEN),
+        pending=tuple(call for call in calls if call.state in OPEN),
         children=context.children if context is not None else (),
     )
 

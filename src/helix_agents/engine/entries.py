@@ -21,7 +21,13 @@ from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
-from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState, TracingContext
+from helix_agents.domain.sessions import (
+    BranchPoint,
+    CreateSession,
+    SessionState,
+    SuspensionContext,
+    TracingContext,
+)
 from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
 from helix_agents.engine.outcomes import CANCELLED
@@ -113,17 +119,12 @@ async def plan_execute(
     common = await _common(services, agent, standing, expires_at)
     if standing.session.suspension_context is not None:
         # Calls are open: the message waits behind them, and what nobody answered is given up.
-        suspension = msgspec.structs.replace(
-            standing.session.suspension_context,
-            entry_messages=(*standing.session.suspension_context.entry_messages, *messages),
-        )
         return _start(
             services,
             standing,
             common,
             keep_suspension=True,
-            keep_step_count=True,
-            suspension_context=suspension,
+            suspension_context=_entering(standing.session.suspension_context, messages, new_turn=True),
             drop_unanswered=True,
             writes=writes,
         )
@@ -223,20 +224,26 @@ def _resume_suspended(
     with_message = mode == "with_message"
     if not standing.answered and not standing.crashed and not with_message:
         raise StillWaitingError(session.session_id, standing.waiting)
-    suspension = msgspec.structs.replace(
-        session.suspension_context,
-        entry_messages=(*session.suspension_context.entry_messages, *messages),
-    )
+    abandons = with_message and not standing.answered
     return _start(
         services,
         standing,
         common,
         keep_suspension=True,
-        keep_step_count=True,
-        suspension_context=suspension,
-        drop_unanswered=with_message and not standing.answered,
+        keep_step_count=not abandons,
+        suspension_context=_entering(session.suspension_context, messages, new_turn=abandons),
+        drop_unanswered=abandons,
         writes=writes,
         count_resume=True,
+    )
+
+
+def _entering(suspended: SuspensionContext, messages: tuple[UserMessage, ...], *, new_turn: bool) -> SuspensionContext:
+    """The open step with messages that follow it. In a new turn it comes before the first step and costs nothing."""
+    return msgspec.structs.replace(
+        suspended,
+        step=0 if new_turn else suspended.step,
+        entry_messages=(*suspended.entry_messages, *messages),
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
@@ -21,6 +21,8 @@ from helix_agents.engine.log import log_exception
 from helix_agents.engine.patches import json_patch
 from helix_agents.engine.scope import Notes, RunScope
 
+_NO_LIMIT = nullcontext()
+
 
 async def execute(
     scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any]
@@ -38,7 +40,7 @@ async def execute(
     with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
         try:
             await scope.fire(context, BeforeToolEvent(tool_name=tool.name, tool_call_id=call_id, input=given))
-            async with asyncio.timeout(tool.timeout_ms / 1000 if tool.timeout_ms is not None else None):
+            async with _NO_LIMIT if tool.timeout_ms is None else asyncio.timeout(tool.timeout_ms / 1000):
                 returned = await tool.call(context, values, in_thread=scope.services.in_thread)
         except (Exception, RetryTool, ToolFailed, FailRun) as raised:
             problem = raised

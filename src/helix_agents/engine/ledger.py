@@ -22,7 +22,7 @@ from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
 from helix_agents.engine.desk import RestingReply, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
-from helix_agents.engine.executing import execute, settle
+from helix_agents.engine.executing import announce, execute, settle
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
 
@@ -71,7 +71,7 @@ async def _run_once(
         idempotency_key=scope.idempotency_key(planned.tool_call_id),
         owner=scope.owner,
         lease_ms=scope.services.options.effect_lease_ms,
-        stage=await _resting_reply(scope, batch),
+        stage=await resting_reply(scope, batch),
         consume_answer=approved,
         rerun=rerun,
     )
@@ -80,7 +80,7 @@ async def _run_once(
             case EffectBegun():
                 return await _run_begun(scope, batch, planned, tool, values)
             case EffectFinished(effect=effect):
-                return await settle(scope, batch, decode(encode(effect.result), RestingResult))
+                return await _settle_known(scope, batch, decode(encode(effect.result), RestingResult))
             case EffectUnknown():
                 outcome = await _resolve_unknown(scope, batch, planned, tool, values)
                 if outcome is not None:
@@ -109,6 +109,12 @@ async def _run_begun(
     return await settle(scope, batch, result)
 
 
+async def _settle_known(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
+    """Keep a result that no function of this attempt gave; readers are told, as what an earlier one said is gone."""
+    await announce(scope, batch.step, result.message, result.writes)
+    return await settle(scope, batch, result)
+
+
 async def _keep_alive(scope: RunScope, planned: PlannedCall) -> None:
     lease_ms = scope.services.options.effect_lease_ms
     while True:
@@ -130,7 +136,7 @@ async def _resolve_unknown(
     if policy == "retry":
         return None
     if policy == "fail":
-        return await settle(scope, batch, msgspec.structs.replace(unknown_result(planned), once=True))
+        return await _settle_known(scope, batch, msgspec.structs.replace(unknown_result(planned), once=True))
     if policy != "ask":
         context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), Notes())
         try:
@@ -143,7 +149,7 @@ async def _resolve_unknown(
                 return None
             case Happened(result=result):
                 message = ToolMessage(tool_call_id=planned.tool_call_id, tool_name=tool.name, content=tool.dump(result))
-                return await settle(scope, batch, RestingResult(message=message, once=True))
+                return await _settle_known(scope, batch, RestingResult(message=message, once=True))
             case StillUnknown():
                 pass
     scope.unknown.add(planned.tool_call_id)
@@ -166,7 +172,7 @@ def unknown_message(tool_call_id: ToolCallId, tool_name: str) -> ToolMessage:
     )
 
 
-async def _resting_reply(scope: RunScope, batch: Batch) -> tuple[StagedChange, ...]:
+async def resting_reply(scope: RunScope, batch: Batch) -> tuple[StagedChange, ...]:
     """The reply that asked for the call, to be stored with its intent; later rounds have it in the transcript."""
     reply = await scope.desk.find_reply(batch.step) if batch.round == 0 else None
     if reply is None:

@@ -4,20 +4,23 @@ from typing import Any
 
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
-from helix_agents.agent.hooks import SomeHooks, ordered
+from helix_agents.agent.hooks import HookOrder, SomeHooks, ordered
 from helix_agents.domain.chunks import RunResumed, RunStarted
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
-from helix_agents.engine.desk import Desk
+from helix_agents.engine.delegated_writer import DelegatedWriter
+from helix_agents.engine.desk import Desk, RestingReply
 from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
 from helix_agents.engine.ledger import REPLY, resting_reply_of
 from helix_agents.engine.scope import Failure, RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.streaming import say_again
 from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.streams import StreamWriter
 
 
 async def open_scope(
@@ -30,10 +33,13 @@ async def open_scope(
     deps: Any = None,
     hooks: SomeHooks = None,
     model: LLMAdapter | None = None,
+    parent: RunScope | None = None,
+    delegated_by: ToolCallId | None = None,
 ) -> RunScope | Position:
     """Take a run in hand; where it has ended, or belongs to somebody else, only its position.
 
-    `hooks` and `model` are those of one call, which live in the process that made it.
+    `hooks` and `model` are those of one call, which live in the process that made it. A child's run is opened for the
+    call of its `parent` that delegated to it.
     """
     store = services.store
     session = await store.load_state(session_id)
@@ -44,14 +50,7 @@ async def open_scope(
     stored = await store.load_transcript(session_id)
     transcript: list[Message] = [each.message for each in stored]
     loaded = agent.load_state(session.custom_state, session.agent_version)
-    writer = await services.streams.create_writer(
-        session.stream_id or session_id,
-        run.run_id,
-        session.agent_type,
-        turn=run.turn,
-        attempt=run.attempt,
-        step=session.step_count + 1,
-    )
+    writer = await _writer(services, session, run, parent)
     scope = RunScope(
         services,
         agent,
@@ -62,8 +61,10 @@ async def open_scope(
         desk=desk,
         stop=stop,
         model=model or services.model_of(agent),
-        hooks=ordered(executor=services.hooks, agent=agent.hooks, call=hooks),
+        hooks=_hooks(services, agent.hooks, hooks, parent),
         deps=deps,
+        parent=parent,
+        delegated_by=delegated_by,
     )
     if loaded.writes:
         scope.carried.append(loaded.writes)
@@ -72,14 +73,50 @@ async def open_scope(
     return scope
 
 
+async def _writer(services: Services, session: SessionState, run: RunRecord, parent: RunScope | None) -> StreamWriter:
+    """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said."""
+    if parent is not None:
+        if run.attempt > 1:
+            await parent.writer.flush()
+            await services.streams.cleanup_to_step(parent.stream_id, run.run_id, session.step_count)
+        return DelegatedWriter(parent)
+    return await services.streams.create_writer(
+        session.stream_id or session.session_id,
+        run.run_id,
+        session.agent_type,
+        turn=run.turn,
+        attempt=run.attempt,
+        step=_first_unsaid_step(session, run),
+    )
+
+
+def _first_unsaid_step(session: SessionState, run: RunRecord) -> int:
+    """Chunks of this run from this step on were never committed: an attempt that died left them."""
+    suspended = session.suspension_context
+    if suspended is not None and suspended.run_id != run.run_id:
+        # The step was said by the run that suspended; whatever this run said of it came later.
+        return suspended.step
+    return session.step_count + 1
+
+
+def _hooks(services: Services, own: SomeHooks, call: SomeHooks, parent: RunScope | None) -> HookOrder:
+    """A child runs its parent's hooks, which have the executor's among them, and then its own."""
+    if parent is not None:
+        return ordered(parent=parent.hooks.hooks, agent=own)
+    return ordered(executor=services.hooks, agent=own, call=call)
+
+
 async def open_run(scope: RunScope) -> Position:
     """Where the run stands; the first time it is asked, readers and hooks are told that it begins."""
     session, run = scope.session, scope.run
     batch = _open_batch(session)
+    resting = None
     if batch is None:
-        await _find_resting_reply(scope)
+        resting = await _find_resting_reply(scope)
         await _tell_late_answers(scope)
     await _tell_beginning(scope)
+    if resting is not None:
+        await say_again(scope, session.step_count + 1, resting.message)
     return Position(
         session_id=session.session_id,
         run_id=run.run_id,
@@ -110,7 +147,12 @@ def _open_batch(session: SessionState) -> OpenBatch | None:
         step=suspended.step,
         round=suspended.round + 1,
         calls=tuple(
-            PlannedCall(tool_call_id=call.tool_call_id, tool_name=call.tool_name, kind=_kind(call.kind))
+            PlannedCall(
+                tool_call_id=call.tool_call_id,
+                tool_name=call.tool_name,
+                kind=_kind(call.kind),
+                child_session_id=call.child_session_id,
+            )
             for call in suspended.calls
         ),
         settled=tuple(call.tool_call_id for call in suspended.calls if call.settled),
@@ -121,13 +163,16 @@ def _kind(name: str) -> CallKind:
     return name  # pyright: ignore[reportReturnType]
 
 
-async def _find_resting_reply(scope: RunScope) -> None:
+async def _find_resting_reply(scope: RunScope) -> RestingReply | None:
     """A reply that was paid for and recorded before a crash is not bought twice."""
     step = scope.session.step_count + 1
     staged = await scope.services.store.get_staged_changes(scope.session.session_id, scope.step_id(step))
-    for change in staged:
-        if change.tool_call_id == REPLY:
-            await scope.desk.put_reply(step, resting_reply_of(change))
+    change = next((change for change in staged if change.tool_call_id == REPLY), None)
+    if change is None:
+        return None
+    resting = resting_reply_of(change)
+    await scope.desk.put_reply(step, resting)
+    return resting
 
 
 async def _tell_late_answers(scope: RunScope) -> None:

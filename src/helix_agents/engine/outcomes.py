@@ -2,12 +2,13 @@
 
 import msgspec
 
+from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
-from helix_agents.domain.sessions import InterruptContext, OpenCall, SuspensionContext
+from helix_agents.domain.sessions import ChildWait, InterruptContext, OpenCall, SuspensionContext
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import not_executed
 from helix_agents.domain.usage import TokenCount
-from helix_agents.engine.effects import Advance, Fail, StepOutcome, Stop, Suspend
+from helix_agents.engine.effects import Advance, Fail, PlannedCall, StepOutcome, Stop, Suspend
 from helix_agents.engine.scope import Failure, RunScope
 from helix_agents.engine.step_work import NOT_SUSPENDED, RUN_STOPPED, StepWork
 from helix_agents.engine.verdicts import Finished, GoOn, WholeStep, judge
@@ -64,8 +65,11 @@ def _advance(scope: RunScope, work: StepWork) -> None:
 def _suspend(scope: RunScope, work: StepWork) -> None:
     """Somebody has to answer: the rows they answer, the results so far, and all that going on needs."""
     batch = work.batch
-    waiting = (call for call in batch.unsettled if call.kind != "finish_with")
-    work.pending = tuple(pending_for(scope, work.step_id, work.open_reply, call) for call in waiting)
+    waiting = [call for call in batch.unsettled if call.kind != "finish_with"]
+    children = tuple(_child_wait(scope, call) for call in waiting if call.kind == "child")
+    work.pending = tuple(
+        pending_for(scope, work.step_id, work.open_reply, call) for call in waiting if call.kind != "child"
+    )
     place = {call.tool_call_id: index for index, call in enumerate(batch.calls)}
     work.stage = tuple(
         StagedChange(
@@ -76,7 +80,7 @@ def _suspend(scope: RunScope, work: StepWork) -> None:
         )
         for result in work.new
     )
-    kind = suspension_kind(settled=bool(batch.settled))
+    kind = suspension_kind(settled=bool(batch.settled), only_children=len(children) == len(waiting))
     context = SuspensionContext(
         kind=kind,
         run_id=scope.run.run_id,
@@ -88,22 +92,28 @@ def _suspend(scope: RunScope, work: StepWork) -> None:
                 tool_call_id=call.tool_call_id,
                 tool_name=call.tool_name,
                 kind=call.kind,
+                child_session_id=call.child_session_id,
                 settled=call.tool_call_id in batch.settled,
             )
             for call in batch.calls
         ),
+        children=children,
         remaining_steps=max(0, scope.agent.max_steps - batch.step),
         agent_version=scope.agent.version,
         entry_messages=_entered_meanwhile(scope),
     )
     work.suspended = True
     work.ended, work.reason = kind, kind
-    work.record = {"suspension_context": context, "suspended_step_id": work.step_id}
+    work.record = {
+        "suspension_context": context,
+        "suspended_step_id": work.step_id,
+        "suspended_awaiting_children": {wait.tool_call_id: wait for wait in children},
+    }
 
 
 async def _stop(scope: RunScope, work: StepWork) -> None:
     """Keep what readers saw; calls that did not run are answered as such, so the transcript stays legal."""
-    flag = await scope.services.store.find_interrupt_flag(scope.session.session_id)
+    flag = scope.stop.flag or await scope.services.store.find_interrupt_flag(scope.session.session_id)
     reason = flag.reason if flag is not None else None
     work.stopped = True
     if work.batch.calls:
@@ -132,6 +142,14 @@ def _aborted(message: Message) -> Message:
     if isinstance(message, AssistantMessage) and message.interrupted is not None:
         return msgspec.structs.replace(message, interrupted="abort")
     return message
+
+
+def _child_wait(scope: RunScope, call: PlannedCall) -> ChildWait:
+    tool = scope.agent.find_tool(call.tool_name)
+    agent_type = tool.agent.name if isinstance(tool, SubAgentTool) else call.tool_name
+    return ChildWait(
+        tool_call_id=call.tool_call_id, child_session_id=call.child_session_id or "", agent_type=agent_type
+    )
 
 
 def _entered_meanwhile(scope: RunScope) -> tuple[UserMessage, ...]:

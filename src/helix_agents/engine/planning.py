@@ -5,13 +5,16 @@ from typing import Any
 from helix_agents.agent.names import FINISH
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import ToolInputError
-from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
 from helix_agents.domain.records import JSON
+from helix_agents.domain.sessions import SessionFilter
 from helix_agents.engine.corrections import INVALID_ARGUMENTS, UNKNOWN_TOOL
 from helix_agents.engine.effects import CallKind, PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import Notes, RunScope
+
+SUB_AGENT_LIMIT = "sub_agent_limit"
 
 
 class Plan:
@@ -22,8 +25,10 @@ class Plan:
         self.rejections: dict[ToolCallId, ToolMessage] = {}
         self.output: JSON = None
 
-    def add(self, call: ToolCall, kind: CallKind) -> None:
-        self.calls.append(PlannedCall(tool_call_id=call.id, tool_name=call.name, kind=kind))
+    def add(self, call: ToolCall, kind: CallKind, child_session_id: SessionId | None = None) -> None:
+        self.calls.append(
+            PlannedCall(tool_call_id=call.id, tool_name=call.name, kind=kind, child_session_id=child_session_id)
+        )
 
     def reject(self, call: ToolCall, code: str, sentence: str) -> None:
         """The call gets an error instead of a run; the model may do better next time."""
@@ -69,12 +74,37 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
     except ToolInputError as problem:
         plan.reject(call, INVALID_ARGUMENTS, str(problem))
         return
-    if tool.kind != "server":
+    if tool.kind == "agent":
+        await _plan_child(scope, call, plan)
+    elif tool.kind != "server":
         plan.add(call, "client")
     elif await _needs_approval(scope, step, tool, values):
         plan.add(call, "gated")
     else:
         plan.add(call, "finish_with" if tool.finish_with else "server")
+
+
+async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan) -> None:
+    """A child's id is minted here, recorded with the reply, and never derived: nobody can guess or reuse it."""
+    options = scope.services.options
+    here = sum(planned.kind == "child" for planned in plan.calls)
+    problem = None
+    if scope.depth + 1 > options.max_depth:
+        problem = f"sub-agents may nest {options.max_depth} deep"
+    elif here >= options.max_children_per_step:
+        problem = f"one step may delegate {options.max_children_per_step} calls"
+    elif here == 0 and await _is_crowded(scope):
+        problem = f"one conversation may have {options.max_children_per_root} sub-agents"
+    if problem is not None:
+        plan.reject(call, SUB_AGENT_LIMIT, f"This call was not delegated: {problem}. Do the work yourself.")
+    else:
+        plan.add(call, "child", scope.services.ids.new("child"))
+
+
+async def _is_crowded(scope: RunScope) -> bool:
+    where = SessionFilter(root_session_id=scope.session.root_session_id)
+    page = await scope.services.store.list_sessions(where, limit=1)
+    return page.total > scope.services.options.max_children_per_root
 
 
 async def _needs_approval(scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""What is kept of a run whose process died in mid-step when its conversation goes on without it."""
+"""What is kept of a step that nobody goes on with, because its process died or it waited for somebody."""
 
 import msgspec
 
@@ -6,11 +6,13 @@ from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
-from helix_agents.domain.transcript import heal, not_executed
+from helix_agents.domain.transcript import heal, not_executed, open_tail
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.ledger import REPLY, resting_reply_of, unknown_message
 from helix_agents.engine.services import Services
 from helix_agents.engine.snapshot import take_snapshot
+from helix_agents.engine.step_work import RUN_STOPPED
+from helix_agents.ports.state_store import SessionStateStore
 
 
 async def salvage(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...]:
@@ -24,7 +26,20 @@ async def salvage(services: Services, session: SessionState, run: RunRecord) -> 
     if reply is None:
         return heal(snapshot.messages)
     kept = msgspec.structs.replace(reply, thinking=(), interrupted="crash")
-    return (kept, *not_executed(kept.tool_calls, "run_stopped"))
+    return (kept, *not_executed(kept.tool_calls, RUN_STOPPED))
+
+
+async def results_of_open_calls(store: SessionStateStore, session: SessionState) -> tuple[Message, ...]:
+    """What ends a suspended step that nobody goes on with: results that were held, "not executed" for the other calls,
+    and then what the user said while they were open."""
+    page = await store.get_messages(session.session_id, limit=200)
+    calls = open_tail(stored.message for stored in page.items)
+    step_id = session.suspended_step_id
+    staged = await store.get_staged_changes(session.session_id, step_id) if step_id is not None else ()
+    held = {change.tool_call_id: change.message for change in staged if isinstance(change.message, ToolMessage)}
+    results = (held.get(call.id) or not_executed((call,), RUN_STOPPED)[0] for call in calls)
+    entered = session.suspension_context.entry_messages if session.suspension_context is not None else ()
+    return (*results, *entered)
 
 
 async def _recorded_step(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...] | None:
@@ -41,5 +56,5 @@ async def _recorded_step(services: Services, session: SessionState, run: RunReco
             done[effect.tool_call_id] = decode(encode(effect.result), RestingResult).message
         else:
             done[effect.tool_call_id] = unknown_message(effect.tool_call_id, effect.tool_name)
-    results = (done.get(call.id) or not_executed((call,), "run_stopped")[0] for call in reply.tool_calls)
+    results = (done.get(call.id) or not_executed((call,), RUN_STOPPED)[0] for call in reply.tool_calls)
     return (msgspec.structs.replace(reply, interrupted="crash"), *results)

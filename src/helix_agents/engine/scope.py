@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from helix_agents.agent.agent import Agent
@@ -17,7 +17,7 @@ from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.usage import UsageEntry
-from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
+from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
 from helix_agents.engine.call_ids import CallIds
 from helix_agents.engine.corrections import Corrections
 from helix_agents.engine.desk import Desk
@@ -67,11 +67,14 @@ class RunScope:
         model: LLMAdapter,
         hooks: HookOrder,
         deps: Any = None,
+        parent: "RunScope | None" = None,
+        delegated_by: ToolCallId | None = None,
     ) -> None:
         self.services = services
         self.agent = agent
         self.session = session
-        self.custom_state: dict[str, JSON] = session.custom_state
+        self.custom_state: dict[str, JSON] = dict(session.custom_state)
+        self._grown: set[str] = set()
         self.run = run
         self.transcript = transcript
         self.writer = writer
@@ -80,6 +83,9 @@ class RunScope:
         self.model = model
         self.hooks = hooks
         self.deps = deps
+        self.parent = parent
+        self.delegated_by = delegated_by
+        self.depth: int = 0 if parent is None else parent.depth + 1
         self.owner = services.ids.new("owner")
         is_child = session.parent_session_id is not None
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
@@ -94,7 +100,18 @@ class RunScope:
 
     @property
     def stream_id(self) -> StreamId:
+        """The stream readers follow: a child speaks in that of its root."""
+        if self.parent is not None:
+            return self.parent.stream_id
         return self.session.stream_id or self.session.session_id
+
+    @property
+    def user_went_on(self) -> bool:
+        """Whether the user sent a new message while calls of this step, or of a step above it, were open."""
+        suspended = self.session.suspension_context
+        if suspended is not None and suspended.entry_messages:
+            return True
+        return self.parent is not None and self.parent.user_went_on
 
     def step_id(self, step: int) -> StepId:
         """The step's name in the store; a suspended step keeps the name its first run gave it."""
@@ -111,8 +128,9 @@ class RunScope:
         """What the model said last, as committed."""
         return next((each for each in reversed(self.transcript) if isinstance(each, AssistantMessage)), None)
 
-    def step_done(self) -> None:
-        """Let go of what the last commit took."""
+    def step_done(self, writes: Iterable[WriteOp]) -> None:
+        """Take in the state writes of the last commit, and let go of what else it took."""
+        write_into(self.custom_state, writes, self._grown)
         self.carried.clear()
         self.notices.clear()
         self.late_answers = ()
@@ -180,6 +198,7 @@ class RunScope:
             run_id=self.run.run_id,
             agent_type=self.session.agent_type,
             step=step,
+            parent_tool_call_id=self.delegated_by,
             **fields,
         )
 
@@ -195,9 +214,15 @@ class RunScope:
             await self._emitting
 
     async def discard_step(self, step: int) -> None:
-        """Let readers forget what a failed model call said: a new writer takes over at this step."""
+        """Let readers forget what a failed model call said."""
+        streams = self.services.streams
+        if self.parent is not None:
+            # Others speak in the same stream: only this run's words go.
+            await self.writer.flush()
+            await streams.cleanup_to_step(self.stream_id, self.run.run_id, step - 1)
+            return
         await self.writer.close()
-        self.writer = await self.services.streams.create_writer(
+        self.writer = await streams.create_writer(
             self.stream_id,
             self.run.run_id,
             self.session.agent_type,

@@ -2,16 +2,30 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.calling import RunInThread
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.effects import RunEnd
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
+
+if TYPE_CHECKING:
+    from helix_agents.engine.scope import RunScope
+
+
+class DriveChild(Protocol):
+    """How a runtime drives the run of a child for its parent's call, to its end or to where it waits."""
+
+    def __call__(self, parent: "RunScope", run: RunRecord, tool_call_id: ToolCallId, /) -> Awaitable[RunEnd]: ...
+
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -29,6 +43,9 @@ class EngineOptions:
     pending_deadline_ms: int | None = 7 * DAY_MS
     effect_lease_ms: int = 30_000
     result_bytes: int = 1_000_000
+    max_depth: int = 8
+    max_children_per_step: int = 64
+    max_children_per_root: int = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +64,16 @@ class Services:
     sleep: Callable[[float], Awaitable[None]]
     jitter: Callable[[], float]
     in_thread: RunInThread
+    drive_child: DriveChild
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)
 
-    @property
+    @cached_property
+    def chunks_ride_in_commits(self) -> bool:
+        """Whether stream and state share a backend, so that a step's chunks can be stored in its transaction."""
+        return self.streams.shares_transactions_with(self.store)
+
+    @cached_property
     def result_bytes(self) -> int:
         """The largest result of a call that can be stored."""
         limits = self.store.limits

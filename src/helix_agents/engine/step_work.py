@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -49,7 +50,7 @@ class StepWork:
     reason: str | None = None
     failure: Failure | None = None
 
-    @property
+    @cached_property
     def new(self) -> tuple[RestingResult, ...]:
         """This round's results, in the model's order."""
         return tuple(self.results[call.tool_call_id] for call in self.batch.calls if call.tool_call_id in self.results)

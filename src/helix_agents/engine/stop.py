@@ -1,21 +1,17 @@
 """How a stop request reaches work that is going on: it is watched inside the effect, on every runtime alike."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Self
 
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.sessions import InterruptFlag
 from helix_agents.ports.state_store import SessionStateStore
 
 # How long one wait for the flag lasts; the store wakes the watcher earlier when the flag is set.
 WATCH_SECONDS = 30.0
-
-
-class Cut:
-    """Whether a block was cut short by a stop request."""
-
-    happened = False
 
 
 class StopSignal:
@@ -23,45 +19,61 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
-        self._cutters: set[Callable[[], object]] = set()
+        self.flag: InterruptFlag | None = None
+        self._cuttings: set[Cutting] = set()
 
-    def request(self) -> None:
-        """Note the request and cut what can be cut."""
+    def request(self, flag: InterruptFlag | None = None) -> None:
+        """Note the request and cut what can be cut; without a flag it is an operator's pause."""
         if not self.requested.is_set():
+            self.flag = flag
             self.requested.set()
-            for cut in tuple(self._cutters):
-                cut()
+            for cutting in tuple(self._cuttings):
+                cutting.cut()
 
-    @contextmanager
-    def cutting(self, grace_seconds: float = 0) -> Generator[Cut]:
-        """While this block runs, a request cancels it, after a grace period if one is given.
+    def cutting(self, grace_seconds: float = 0) -> "Cutting":
+        """A block that a request cancels while it runs, after a grace period if one is given.
 
-        The block ends quietly then, and `cut.happened` says so.
+        The block ends quietly then, and `happened` says so.
         """
-        task = asyncio.current_task()
-        assert task is not None
-        cut = Cut()
-        timers: list[asyncio.TimerHandle] = []
+        return Cutting(self.requested, self._cuttings, grace_seconds)
 
-        def cancel() -> None:
-            if grace_seconds:
-                timers.append(asyncio.get_running_loop().call_later(grace_seconds, task.cancel))
-            else:
-                task.cancel()
 
-        self._cutters.add(cancel)
-        if self.requested.is_set():
-            cancel()
-        try:
-            yield cut
-        except asyncio.CancelledError:
-            if not self.requested.is_set() or task.uncancel() > 0:
-                raise
-            cut.happened = True
-        finally:
-            self._cutters.discard(cancel)
-            for timer in timers:
-                timer.cancel()
+class Cutting:
+    """A `with` block that a stop request cuts short; every model call and every tool is in one."""
+
+    __slots__ = ("_all", "_grace_seconds", "_requested", "_task", "_timer", "happened")
+
+    def __init__(self, requested: asyncio.Event, all_cuttings: "set[Cutting]", grace_seconds: float) -> None:
+        self._requested = requested
+        self._all = all_cuttings
+        self._grace_seconds = grace_seconds
+        self._task: asyncio.Task[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.happened = False
+
+    def cut(self) -> None:
+        """Cancel the block, now or after its grace."""
+        assert self._task is not None
+        if self._grace_seconds:
+            self._timer = asyncio.get_running_loop().call_later(self._grace_seconds, self._task.cancel)
+        else:
+            self._task.cancel()
+
+    def __enter__(self) -> Self:
+        self._task = asyncio.current_task()
+        self._all.add(self)
+        if self._requested.is_set():
+            self.cut()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, _: object) -> bool:
+        assert self._task is not None
+        self._all.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if isinstance(problem, asyncio.CancelledError) and self._requested.is_set() and self._task.uncancel() == 0:
+            self.happened = True
+        return self.happened
 
 
 @asynccontextmanager
@@ -85,4 +97,4 @@ async def _watch(store: SessionStateStore, session_id: SessionId, signal: StopSi
             # The next effect meets the same trouble and reports it; a watcher has nobody to tell.
             return
         if flag is not None:
-            signal.request()
+            signal.request(flag)

@@ -17,7 +17,7 @@ from helix_agents.domain.chunks import (
 from helix_agents.domain.errors import HelixError, ModelUnavailableError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolCall
-from helix_agents.domain.records import decode
+from helix_agents.domain.records import decode, encode
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.scope import RunScope
 from helix_agents.ports.llm import (
@@ -37,14 +37,13 @@ class ReplyStream:
     def __init__(self, scope: RunScope, step: int) -> None:
         self._scope = scope
         self._step = step
-        self._limit = scope.services.streams.limits.chunk_bytes
         self.reset()
 
     def reset(self) -> None:
         """Forget what was said: the model is asked again."""
         self._text: list[str] = []
-        self._renamed: dict[str, ToolCallId] = {}
         self._calls: list[_StreamedCall] = []
+        self._by_provider_id: dict[str, _StreamedCall] = {}
 
     async def run(self, request: ModelRequest) -> tuple[AssistantMessage, TokenCount]:
         """Ask and stream; the reply carries our call ids.
@@ -79,7 +78,7 @@ class ReplyStream:
 
     async def _say(self, delta: str) -> None:
         self._text.append(delta)
-        await self._write(self._scope.chunk(TextDelta, self._step, delta=delta))
+        await _write_delta(self._scope, self._scope.chunk(TextDelta, self._step, delta=delta))
         if self._scope.hooks.wants("on_text_delta"):
             await self._scope.fire(self._scope.info(self._step), TextDeltaEvent(delta=delta))
 
@@ -87,36 +86,29 @@ class ReplyStream:
         chunk = self._scope.chunk(
             ThinkingChunk, self._step, content=piece.delta, is_complete=piece.done, signature=piece.signature
         )
-        await self._write(chunk)
+        await _write_delta(self._scope, chunk)
         if self._scope.hooks.wants("on_thinking"):
             await self._scope.fire(self._scope.info(self._step), ThinkingEvent(delta=piece.delta, done=piece.done))
 
     async def _begin_call(self, started: ToolCallStarted) -> None:
         # The rewrite happens before the first chunk that carries the id, so every reader sees one name.
         call = _StreamedCall(self._scope.call_ids.claim(started.id), started.name)
-        self._renamed[started.id] = call.id
+        self._by_provider_id[started.id] = call
         self._calls.append(call)
         await self._scope.writer.write(
             self._scope.chunk(ToolArgStreamStart, self._step, tool_call_id=call.id, tool_name=call.name)
         )
 
     async def _extend_call(self, piece: ToolArgumentsPiece) -> None:
-        call = self._call(piece.id)
+        call = self._by_provider_id[piece.id]
         call.pieces.append(piece.delta)
-        await self._write(self._scope.chunk(ToolArgStreamDelta, self._step, tool_call_id=call.id, delta=piece.delta))
+        chunk = self._scope.chunk(ToolArgStreamDelta, self._step, tool_call_id=call.id, delta=piece.delta)
+        await _write_delta(self._scope, chunk)
 
     async def _end_call(self, provider_id: str) -> None:
-        call = self._call(provider_id)
+        call = self._by_provider_id[provider_id]
         call.ended = True
         await self._scope.writer.write(self._scope.chunk(ToolArgStreamEnd, self._step, tool_call_id=call.id))
-
-    async def _write(self, chunk: Any) -> None:
-        for piece in split_delta(chunk, self._limit):
-            await self._scope.writer.write(piece)
-
-    def _call(self, provider_id: str) -> "_StreamedCall":
-        name = self._renamed[provider_id]
-        return next(call for call in reversed(self._calls) if call.id == name)
 
     def _own(self, reply: AssistantMessage) -> AssistantMessage:
         """The reply under our ids: the n-th call is the n-th that was announced, else it gets its id now."""
@@ -128,6 +120,26 @@ class ReplyStream:
             for place, call in enumerate(reply.tool_calls)
         )
         return msgspec.structs.replace(reply, tool_calls=calls, model=reply.model or self._scope.model.name)
+
+
+async def say_again(scope: RunScope, step: int, reply: AssistantMessage) -> None:
+    """Tell readers a whole reply that was recorded: what they saw of it went with the attempt that died."""
+    for thought in reply.thinking:
+        told = {"content": thought.text, "is_complete": True, "signature": thought.signature}
+        await _write_delta(scope, scope.chunk(ThinkingChunk, step, **told))
+    if reply.text:
+        await _write_delta(scope, scope.chunk(TextDelta, step, delta=reply.text))
+    for call in reply.tool_calls:
+        arguments = call.arguments if isinstance(call.arguments, str) else encode(call.arguments).decode()
+        about = {"tool_call_id": call.id}
+        await scope.writer.write(scope.chunk(ToolArgStreamStart, step, **about, tool_name=call.name))
+        await _write_delta(scope, scope.chunk(ToolArgStreamDelta, step, **about, delta=arguments))
+        await scope.writer.write(scope.chunk(ToolArgStreamEnd, step, **about))
+
+
+async def _write_delta(scope: RunScope, chunk: Any) -> None:
+    for piece in split_delta(chunk, scope.services.streams.limits.chunk_bytes):
+        await scope.writer.write(piece)
 
 
 class _StreamedCall:

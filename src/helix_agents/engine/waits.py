@@ -10,11 +10,18 @@ from helix_agents.engine.answers import UNKNOWN_OUTCOME
 from helix_agents.engine.effects import PlannedCall
 from helix_agents.engine.scope import RunScope
 
-_KINDS: dict[ToolKind, PendingKind] = {"server": "approval", "client": "client_tool", "question": "question"}
+_KINDS: dict[ToolKind, PendingKind] = {
+    "server": "approval",
+    "client": "client_tool",
+    "question": "question",
+    "agent": "approval",
+}
 
 
-def suspension_kind(*, settled: bool) -> SuspensionKind:
-    """How a suspended step is called: part of it is done, or all of it waits."""
+def suspension_kind(*, settled: bool, only_children: bool) -> SuspensionKind:
+    """How a suspended step is called: only children wait, part of it is done, or all of it waits."""
+    if only_children:
+        return "suspended_awaiting_children"
     return "suspended_step_partial" if settled else "suspended_client_tool"
 
 

@@ -269,6 +269,7 @@ _RUN_FIELDS = (
     "previous_run_id",
     "parent_run_id",
     "completion_reason",
+    "output",
     "error",
     "owner",
     "workflow_id",
@@ -280,7 +281,13 @@ RUN_COLUMNS = ", ".join(_RUN_FIELDS)
 
 def run_of(row: Row) -> RunRecord:
     """A run's record, from `RUN_COLUMNS`."""
-    return RunRecord(**dict(zip(_RUN_FIELDS, row, strict=True)))
+    fields = dict(zip(_RUN_FIELDS, row, strict=True))
+    output = fields.pop("output")
+    return RunRecord(**fields, output=None if output is None else decode_json(output))
+
+
+def _output_of(run: RunRecord) -> str | None:
+    return None if run.output is None else encode(run.output).decode()
 
 
 def find_run(connection: Connection, namespace: str, run_id: str) -> RunRecord | None:
@@ -295,20 +302,21 @@ def insert_run(connection: Connection, namespace: str, run: RunRecord) -> None:
     """Store a new run."""
     connection.execute(
         f"INSERT INTO __agents_runs (namespace, {RUN_COLUMNS}) VALUES (?{', ?' * len(_RUN_FIELDS)})",
-        (namespace, *(getattr(run, name) for name in _RUN_FIELDS)),
+        (namespace, *(_output_of(run) if name == "output" else getattr(run, name) for name in _RUN_FIELDS)),
     )
 
 
 def save_run(connection: Connection, namespace: str, run: RunRecord) -> None:
     """Store a changed run."""
     connection.execute(
-        "UPDATE __agents_runs SET attempt = ?, status = ?, step_count = ?, completion_reason = ?, error = ?, owner = ?,"
-        " workflow_id = ?, ended_at = ? WHERE namespace = ? AND run_id = ?",
+        "UPDATE __agents_runs SET attempt = ?, status = ?, step_count = ?, completion_reason = ?, output = ?, error = ?,"
+        " owner = ?, workflow_id = ?, ended_at = ? WHERE namespace = ? AND run_id = ?",
         (
             run.attempt,
             run.status,
             run.step_count,
             run.completion_reason,
+            _output_of(run),
             run.error,
             run.owner,
             run.workflow_id,

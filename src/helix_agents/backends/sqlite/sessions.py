@@ -302,6 +302,7 @@ def _conditions(where: SessionFilter) -> tuple[str, list[Value]]:
         ("user_id =", where.user_id),
         ("agent_type =", where.agent_type),
         ("parent_session_id =", where.parent_session_id),
+        ("root_session_id =", where.root_session_id),
         ("created_at >=", where.created_from),
         ("created_at <=", where.created_to),
         ("expires_at <", where.expires_before),

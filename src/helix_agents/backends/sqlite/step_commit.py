@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from helix_agents.backends.sqlite.checkpoints import read_checkpoint, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.effects import forget_effects
@@ -239,7 +241,7 @@ def _update_run(
     assert run is not None
     status = run.status if keep_running or update.status is None else update.status
     count = step.meta.step_count if update.step_count is None else update.step_count
-    changed = RunUpdate(status=status, step_count=count, completion_reason=update.completion_reason, error=update.error)
+    changed = msgspec.structs.replace(update, status=status, step_count=count)
     store_current(connection, row, updated(run, changed, step.now))
     if status != "running":
         connection.execute("UPDATE __agents_sessions SET running = 0 WHERE key = ?", (row.key,))

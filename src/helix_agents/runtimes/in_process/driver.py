@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import SupersededError
-from helix_agents.domain.ids import SessionId
-from helix_agents.domain.runs import Fence
+from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.engine.asking import ask_model
 from helix_agents.engine.committing import commit_step
 from helix_agents.engine.desk import MemoryDesk
@@ -103,6 +103,23 @@ async def drive(
         if end.status != "superseded":
             await _end(services, scope)
         return end
+
+
+async def drive_child(parent: RunScope, run: RunRecord, tool_call_id: ToolCallId) -> RunEnd:
+    """Drive a child's run inside the driver of its parent: the same process, the same stop, the same stream."""
+    scope = await open_scope(
+        parent.services,
+        run.session_id,
+        run.fence,
+        desk=MemoryDesk(),
+        stop=parent.stop,
+        deps=parent.deps,
+        parent=parent,
+        delegated_by=tool_call_id,
+    )
+    if isinstance(scope, Position):
+        return RunEnd(status=scope.ended or "superseded")
+    return await run_turn(InProcessOps(scope, None))
 
 
 async def _end(services: Services, scope: RunScope) -> None:

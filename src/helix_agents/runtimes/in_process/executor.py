@@ -42,14 +42,13 @@ from helix_agents.domain.sessions import (
     StatusChanged,
     StopKind,
 )
-from helix_agents.domain.transcript import not_executed, open_tail
 from helix_agents.engine.effects import Ops, RunEnd
-from helix_agents.engine.ending import end_stream
+from helix_agents.engine.ending import end_stream, repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.outcomes import CANCELLED
+from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.engine.services import EngineOptions, Services
-from helix_agents.engine.step_work import RUN_STOPPED
 from helix_agents.engine.submitting import submit
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.llm import LLMAdapter
@@ -58,7 +57,7 @@ from helix_agents.ports.models import open_model
 from helix_agents.ports.state_store import SessionStateStore, check_complete
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
-from helix_agents.runtimes.in_process.driver import OpenDeps, drive
+from helix_agents.runtimes.in_process.driver import OpenDeps, drive, drive_child
 from helix_agents.runtimes.in_process.handle import RunHandle
 from helix_agents.runtimes.in_process.janitor import Janitor, Swept
 from helix_agents.runtimes.in_process.leases import LeaseKeeper
@@ -124,6 +123,7 @@ class Executor:
             sleep=asyncio.sleep,
             jitter=jitter,
             in_thread=asyncio.to_thread,
+            drive_child=drive_child,
             hooks=hooks,
             options=options or EngineOptions(),
         )
@@ -238,7 +238,11 @@ class Executor:
     async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
         run = await self._services.store.get_current_run(session_id)
-        return self._handle(agent, run) if run is not None else None
+        if run is None:
+            return None
+        if run.run_id not in self._running:
+            await repair_stream(self._services, run.run_id)
+        return self._handle(agent, run)
 
     async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:
         """None when resume would go on; else why it would not."""
@@ -353,16 +357,31 @@ class Executor:
             return await self._drive_now(run, hooks, model)
 
     async def _drive_now(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
-        return await drive(
-            self._services,
-            run.session_id,
-            run.fence,
-            open_deps=self._deps,
-            max_parallel=self._max_parallel_tools,
-            hooks=hooks,
-            model=model,
-            wrap=self._wrap,
-        )
+        """Drive the run; when the store is lost in between, go on as the next attempt once it is back."""
+        for wait in _backoff():
+            try:
+                return await drive(
+                    self._services,
+                    run.session_id,
+                    run.fence,
+                    open_deps=self._deps,
+                    max_parallel=self._max_parallel_tools,
+                    hooks=hooks,
+                    model=model,
+                    wrap=self._wrap,
+                )
+            except HelixError as problem:
+                if not problem.retryable:
+                    raise
+                log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
+            await asyncio.sleep(wait)
+            try:
+                run = await self._services.store.claim_run(run.session_id, run.fence, self._lease.owner)
+            except ConflictError:
+                return RunEnd(status="superseded")
+            except HelixError as problem:
+                log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
+        raise AssertionError("the waits never end")
 
     def _wrap(self, ops: Ops) -> Ops:
         """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
@@ -422,8 +441,7 @@ class Executor:
         run = await store.get_current_run(session_id)
         if isinstance(outcome, InterruptSet) or run is None or run.status not in SUSPENDED:
             return outcome
-        page = await store.get_messages(session_id, limit=200)
-        open_calls = open_tail(stored.message for stored in page.items)
+        waiting = await store.load_state(session_id)
         aborted = kind == "abort"
         settled = await store.settle_session(
             SettleSession(
@@ -434,7 +452,7 @@ class Executor:
                 error=(reason or "The run was aborted.") if aborted else None,
                 failure_reason=CANCELLED if aborted else None,
                 interrupt_context=InterruptContext(reason=reason, run_id=run.run_id, at=store.now_ms()),
-                append_messages=not_executed(open_calls, RUN_STOPPED),
+                append_messages=await results_of_open_calls(store, waiting),
                 run_status="failed" if aborted else "interrupted",
                 completion_reason=CANCELLED if aborted else "interrupted",
             )

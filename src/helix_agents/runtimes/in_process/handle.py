@@ -2,24 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any, Generic
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.output import OutputT
 from helix_agents.domain.chunks import StreamChunk, TextDelta
-from helix_agents.domain.errors import ExecutorClosedError, RunNotCompletedError, StreamFailedError
+from helix_agents.domain.errors import ExecutorClosedError, HelixError, RunNotCompletedError, StreamFailedError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.results import Completed, Failed, RunResult
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.effects import RunEnd
-from helix_agents.engine.ending import result_of
+from helix_agents.engine.ending import repair_stream, result_of
 from helix_agents.engine.services import Services
 from helix_agents.ports.usage_store import UsageStore
 
 # How often, in seconds, a run that another process drives is looked at.
 LOOK_AGAIN = 0.5
+# How often a reader makes sure that its stream has an end to come to; well within one lease.
+LOOK_FOR_END = 5.0
 
 
 class RunHandle(Generic[OutputT]):
@@ -59,12 +62,14 @@ class RunHandle(Generic[OutputT]):
                 return
             if reader is None:
                 await self._services.sleep(0.01)
+        repairing = asyncio.create_task(self._end_when_over())
         try:
             async for chunk in reader:
                 yield chunk
         except StreamFailedError:
             return
         finally:
+            repairing.cancel()
             await reader.close()
 
     async def text(self) -> AsyncGenerator[str, None]:
@@ -114,6 +119,18 @@ class RunHandle(Generic[OutputT]):
     async def usage(self) -> UsageRollup:
         """What the session and everything below it used so far."""
         return await self._usage.get_usage_rollup(self.session_id)
+
+    async def _end_when_over(self) -> None:
+        """End the stream of a run whose process died between its last commit and that, so that no reader waits.
+
+        A living process does so within a moment, hence the second look.
+        """
+        looks_over = 0
+        while looks_over < 2:
+            await self._services.sleep(LOOK_FOR_END)
+            with suppress(HelixError):
+                looks_over += await self._is_over()
+        await repair_stream(self._services, self.run_id)
 
     async def _is_over(self) -> bool:
         return await result_of(self._services, self._agent, self.session_id, self.run_id) is not None

@@ -1,19 +1,14 @@
 """The contract of the step commit: everything of a step together, once, and only by the run that is current."""
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
-from helix_agents.domain.commits import ParentLink, SettleSession
+from helix_agents.domain.commits import Committed, ParentLink
 from helix_agents.domain.errors import StaleStateError, SupersededError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.runs import RunStatus, RunUpdate
 from helix_agents.domain.sessions import (
     CreateSession,
-    InterruptContext,
-    StatusChanged,
-    StatusConflict,
     SuspensionContext,
 )
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
@@ -27,7 +22,6 @@ from helix_agents.testing.scenes import (
     FENCE,
     RUN,
     SESSION,
-    announce_in_child,
     answer,
     append_to,
     asked,
@@ -35,12 +29,10 @@ from helix_agents.testing.scenes import (
     commit,
     effect,
     fence_of,
-    of_child,
     said,
     set_key,
     staged,
     start,
-    start_child,
     step_meta,
     suspend,
     waiting,
@@ -95,7 +87,7 @@ class CommitsContract(StoreContract):
         await start(store)
         record = await store.load_state(SESSION)
 
-        async def send():
+        async def send() -> Committed:
             return await commit(
                 store, messages=[said("once")], writes=append_to("list", 1), pending=(waiting(store, "call-1"),)
             )
@@ -113,15 +105,36 @@ class CommitsContract(StoreContract):
     async def test_the_step_that_ended_the_run_gets_its_answer_again(self, store: SessionStateStore) -> None:
         await start(store)
 
-        async def send():
+        async def send() -> Committed:
             return await suspend(store, 1, waiting(store, "call-1"), messages=[said("once")])
 
         first = await send()
         before = await observe(store, SESSION)
         assert await send() == first
         assert await observe(store, SESSION) == before
+        # What others do meanwhile does not change what was answered.
+        await store.submit_answer(answer("call-1"))
+        await store.append_messages(SESSION, [said("later")])
+        await store.update_status(SESSION, "paused")
+        assert await send() == first
         with pytest.raises(SupersededError):
             await commit(store, 2)
+
+    @proves("commits.same-again")
+    async def test_the_first_answer_is_remembered_in_full(self, store: SessionStateStore) -> None:
+        await start(store)
+        await commit(store, pending=(waiting(store, "call-1"),))
+        await store.submit_answer(answer("call-1"))
+        await store.stage_changes(SESSION, staged("c-1", set_key("key", 1, call="c-1"), step=2))
+
+        async def send() -> Committed:
+            return await suspend(store, 2, writes=set_key("key", 2, call="c-2"), messages=[said("once")])
+
+        first = await send()
+        assert first.again
+        assert [call.tool_call_id for call in first.pending] == ["call-1"]
+        assert [warning.key for warning in first.warnings] == ["key"]
+        assert await send() == first
 
     @proves("commits.older-step-refused")
     async def test_an_older_step_is_superseded(self, store: SessionStateStore) -> None:
@@ -307,86 +320,3 @@ class CommitsContract(StoreContract):
         assert await observe(store, SESSION) == before
         assert not await store.session_exists("child")
         assert await store.get_run("r-child") is None
-
-
-class SettlingContract(StoreContract):
-    """Ending a session from outside its run."""
-
-    @proves("settle.ends-everything")
-    async def test_settling_ends_what_a_session_does(self, store: SessionStateStore, clock: ManualClock) -> None:
-        await start(store)
-        await suspend(store, 1, waiting(store, "open"), waiting(store, "answered"))
-        await store.submit_answer(answer("answered"))
-        clock.advance(3)
-        context = InterruptContext(reason="expired")
-        outcome = await store.settle_session(
-            _request(append_messages=(said("bye"),), interrupt_context=context, output=[1], expected_version=2)
-        )
-        assert outcome == StatusChanged(new_version=3)
-        found = await store.load_state(SESSION)
-        assert (found.status, found.error, found.failure_reason) == ("failed", "session_expired", "session_expired")
-        assert (found.interrupt_context, found.output, found.message_count) == (context, [1], 1)
-        run = await store.get_run(RUN)
-        assert run is not None
-        assert (run.status, run.completion_reason) == ("failed", "expired")
-        call = await store.get_pending_call(SESSION, "open")
-        assert call is not None
-        assert call.state == "dropped"
-        assert await store.list_unresumed(0) == ()
-        with pytest.raises(SupersededError):
-            await commit(store, 2)
-
-    @proves("settle.ends-the-tree")
-    async def test_settling_ends_the_sessions_below(self, store: SessionStateStore, clock: ManualClock) -> None:
-        await start(store)
-        await start_child(store)
-        await start_child(store, "grandchild", "child")
-        await start_child(store, "finished")
-        await store.update_run_status("r-finished", "completed")
-        await store.update_status("finished", "completed")
-        await start(store, "stranger", "r-stranger")
-        await announce_in_child(store, of_child(store, "call-1", "grandchild"), child="grandchild")
-        untouched = await observe(store, "finished", "stranger")
-        versions = {name: (await store.load_state(name)).version for name in ("child", "grandchild")}
-        clock.advance(3)
-        assert (await store.settle_session(_request())).ok
-        for name, version in versions.items():
-            found, run = await store.load_state(name), await store.get_run(f"r-{name}")
-            assert run is not None
-            assert (found.status, found.version) == ("failed", version + 1)
-            assert (run.status, run.ended_at) == ("failed", clock.now_ms())
-            with pytest.raises(SupersededError):
-                await commit(store, 2, session_id=name, fence=fence_of(f"r-{name}"))
-        call = await store.get_pending_call(SESSION, "call-1")
-        assert call is not None
-        assert call.state == "dropped"
-        assert await observe(store, "finished", "stranger") == untouched
-
-    @proves("settle.conflict-is-truthful")
-    async def test_settling_what_moved_on_changes_nothing(self, store: SessionStateStore) -> None:
-        await start(store)
-        await store.update_status(SESSION, "paused")
-        before = await observe(store, SESSION)
-        stored = StatusConflict(current_status="paused", current_version=2)
-        for request in (
-            _request(expected=("active",)),
-            _request(expected_version=1),
-            _request(expected_run=fence_of("r-0")),
-            _request(expected_run=fence_of(RUN, 2)),
-        ):
-            assert await store.settle_session(request) == stored
-        assert await observe(store, SESSION) == before
-        assert (await store.settle_session(_request(expected_run=FENCE, expected_version=2))).ok
-
-
-def _request(session_id: str = SESSION, **fields: Any) -> SettleSession:
-    """An expired session, as a clean-up would settle it."""
-    settings: dict[str, Any] = {
-        "expected": ("active", "paused"),
-        "status": "failed",
-        "error": "session_expired",
-        "failure_reason": "session_expired",
-        "completion_reason": "expired",
-        **fields,
-    }
-    return SettleSession(session_id=session_id, **settings)

@@ -1,7 +1,7 @@
 """The whole contract of a state store, summed up in one class to inherit."""
 
 from helix_agents.testing.contracts.checkpoints import CheckpointsContract
-from helix_agents.testing.contracts.commits import CommitsContract, SettlingContract
+from helix_agents.testing.contracts.commits import CommitsContract
 from helix_agents.testing.contracts.crashes import CrashesContract
 from helix_agents.testing.contracts.effects import EffectsContract
 from helix_agents.testing.contracts.flags import FlagsContract
@@ -16,6 +16,7 @@ from helix_agents.testing.contracts.recovery import RecoveryContract
 from helix_agents.testing.contracts.runs import RunsContract
 from helix_agents.testing.contracts.saving import SavingContract
 from helix_agents.testing.contracts.sessions import SessionsContract
+from helix_agents.testing.contracts.settling import SettlingContract
 from helix_agents.testing.contracts.staging import StagingContract
 from helix_agents.testing.contracts.store_handles import OpenStore
 from helix_agents.testing.contracts.sub_sessions import SubSessionsContract

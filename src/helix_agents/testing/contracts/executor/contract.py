@@ -2,6 +2,7 @@
 
 from helix_agents.testing.contracts.executor.conversations import ConversationsContract
 from helix_agents.testing.contracts.executor.deadlines import DeadlinesContract
+from helix_agents.testing.contracts.executor.entry_table import EntryTableContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.returning import ReturningContract
 from helix_agents.testing.contracts.executor.stopping import StoppingContract
@@ -19,5 +20,6 @@ class ExecutorContract(
     DeadlinesContract,
     StoppingContract,
     ReturningContract,
+    EntryTableContract,
 ):
     """Everything an executor has to keep: inherit it and give the fixtures `open_executor` and `open_parts`."""

@@ -216,9 +216,7 @@ class ReturningContract(ScenarioContract):
             assert isinstance(late, AnswerAlreadyCompleted)
             assert (await other.list_pending()).items == ()
 
-    async def test_a_new_message_over_a_batch_that_is_partly_answered_keeps_the_answers(
-        self, helix: Executor
-    ) -> None:
+    async def test_a_new_message_over_a_batch_that_is_partly_answered_keeps_the_answers(self, helix: Executor) -> None:
         calls = [call("locate", {"city": "Rome"}), call("publish"), call("locate", {"city": "Pisa"})]
         agent = _agent(reply(calls=calls), "Fine.")
         await suspended(await helix.execute(agent, "Go", SESSION))

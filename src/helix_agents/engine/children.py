@@ -1,0 +1,268 @@
+"""Sub-agents: opening a child is decided from the store alone, and driving it is a turn like any other.
+
+| what is found                                  | what follows                                              |
+|------------------------------------------------|-----------------------------------------------------------|
+| no such child                                  | it is made, with the parent's reply and reference, and driven |
+| its run is going (a crash)                     | the same run is driven as its next attempt                |
+| suspended, nothing answered in it or below it  | it still waits                                            |
+| suspended, something answered                  | a new run of it drains the answer                         |
+| at its end                                     | its result is the call's result                           |
+"""
+
+import asyncio
+from typing import Any
+
+from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
+from helix_agents.agent.sub_agents import SubAgentTool
+from helix_agents.domain.chunks import SubagentEnd, SubagentStart
+from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
+from helix_agents.domain.errors import HelixError, SupersededError
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.pending import READY, PendingFilter
+from helix_agents.domain.records import JSON
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import CreateSession, SessionState
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
+from helix_agents.domain.writes import NO_WRITES
+from helix_agents.engine.answers import abandoned, tool_is_gone
+from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.executing import announce, open_call, settle
+from helix_agents.engine.ledger import resting_reply
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.scope import RunScope
+
+DISPATCH_FAILED = "sub_agent_dispatch_failed"
+TIMED_OUT = "sub_agent_timeout"
+
+
+async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
+    """Bring a delegated call as far as its child goes."""
+    call = await open_call(scope, batch, planned)
+    tool = scope.agent.find_tool(planned.tool_name)
+    if not isinstance(tool, SubAgentTool):
+        return await settle(scope, batch, tool_is_gone(call))
+    if scope.stop.requested.is_set():
+        return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+    try:
+        given = tool.parse(call.arguments)
+        run = await _open_child(scope, batch, planned, tool, given)
+    except SupersededError:
+        raise
+    except HelixError as problem:
+        return await _dispatch_failed(scope, batch, planned, problem)
+    if run is not None and run.status == "running":
+        await _announce_start(scope, batch, planned, tool, given)
+        await _drive(scope, planned, tool, run)
+    return await _outcome(scope, batch, planned, tool)
+
+
+async def _open_child(
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, given: dict[str, JSON]
+) -> RunRecord | None:
+    """The child's run, ready to be driven if it is running."""
+    store, child_id = scope.services.store, _child_id(planned)
+    scope.services.agents.register_if_new(tool.agent)
+    run = await store.get_current_run(child_id)
+    if run is None:
+        start = await _first_start(scope, batch, planned, tool, given)
+        return (await store.start_run(start)).run
+    if run.status == "running":
+        return await store.claim_run(child_id, run.fence, scope.run.owner)
+    if run.status not in SUSPENDED:
+        return run
+    session = await store.load_state(child_id)
+    if await _answered_below(scope, child_id):
+        return (await store.start_run(_next_start(scope, batch, planned, tool, session, run))).run
+    if scope.user_went_on:
+        # The user went on with a new message: what the child waits for will never be answered.
+        await _give_up(scope, session, run)
+    return run
+
+
+async def _first_start(
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, given: dict[str, JSON]
+) -> StartRun:
+    session, agent = scope.session, tool.agent
+    return StartRun(
+        session_id=_child_id(planned),
+        run_id=scope.services.ids.new("run"),
+        create=CreateSession(
+            agent_type=agent.name,
+            agent_version=agent.version,
+            custom_state=agent.initial_state(),
+            parent_session_id=session.session_id,
+            root_session_id=session.root_session_id,
+            user_id=session.user_id,
+            expires_at=session.expires_at,
+            tracing_context=session.tracing_context,
+        ),
+        append_messages=(tool.opening_message(given, plain=tool.is_plain),),
+        parent=await _link(scope, batch, planned, tool),
+        parent_run_id=scope.run.run_id,
+        owner=scope.run.owner,
+    )
+
+
+def _next_start(
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, session: SessionState, run: RunRecord
+) -> StartRun:
+    """A run that goes on with what the child left open."""
+    return StartRun(
+        session_id=session.session_id,
+        run_id=scope.services.ids.new("run"),
+        expected_version=session.version,
+        expected_run=run.fence,
+        agent_version=tool.agent.version,
+        keep_suspension=True,
+        keep_step_count=True,
+        count_resume=True,
+        previous_run_id=run.run_id,
+        parent_run_id=scope.run.run_id,
+        owner=scope.run.owner,
+    )
+
+
+async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool) -> ParentLink:
+    return ParentLink(
+        session_id=scope.session.session_id,
+        fence=scope.run.fence,
+        ref=SubSessionRef(
+            sub_session_id=_child_id(planned),
+            agent_type=tool.agent.name,
+            tool_call_id=planned.tool_call_id,
+            delegation=scope.services.ids.new("delegation"),
+            parent_run_id=scope.run.run_id,
+        ),
+        stage=await resting_reply(scope, batch),
+    )
+
+
+async def _answered_below(scope: RunScope, child_id: str) -> bool:
+    """Whether an answer or a timeout lies in the child or in a session below it."""
+    store = scope.services.store
+    ready = await store.list_pending(
+        PendingFilter(root_session_id=scope.session.root_session_id, states=tuple(READY)), limit=200
+    )
+    for call in ready.items:
+        owner: str | None = call.session_id
+        while owner is not None and owner != scope.session.session_id:
+            if owner == child_id:
+                return True
+            owner = (await store.load_state(owner)).parent_session_id
+    return False
+
+
+async def _drive(scope: RunScope, planned: PlannedCall, tool: SubAgentTool, run: RunRecord) -> None:
+    limit = tool.timeout_ms / 1000 if tool.timeout_ms is not None else None
+    driving = asyncio.ensure_future(scope.services.drive_child(scope, run, planned.tool_call_id))
+    done, _ = await asyncio.wait((driving,), timeout=limit)
+    if not done:
+        await scope.services.store.set_interrupt_flag(run.session_id, TIMED_OUT)
+    end = await driving
+    if end.status == "superseded":
+        raise SupersededError(run.session_id, run.run_id, run.attempt, "another driver took the child over")
+
+
+async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool) -> CallOutcome:
+    """What the child came to, as the parent's call sees it."""
+    store, child_id = scope.services.store, _child_id(planned)
+    run = await store.get_current_run(child_id)
+    assert run is not None
+    if run.status in SUSPENDED:
+        return CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
+    session = await store.load_state(child_id)
+    if run.status == "interrupted" and scope.stop.requested.is_set():
+        return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+    message, status = await _message(scope, planned, session, run)
+    took = (run.ended_at or run.started_at) - session.created_at
+    end = scope.chunk(
+        SubagentEnd,
+        batch.step,
+        tool_call_id=planned.tool_call_id,
+        child_session_id=child_id,
+        child_agent_type=session.agent_type,
+        status=status,
+        result=message.content,
+    )
+    await scope.writer.write(end)
+    await announce(scope, batch.step, message, NO_WRITES)
+    event = AfterSubAgentEvent(
+        tool_call_id=planned.tool_call_id,
+        agent=session.agent_type,
+        child_session_id=child_id,
+        status=status,
+        result=message.content,
+        error=session.error,
+        duration_ms=took,
+    )
+    writes = await scope.fire_with_draft(batch.step, event)
+    spent = scope.usage_entry(
+        batch.step, source_type="subagent", source_name=session.agent_type, amount=took, success=not message.error
+    )
+    update = SubSessionRefUpdate(sub_session_id=child_id, status=status, result=message.content, error=session.error)
+    return await settle(
+        scope, batch, RestingResult(message=message, writes=writes, usage=(spent,), child=update, duration_ms=took)
+    )
+
+
+async def _message(
+    scope: RunScope, planned: PlannedCall, session: SessionState, run: RunRecord
+) -> tuple[ToolMessage, SubSessionStatus]:
+    about: dict[str, Any] = {"tool_call_id": planned.tool_call_id, "tool_name": planned.tool_name}
+    if run.status == "completed":
+        return ToolMessage(**about, content=session.output), "completed"
+    if scope.user_went_on and run.completion_reason == "abandoned":
+        return abandoned(planned), "terminated"
+    reason = session.interrupt_context.reason if session.interrupt_context is not None else None
+    if run.status == "interrupted":
+        code = TIMED_OUT if reason == TIMED_OUT else "sub_agent_interrupted"
+        text = "The sub-agent did not finish in time." if code == TIMED_OUT else "The sub-agent was interrupted."
+        return ToolMessage(**about, content=text, error=True, code=code), "interrupted"
+    text = f"The sub-agent failed ({run.completion_reason}): {run.error or session.error}"
+    return ToolMessage(**about, content=text, error=True, code="sub_agent_failed"), "failed"
+
+
+async def _announce_start(
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, given: dict[str, JSON]
+) -> None:
+    """One start per delegation: a later round finds it announced, and a crash discards it with the step's chunks."""
+    if batch.round > 0:
+        return
+    about = {"tool_call_id": planned.tool_call_id, "child_session_id": _child_id(planned)}
+    await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.agent.name))
+    event = BeforeSubAgentEvent(**about, agent=tool.agent.name, input=given)
+    written = await scope.fire_with_draft(batch.step, event)
+    if written:
+        scope.carried.append(written)
+
+
+async def _give_up(scope: RunScope, session: SessionState, run: RunRecord) -> None:
+    await scope.services.store.settle_session(
+        SettleSession(
+            session_id=session.session_id,
+            expected=("active", "paused"),
+            expected_run=run.fence,
+            status="interrupted",
+            run_status="interrupted",
+            completion_reason="abandoned",
+        )
+    )
+
+
+async def _dispatch_failed(scope: RunScope, batch: Batch, planned: PlannedCall, problem: HelixError) -> CallOutcome:
+    log_exception("subagent.dispatch_failed", problem, tool=planned.tool_name, session_id=scope.session.session_id)
+    message = ToolMessage(
+        tool_call_id=planned.tool_call_id,
+        tool_name=planned.tool_name,
+        content=f"The sub-agent could not be started: {problem}",
+        error=True,
+        code=DISPATCH_FAILED,
+    )
+    await announce(scope, batch.step, message, NO_WRITES)
+    return await settle(scope, batch, RestingResult(message=message, told=False))
+
+
+def _child_id(planned: PlannedCall) -> str:
+    assert planned.child_session_id is not None
+    return planned.child_session_id
