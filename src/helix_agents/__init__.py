@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.client_tools import DefaultAnswer as DefaultAnswer
     from helix_agents.agent.client_tools import ask_human as ask_human
     from helix_agents.agent.client_tools import client_tool as client_tool
+    from helix_agents.agent.companions import PersistentAgent as PersistentAgent
     from helix_agents.agent.context import RunContext as RunContext
     from helix_agents.agent.context import ToolContext as ToolContext
     from helix_agents.agent.failures import FailRun as FailRun
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.failures import ToolFailed as ToolFailed
     from helix_agents.agent.hooks import Hooks as Hooks
     from helix_agents.agent.registry import AgentRegistry as AgentRegistry
+    from helix_agents.agent.sub_agents import sub_agent_tool as sub_agent_tool
     from helix_agents.agent.tools import Tool as Tool
     from helix_agents.agent.tools import tool as tool
     from helix_agents.domain.checkpoints import Checkpoint as Checkpoint
@@ -94,6 +96,7 @@ _HOME: dict[str, str] = {
     "Page": "helix_agents.domain.paging",
     "PendingCall": "helix_agents.domain.pending",
     "PendingFilter": "helix_agents.domain.pending",
+    "PersistentAgent": "helix_agents.agent.companions",
     "Replace": "helix_agents.domain.writes",
     "RetryTool": "helix_agents.agent.failures",
     "RoutingScriptedModel": "helix_agents.llm.scripted",
@@ -125,6 +128,7 @@ _HOME: dict[str, str] = {
     "expired_session_cleanup": "helix_agents.engine.cleanup",
     "open_backend": "helix_agents.ports.backend",
     "open_model": "helix_agents.ports.models",
+    "sub_agent_tool": "helix_agents.agent.sub_agents",
     "tool": "helix_agents.agent.tools",
 }
 
@@ -155,6 +159,7 @@ __all__ = [
     "Page",
     "PendingCall",
     "PendingFilter",
+    "PersistentAgent",
     "Replace",
     "RetryTool",
     "RoutingScriptedModel",
@@ -187,6 +192,7 @@ __all__ = [
     "expired_session_cleanup",
     "open_backend",
     "open_model",
+    "sub_agent_tool",
     "tool",
 ]
 

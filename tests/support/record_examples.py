@@ -2,8 +2,8 @@
 
     uv run python -m tests.support.record_examples
 
-writes the examples that are missing for the present schema version. One that exists is never written again: it is what
-a release may have stored.
+writes the examples that are missing for the present schema version: one for each record, and one more (`Name.2.json`)
+for a record that got a field since. One that exists is never written again: it is what a release may have stored.
 """
 
 import importlib
@@ -66,14 +66,28 @@ def _of(kind: msgspec.inspect.Type) -> Any:
             raise TypeError(f"no example for {kind}")
 
 
+def stored_examples(name: str) -> list[Path]:
+    """The examples of a record that are kept for the present version."""
+    return sorted((FOLDER / f"v{SCHEMA_VERSION}").glob(f"{name}.*json"))
+
+
+def lacks_a_complete_example(name: str, kind: type[Record]) -> bool:
+    """Whether no stored example has every field the record has now."""
+    fields = msgspec.json.decode(encode(example(kind))).keys()
+    return not any(fields <= msgspec.json.decode(path.read_bytes()).keys() for path in stored_examples(name))
+
+
 def write_missing() -> list[Path]:
-    folder = FOLDER / f"v{SCHEMA_VERSION}"
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [kind for name, kind in record_types().items() if not (folder / f"{name}.json").exists()]
-    for kind in missing:
-        text = msgspec.json.format(encode(example(kind)), indent=2)
-        (folder / f"{kind.__name__}.json").write_bytes(text + b"\n")
-    return [folder / f"{kind.__name__}.json" for kind in missing]
+    """Write what is missing; answers what was written."""
+    written: list[Path] = []
+    for name, kind in record_types().items():
+        if lacks_a_complete_example(name, kind):
+            kept = len(stored_examples(name))
+            path = FOLDER / f"v{SCHEMA_VERSION}" / f"{name}{f'.{kept + 1}' if kept else ''}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(msgspec.json.format(encode(example(kind)), indent=2) + b"\n")
+            written.append(path)
+    return written
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing_extensions import TypeForm, TypeVar
 
 from helix_agents.agent.agent_checks import check_definition
 from helix_agents.agent.calling import call_quick
+from helix_agents.agent.companions import PersistentAgent, companion_tools
 from helix_agents.agent.context import CompletedStep, DepsT, RunContext
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
 from helix_agents.agent.hooks import Hooks, each_hooks
@@ -63,6 +64,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         retries: How often per turn the model may correct its call of one tool, unless the tool says otherwise.
         output_retries: How often the model is reminded or corrected before a run without valid output fails.
         hooks: Code at fixed points of a run.
+        persistent_agents: Companions it may keep: named children that remember, with tools to work with them.
         session_ttl: How long a session lives after its last entry or answer.
         pending_deadline: How long a call may wait for somebody, unless its tool says otherwise; None is for ever.
 
@@ -85,6 +87,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     retries: int = 2
     output_retries: int = 2
     hooks: Hooks[AgentStateT, DepsT] | Sequence[Hooks[AgentStateT, DepsT]] | None = None
+    persistent_agents: Sequence[PersistentAgent] = ()
     session_ttl: Duration | None = None
     pending_deadline: Deadline = "inherit"
 
@@ -92,8 +95,9 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         object.__setattr__(self, "hooks", each_hooks(self.hooks))
         check_definition(vars(self))
         object.__setattr__(self, "tools", tuple(self.tools))
+        object.__setattr__(self, "persistent_agents", tuple(self.persistent_agents))
         # What cannot be worked out is an error of the definition, so it has to come up now.
-        _ = self.state_type, self.output_type, self.session_ttl_ms, self.pending_deadline_ms
+        _ = self.state_type, self.output_type, self.session_ttl_ms, self.pending_deadline_ms, self.companion_tools
 
     def __repr__(self) -> str:
         return f"<agent {self.name!r} version {self.version}>"
@@ -118,6 +122,11 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         """How long a call may wait for somebody; `"inherit"` is for the executor to decide."""
         return deadline_milliseconds(self.pending_deadline, f"Agent {self.name!r}", "pending_deadline")
 
+    @cached_property
+    def companion_tools(self) -> tuple[Tool[..., Any], ...]:
+        """The built-in tools for working with its companions; none without any."""
+        return companion_tools(self.persistent_agents, f"Agent {self.name!r}")
+
     def as_tool(
         self, *, input: Any = None, description: str | None = None, timeout: Duration | None = None
     ) -> Tool[..., Any]:
@@ -133,7 +142,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     @cached_property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """Everything the model may call, as it sees it."""
-        specs = tuple(tool.spec() for tool in self.tools)
+        specs = tuple(tool.spec() for tool in (*self.tools, *self.companion_tools))
         if self.output_type is None:
             return specs
         return (*specs, self.output_type.spec(strict=self.settings.strict_output or None))
@@ -196,7 +205,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
     @cached_property
     def _tools_by_name(self) -> dict[str, Tool[..., Any]]:
-        return {tool.name: tool for tool in self.tools}
+        return {tool.name: tool for tool in (*self.tools, *self.companion_tools)}
 
     def _migrated(self, custom_state: Mapping[str, JSON], from_version: int) -> dict[str, JSON]:
         stored = dict(custom_state)

@@ -28,8 +28,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-ToolKind: TypeAlias = Literal["server", "client", "question", "agent"]
-"""Who runs it: this library, the client, a person who answers, or another agent."""
+ToolKind: TypeAlias = Literal["server", "client", "question", "agent", "companion"]
+"""Who runs it: this library, the client, a person who answers, another agent, or the engine itself."""
 
 
 class ToolInput(Protocol):

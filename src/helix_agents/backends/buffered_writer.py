@@ -1,8 +1,7 @@
 """The writer every stream manager hands out: it takes chunks at once and stores them in few, ordered flushes."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -93,19 +92,28 @@ class BufferedWriter(StreamWriter):
         self._plan_flush()
         return self._latest
 
-    @asynccontextmanager
-    async def take(self) -> AsyncGenerator[StreamAppend | None]:
+    def take(self) -> "Taking":
+        return Taking(self)
+
+    async def begin_taking(self) -> StreamAppend | None:
+        """Cut what is buffered for somebody else to store; nothing else is stored until `end_taking`."""
         self._check_usable()
-        async with self._turn:
+        await self._turn.acquire()
+        try:
             if self._unsettled is not None:
                 await self._store_batch()
             self._cut()
-            try:
-                yield self._unsettled
-                if self._unsettled is not None:
-                    self._settle(self._latest + len(self._unsettled.chunks))
-            finally:
-                self._plan_flush()
+        except BaseException:
+            self._turn.release()
+            raise
+        return self._unsettled
+
+    def end_taking(self, *, stored: bool) -> None:
+        """Say what became of it; what was perhaps not stored goes with the next flush."""
+        if stored and self._unsettled is not None:
+            self._settle(self._latest + len(self._unsettled.chunks))
+        self._turn.release()
+        self._plan_flush()
 
     async def close(self) -> None:
         if self._closed:
@@ -132,9 +140,9 @@ class BufferedWriter(StreamWriter):
             self._flush_after(self._retry_seconds)
         elif self._is_due():
             self._flush_in_background()
-        else:
-            waited = self._loop.time() - self._oldest
-            self._flush_after(max(0.0, self._settings.flush.interval_ms / 1000 - waited))
+        elif self._timer is None:
+            left = self._oldest + self._settings.flush.interval_ms / 1000 - self._loop.time()
+            self._flush_after(left) if left > 0 else self._flush_in_background()
 
     def _is_due(self) -> bool:
         """Whether so much is buffered that it should not wait for the interval."""
@@ -143,7 +151,15 @@ class BufferedWriter(StreamWriter):
 
     def _flush_after(self, seconds: float) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(seconds, self._flush_in_background)
+            self._timer = self._loop.call_later(seconds, self._look_again)
+
+    def _look_again(self) -> None:
+        """The timer went off. It was set for chunks that a commit may have taken since: then it is set anew."""
+        self._timer = None
+        if self._retry_seconds:
+            self._flush_in_background()
+        else:
+            self._plan_flush()
 
     def _flush_in_background(self) -> None:
         self._stop_timer()
@@ -191,7 +207,6 @@ class BufferedWriter(StreamWriter):
         )
         self._chunks = []
         self._bytes, self._unsettled_bytes = 0, self._bytes
-        self._stop_timer()
 
     async def _store_batch(self) -> None:
         assert self._unsettled is not None
@@ -204,7 +219,9 @@ class BufferedWriter(StreamWriter):
         except Exception as problem:
             self._fail(problem)
             raise
-        self._retry_seconds = 0.0
+        if self._retry_seconds:
+            self._retry_seconds = 0.0
+            self._stop_timer()
         self._settle(latest)
 
     def _settle(self, latest: int) -> None:
@@ -219,3 +236,18 @@ class BufferedWriter(StreamWriter):
         self._chunks = []
         self._settle(self._latest)
         self._stop_timer()
+
+
+class Taking:
+    """What `take` gives: a block around the commit in which the chunks ride. Every step has one."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: BufferedWriter) -> None:
+        self._writer = writer
+
+    async def __aenter__(self) -> StreamAppend | None:
+        return await self._writer.begin_taking()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._writer.end_taking(stored=kind is None)

@@ -119,6 +119,7 @@ class StartRun(Record):
     start_sequence: int = 0
     owner: str | None = None
     workflow_id: str | None = None
+    call_hooks: bool = False
     count_resume: bool = False
     replaced_status: RunStatus = "failed"
     replaced_reason: str = "superseded"
@@ -243,6 +244,7 @@ def started_run(start: StartRun, turn: int, now: int) -> RunRecord:
         parent_run_id=start.parent_run_id or (start.parent.fence.run_id if start.parent else None),
         owner=start.owner,
         workflow_id=start.workflow_id,
+        call_hooks=start.call_hooks,
         started_at=now,
     )
 

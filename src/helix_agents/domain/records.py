@@ -24,7 +24,11 @@ class _RecordMeta(msgspec.StructMeta):
         return super().__new__(mcls, name, bases, namespace, **options)
 
 
-class Record(msgspec.Struct, metaclass=_RecordMeta, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+# Records hold JSON and other records, never what holds them, so the garbage collector need not search them for cycles:
+# a long transcript in hand would make every one of its rounds slower.
+class Record(
+    msgspec.Struct, metaclass=_RecordMeta, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
     """One piece of durable data. A field missing in older JSON takes its default; an unknown one is refused."""
 
 

@@ -30,7 +30,10 @@ class Fence(Record):
 
 
 class RunRecord(Record):
-    """One turn of a session. Recovery raises `attempt`, it does not make a new run."""
+    """One turn of a session. Recovery raises `attempt`, it does not make a new run.
+
+    `call_hooks` says that its caller gave it hooks, which live in the caller's process alone.
+    """
 
     run_id: RunId
     session_id: SessionId
@@ -46,6 +49,7 @@ class RunRecord(Record):
     error: str | None = None
     owner: str | None = None
     workflow_id: str | None = None
+    call_hooks: bool = False
     started_at: int
     ended_at: int | None = None
 

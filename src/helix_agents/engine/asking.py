@@ -7,6 +7,7 @@ from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
 from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.usage import TokenCount
+from helix_agents.engine.companions import tell_finished_companions
 from helix_agents.engine.desk import RestingReply
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
 from helix_agents.engine.log import log_event, log_exception
@@ -40,6 +41,7 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
 
 
 async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
+    await tell_finished_companions(scope)
     notes = Notes()
     draft = scope.draft()
     context = scope.context(step, draft, notes)

@@ -12,6 +12,7 @@
 import asyncio
 from typing import Any
 
+from helix_agents.agent.agent import Agent
 from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
 from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.domain.chunks import SubagentEnd, SubagentStart
@@ -53,7 +54,7 @@ async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> Call
         return await _dispatch_failed(scope, batch, planned, problem)
     if run is not None and run.status == "running":
         await _announce_start(scope, batch, planned, tool, given)
-        await _drive(scope, planned, tool, run)
+        await drive_to_rest(scope, planned, run, tool.timeout_ms)
     return await _outcome(scope, batch, planned, tool)
 
 
@@ -72,8 +73,8 @@ async def _open_child(
     if run.status not in SUSPENDED:
         return run
     session = await store.load_state(child_id)
-    if await _answered_below(scope, child_id):
-        return (await store.start_run(_next_start(scope, batch, planned, tool, session, run))).run
+    if await answered_below(scope, child_id):
+        return (await store.start_run(next_start(scope, tool.agent, session, run))).run
     if scope.user_went_on:
         # The user went on with a new message: what the child waits for will never be answered.
         await _give_up(scope, session, run)
@@ -104,16 +105,14 @@ async def _first_start(
     )
 
 
-def _next_start(
-    scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, session: SessionState, run: RunRecord
-) -> StartRun:
+def next_start(scope: RunScope, agent: Agent[Any, Any, Any], session: SessionState, run: RunRecord) -> StartRun:
     """A run that goes on with what the child left open."""
     return StartRun(
         session_id=session.session_id,
         run_id=scope.services.ids.new("run"),
         expected_version=session.version,
         expected_run=run.fence,
-        agent_version=tool.agent.version,
+        agent_version=agent.version,
         keep_suspension=True,
         keep_step_count=True,
         count_resume=True,
@@ -138,7 +137,7 @@ async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAg
     )
 
 
-async def _answered_below(scope: RunScope, child_id: str) -> bool:
+async def answered_below(scope: RunScope, child_id: str) -> bool:
     """Whether an answer or a timeout lies in the child or in a session below it."""
     store = scope.services.store
     ready = await store.list_pending(
@@ -153,8 +152,9 @@ async def _answered_below(scope: RunScope, child_id: str) -> bool:
     return False
 
 
-async def _drive(scope: RunScope, planned: PlannedCall, tool: SubAgentTool, run: RunRecord) -> None:
-    limit = tool.timeout_ms / 1000 if tool.timeout_ms is not None else None
+async def drive_to_rest(scope: RunScope, planned: PlannedCall, run: RunRecord, timeout_ms: int | None = None) -> None:
+    """Drive a child inside its parent's call, to its end or to where it waits for somebody."""
+    limit = timeout_ms / 1000 if timeout_ms is not None else None
     driving = asyncio.ensure_future(scope.services.drive_child(scope, run, planned.tool_call_id))
     done, _ = await asyncio.wait((driving,), timeout=limit)
     if not done:
@@ -174,7 +174,7 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, tool: Su
     session = await store.load_state(child_id)
     if run.status == "interrupted" and scope.stop.requested.is_set():
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
-    message, status = await _message(scope, planned, session, run)
+    message, status = await result_message(scope, planned, session, run)
     took = (run.ended_at or run.started_at) - session.created_at
     end = scope.chunk(
         SubagentEnd,
@@ -206,9 +206,10 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, tool: Su
     )
 
 
-async def _message(
+async def result_message(
     scope: RunScope, planned: PlannedCall, session: SessionState, run: RunRecord
 ) -> tuple[ToolMessage, SubSessionStatus]:
+    """What a child came to, as the parent's model reads it, and as its reference says."""
     about: dict[str, Any] = {"tool_call_id": planned.tool_call_id, "tool_name": planned.tool_name}
     if run.status == "completed":
         return ToolMessage(**about, content=session.output), "completed"

@@ -18,12 +18,13 @@ from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
 from helix_agents.engine.effects import CommitAck, CommitRequest
 from helix_agents.engine.log import log_event
-from helix_agents.engine.outcomes import work_out
+from helix_agents.engine.outcomes import end_batch, work_out
 from helix_agents.engine.scope import Failure, RunScope
 from helix_agents.engine.step_work import StepWork
 
@@ -39,6 +40,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
         await _tell_batch_hooks(scope, work)
         await work_out(scope, request.outcome, work)
     except FailRun as decision:
+        end_batch(scope, work)
         work.fail(Failure("hook_failed_run", decision.reason))
     await _tell_end_hooks(scope, work)
     await announce_end(scope, work)
@@ -52,7 +54,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     except SupersededError:
         return CommitAck(next="superseded")
     await _follow(scope, work, committed)
-    if committed.again:
+    if committed.again or work.announced:
         return CommitAck(next="again")
     if work.ended is not None:
         return CommitAck(next="ended", status=work.ended)
@@ -157,12 +159,12 @@ def _commit(scope: RunScope, work: StepWork) -> StepCommit:
         round=work.batch.round,
         writes=StepWrites(ops=work.ops),
         stage=work.stage,
-        promote_staging=not work.suspended,
+        promote_staging=not (work.suspended or work.announced),
         pending=work.pending,
         consume=tuple(result.message.tool_call_id for result in work.new if result.consumes),
         deliver_late_answers=scope.late_answers,
         drop_pending=work.stopped or work.failure is not None,
-        ref_updates=tuple(result.child for result in work.new if result.child is not None),
+        ref_updates=_ref_updates(scope, work),
         forget_effects=_recorded_once(work),
         run=_run_update(work) if work.ended is not None else None,
         suspend=work.suspended,
@@ -183,6 +185,12 @@ def _run_update(work: StepWork) -> RunUpdate:
 def _recorded_once(work: StepWork) -> tuple[ToolCallId, ...]:
     """Calls whose ledger entries are done with: this commit stores their results, in the transcript or beside it."""
     return tuple(result.message.tool_call_id for result in work.new if result.once)
+
+
+def _ref_updates(scope: RunScope, work: StepWork) -> tuple[SubSessionRefUpdate, ...]:
+    """Children whose results this commit records: the reference's end and the call's result are one write."""
+    results = (result.child for result in work.new if result.child is not None)
+    return (*scope.settled_companions, *results)
 
 
 def _usage(work: StepWork) -> tuple[UsageEntry, ...]:

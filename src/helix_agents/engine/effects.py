@@ -10,8 +10,8 @@ from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunStatus
 
-CallKind: TypeAlias = Literal["server", "finish_with", "gated", "client", "child", "finish", "rejected"]
-"""What a call needs: our function, our function last, consent, the client, another agent, the end, or only an error."""
+CallKind: TypeAlias = Literal["server", "finish_with", "gated", "client", "child", "companion", "finish", "rejected"]
+"""Who settles a call: our function, our function last, a person, the client, a child, a companion, or nobody."""
 
 ANSWERED_BY_SOMEBODY: frozenset[CallKind] = frozenset(("gated", "client"))
 
@@ -104,6 +104,10 @@ class Suspend(Record, tag_field="outcome", tag="suspend"):
     """Calls wait for somebody."""
 
 
+class Announce(Record, tag_field="outcome", tag="announce"):
+    """Companions are to be spoken to, which happens only once the step that says so is durable."""
+
+
 class Stop(Record, tag_field="outcome", tag="stop"):
     """End the run as somebody asked; the commit takes the request and knows which kind it is."""
 
@@ -114,7 +118,7 @@ class Fail(Record, tag_field="outcome", tag="fail"):
     code: str
 
 
-StepOutcome: TypeAlias = Advance | Suspend | Stop | Fail
+StepOutcome: TypeAlias = Advance | Announce | Suspend | Stop | Fail
 
 
 class CommitRequest(Record):

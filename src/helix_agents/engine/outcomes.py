@@ -4,11 +4,13 @@ import msgspec
 
 from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
+from helix_agents.domain.results import SuspensionKind
 from helix_agents.domain.sessions import ChildWait, InterruptContext, OpenCall, SuspensionContext
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import not_executed
 from helix_agents.domain.usage import TokenCount
-from helix_agents.engine.effects import Advance, Fail, PlannedCall, StepOutcome, Stop, Suspend
+from helix_agents.engine.companions import stop_companions
+from helix_agents.engine.effects import Advance, Announce, Fail, PlannedCall, StepOutcome, Stop, Suspend
 from helix_agents.engine.scope import Failure, RunScope
 from helix_agents.engine.step_work import NOT_SUSPENDED, RUN_STOPPED, StepWork
 from helix_agents.engine.verdicts import Finished, GoOn, WholeStep, judge
@@ -22,6 +24,8 @@ async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> Non
     match outcome:
         case Advance():
             _advance(scope, work)
+        case Announce():
+            _announce(scope, work)
         case Suspend():
             _suspend(scope, work)
         case Stop():
@@ -29,6 +33,12 @@ async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> Non
         case Fail(code=code):
             work.messages = list(scope.notices)
             work.fail(scope.failure or Failure(code, code))
+
+
+def end_batch(scope: RunScope, work: StepWork) -> None:
+    """Give every call its result, so that the transcript is legal however the run ends; then what came meanwhile."""
+    work.messages.extend(map(work.result_of, work.batch.calls))
+    work.messages.extend(_entered_meanwhile(scope))
 
 
 def _advance(scope: RunScope, work: StepWork) -> None:
@@ -62,14 +72,35 @@ def _advance(scope: RunScope, work: StepWork) -> None:
             work.fail(failure)
 
 
+def _announce(scope: RunScope, work: StepWork) -> None:
+    """The step is durable as far as it came; its companions are spoken to in the next round."""
+    work.announced = True
+    work.record = {"suspension_context": _hold(scope, work, "suspended_step_partial", ())}
+
+
 def _suspend(scope: RunScope, work: StepWork) -> None:
     """Somebody has to answer: the rows they answer, the results so far, and all that going on needs."""
     batch = work.batch
     waiting = [call for call in batch.unsettled if call.kind != "finish_with"]
-    children = tuple(_child_wait(scope, call) for call in waiting if call.kind == "child")
+    children = tuple(wait for call in waiting if (wait := _child_wait(scope, call)) is not None)
     work.pending = tuple(
-        pending_for(scope, work.step_id, work.open_reply, call) for call in waiting if call.kind != "child"
+        pending_for(scope, work.step_id, work.open_reply, call)
+        for call in waiting
+        if call.kind not in ("child", "companion")
     )
+    kind = suspension_kind(settled=bool(batch.settled), only_children=not work.pending)
+    work.suspended = True
+    work.ended, work.reason = kind, kind
+    work.record = {
+        "suspension_context": _hold(scope, work, kind, children),
+        "suspended_step_id": work.step_id,
+        "suspended_awaiting_children": {wait.tool_call_id: wait for wait in children},
+    }
+
+
+def _hold(scope: RunScope, work: StepWork, kind: SuspensionKind, children: tuple[ChildWait, ...]) -> SuspensionContext:
+    """Keep this round's results in rows, and say all that going on with the open batch needs."""
+    batch = work.batch
     place = {call.tool_call_id: index for index, call in enumerate(batch.calls)}
     work.stage = tuple(
         StagedChange(
@@ -80,8 +111,7 @@ def _suspend(scope: RunScope, work: StepWork) -> None:
         )
         for result in work.new
     )
-    kind = suspension_kind(settled=bool(batch.settled), only_children=len(children) == len(waiting))
-    context = SuspensionContext(
+    return SuspensionContext(
         kind=kind,
         run_id=scope.run.run_id,
         step_id=work.step_id,
@@ -102,13 +132,6 @@ def _suspend(scope: RunScope, work: StepWork) -> None:
         agent_version=scope.agent.version,
         entry_messages=_entered_meanwhile(scope),
     )
-    work.suspended = True
-    work.ended, work.reason = kind, kind
-    work.record = {
-        "suspension_context": context,
-        "suspended_step_id": work.step_id,
-        "suspended_awaiting_children": {wait.tool_call_id: wait for wait in children},
-    }
 
 
 async def _stop(scope: RunScope, work: StepWork) -> None:
@@ -116,6 +139,7 @@ async def _stop(scope: RunScope, work: StepWork) -> None:
     flag = scope.stop.flag or await scope.services.store.find_interrupt_flag(scope.session.session_id)
     reason = flag.reason if flag is not None else None
     work.stopped = True
+    await stop_companions(scope, flag.kind if flag is not None else "interrupt", reason)
     if work.batch.calls:
         work.messages.extend(map(work.result_of, work.batch.calls))
     elif work.reply is not None:
@@ -144,11 +168,15 @@ def _aborted(message: Message) -> Message:
     return message
 
 
-def _child_wait(scope: RunScope, call: PlannedCall) -> ChildWait:
+def _child_wait(scope: RunScope, call: PlannedCall) -> ChildWait | None:
+    """Which child a call waits for, if it waits for one."""
+    if call.kind == "companion":
+        return scope.companion_waits.get(call.tool_call_id)
     tool = scope.agent.find_tool(call.tool_name)
-    agent_type = tool.agent.name if isinstance(tool, SubAgentTool) else call.tool_name
+    if call.kind != "child" or not isinstance(tool, SubAgentTool):
+        return None
     return ChildWait(
-        tool_call_id=call.tool_call_id, child_session_id=call.child_session_id or "", agent_type=agent_type
+        tool_call_id=call.tool_call_id, child_session_id=call.child_session_id or "", agent_type=tool.agent.name
     )
 
 

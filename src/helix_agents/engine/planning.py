@@ -76,6 +76,8 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
         return
     if tool.kind == "agent":
         await _plan_child(scope, call, plan)
+    elif tool.kind == "companion":
+        plan.add(call, "companion", scope.services.ids.new("child"))
     elif tool.kind != "server":
         plan.add(call, "client")
     elif await _needs_approval(scope, step, tool, values):

@@ -15,7 +15,8 @@ from helix_agents.domain.ids import StepId, StreamId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sessions import ChildWait, SessionState
+from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
 from helix_agents.engine.call_ids import CallIds
@@ -95,6 +96,8 @@ class RunScope:
         self.notices: list[UserMessage] = []
         self.late_answers: tuple[ToolCallId, ...] = ()
         self.unknown: set[ToolCallId] = set()
+        self.companion_waits: dict[ToolCallId, ChildWait] = {}
+        self.settled_companions: tuple[SubSessionRefUpdate, ...] = ()
         self._emitted: deque[Custom] = deque()
         self._emitting: asyncio.Task[None] | None = None
 
@@ -134,6 +137,7 @@ class RunScope:
         self.carried.clear()
         self.notices.clear()
         self.late_answers = ()
+        self.settled_companions = ()
         self.desk.clear()
 
     # -- what user code sees

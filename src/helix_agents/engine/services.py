@@ -65,6 +65,7 @@ class Services:
     jitter: Callable[[], float]
     in_thread: RunInThread
     drive_child: DriveChild
+    drive_detached: Callable[[RunRecord], object]
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)
 

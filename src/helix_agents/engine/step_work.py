@@ -44,6 +44,7 @@ class StepWork:
     record: dict[str, Any]
     pending: tuple[PendingCall, ...] = ()
     stage: tuple[StagedChange, ...] = ()
+    announced: bool = False
     suspended: bool = False
     stopped: bool = False
     ended: RunStatus | None = None
@@ -72,7 +73,7 @@ class StepWork:
         """The run ends here, as failed."""
         self.failure = failure
         self.ended, self.reason = "failed", failure.code
-        self.suspended = False
+        self.suspended = self.announced = False
         self.pending = self.stage = ()
         self.record |= {
             **NOT_SUSPENDED,

@@ -6,6 +6,7 @@ effects in the same order, which is what lets a durable engine replay it.
 
 from helix_agents.engine.effects import (
     Advance,
+    Announce,
     Ask,
     Batch,
     CallOutcome,
@@ -60,15 +61,22 @@ async def run_turn(ops: Ops) -> RunEnd:
 
 
 async def _work_off(ops: Ops, batch: OpenBatch) -> tuple[OpenBatch, StepOutcome]:
-    """Run what can be run: first everything side by side, then the tools that finish, one after another."""
-    first = tuple(call for call in batch.unsettled if call.kind != "finish_with")
-    batch, outcome = await _run(ops, batch, first)
+    """Run what can be run: first everything side by side, then the tools that finish, one after another.
+
+    Companions are left to the round after the commit that announces them.
+    """
+    later = ("finish_with",) if batch.round > 0 else ("finish_with", "companion")
+    batch, outcome = await _run(ops, batch, tuple(call for call in batch.unsettled if call.kind not in later))
+    if outcome is not None:
+        return batch, outcome
+    if any(call.kind == "companion" for call in batch.unsettled):
+        return batch, Announce()
     for call in batch.unsettled:
-        if outcome is not None or call.kind != "finish_with":
-            # A tool that finishes sees the results of all others, so it waits for them.
-            break
+        # A tool that finishes sees the results of all others, so it comes after them.
         batch, outcome = await _run(ops, batch, (call,))
-    return batch, outcome if outcome is not None else Advance()
+        if outcome is not None:
+            return batch, outcome
+    return batch, Advance()
 
 
 async def _run(ops: Ops, batch: OpenBatch, calls: tuple[PlannedCall, ...]) -> tuple[OpenBatch, StepOutcome | None]:

@@ -12,6 +12,7 @@ from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.corrections import CORRECTABLE, OUTPUT_REMINDER
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import OpenBatch
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import Failure, RunScope
 
 _REMINDER = f"You have not handed in the result yet. Call {FINISH} with it; text alone does not end the task."
@@ -107,7 +108,11 @@ def _text_only(scope: RunScope, step: WholeStep) -> Verdict:
 def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
     agent, number = scope.agent, step.batch.step
     if agent.stop_when is not None:
-        stop = agent.stop_when(_completed_step(scope, step))
+        try:
+            stop = agent.stop_when(_completed_step(scope, step))
+        except Exception as problem:
+            log_exception("stop_when.failed", problem, session_id=scope.session.session_id)
+            return Failure("stop_when_failed", f"stop_when raised {type(problem).__name__}: {problem}")
         if stop:
             reason = stop if isinstance(stop, str) else "stop_when"
             if agent.output_type is not None:

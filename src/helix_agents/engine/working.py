@@ -5,6 +5,7 @@ from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import refused_input, run_answered, tool_is_gone
 from helix_agents.engine.children import run_child
+from helix_agents.engine.companions import run_companion
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
@@ -23,6 +24,8 @@ async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallO
             return await run_answered(scope, batch, planned)
         case "child":
             return await run_child(scope, batch, planned)
+        case "companion":
+            return await run_companion(scope, batch, planned)
         case "server" | "finish_with":
             return await _run_server(scope, batch, planned)
 

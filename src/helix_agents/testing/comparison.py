@@ -13,7 +13,7 @@ Act: TypeAlias = Callable[[SessionStateStore], Awaitable[Any]]
 
 
 async def outcome(store: SessionStateStore, act: Act, sessions: Iterable[SessionId]) -> Any:
-    """What the act answered, or how it was refused; checkpoints of these sessions have names that stores share."""
+    """What the act answered, or how it was refused; checkpoints of these sessions have names that all stores share."""
     try:
         answer = await act(store)
     except StaleStateError as refusal:
@@ -24,12 +24,10 @@ async def outcome(store: SessionStateStore, act: Act, sessions: Iterable[Session
     return await _named(store, answer, sessions)
 
 
-async def everything_visible(
-    store: SessionStateStore, closely: Iterable[SessionId], sessions: Iterable[SessionId]
-) -> Any:
-    """All listings, and some sessions closely."""
+async def everything_visible(store: SessionStateStore, sessions: Iterable[SessionId]) -> Any:
+    """All listings, and these sessions closely."""
     seen = {
-        "sessions": await observe(store, *closely),
+        "sessions": await observe(store, *sessions),
         "listed": await store.list_sessions(),
         "pending": await store.list_pending(ALL_STATES),
         "waiting": await store.list_pending(PendingFilter(root_session_id="a")),
@@ -37,7 +35,7 @@ async def everything_visible(
         "unresumed": await store.list_unresumed(1),
         "orphans": await store.list_orphans(),
     }
-    return await _named(store, seen, sessions)
+    return plain(seen, lambda text: text)
 
 
 def assert_same(found: Any, expected: Any, where: str = "the answer") -> None:

@@ -18,6 +18,9 @@ PAGE_HEAD = """# Conformance
 Every requirement below is proven by at least one test of the suites in `helix_agents.testing.contracts`, and every test
 names the requirements it proves. The table is generated from the test classes of the backends; do not edit it.
 
+A backend of your own is held to the same contracts by a test class that inherits them and says how to open one more
+handle onto the same data; `tests/contracts/third_party/tiny_store` is a complete example, run from the installed wheel.
+
 *yes*: the backend's tests prove it. *n/a*: it is about several processes, and the backend's data lives in one.
 """
 

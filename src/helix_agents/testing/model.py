@@ -174,16 +174,16 @@ class StoreMachine(RuleBasedStateMachine):
     def _do(self, action: Action) -> None:
         name = f"r-{next(self._names)}"
         self._touched.update({action.session, "a"})
+        about = {action.session, action.drawn.get("copy", action.session)}
         expected, found = (
-            self._runner.run(outcome(store, lambda store: action.on(store, name), PARENTS))
+            self._runner.run(outcome(store, lambda store: action.on(store, name), about))
             for store in (self._reference, self._tested)
         )
         assert_same(found, expected)
 
     def _compare(self, sessions: Iterable[str]) -> None:
         expected, found = (
-            self._runner.run(everything_visible(store, sorted(sessions), PARENTS))
-            for store in (self._reference, self._tested)
+            self._runner.run(everything_visible(store, sorted(sessions))) for store in (self._reference, self._tested)
         )
         assert_same(found, expected, "what is seen")
 

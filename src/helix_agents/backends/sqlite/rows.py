@@ -273,6 +273,7 @@ _RUN_FIELDS = (
     "error",
     "owner",
     "workflow_id",
+    "call_hooks",
     "started_at",
     "ended_at",
 )
@@ -282,8 +283,8 @@ RUN_COLUMNS = ", ".join(_RUN_FIELDS)
 def run_of(row: Row) -> RunRecord:
     """A run's record, from `RUN_COLUMNS`."""
     fields = dict(zip(_RUN_FIELDS, row, strict=True))
-    output = fields.pop("output")
-    return RunRecord(**fields, output=None if output is None else decode_json(output))
+    output, call_hooks = fields.pop("output"), bool(fields.pop("call_hooks"))
+    return RunRecord(**fields, output=None if output is None else decode_json(output), call_hooks=call_hooks)
 
 
 def _output_of(run: RunRecord) -> str | None:

@@ -190,15 +190,12 @@ def append_chunks(connection: Connection, namespace: str, append: StreamAppend, 
 def _extend(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int | None:
     """Append what its current writer sends to a stream without a bound; None when it is not as simple as that."""
     growth = rules.growth_of(append.chunks, append.run_id)
-    found = connection.one(
-        _EXTEND,
-        (len(append.chunks), append.batch, now, growth.committed, growth.top_step, growth.top_first)
-        + (namespace, append.stream_id, append.run_id, append.attempt, append.writer),
-    )
+    count, owner = len(append.chunks), (append.stream_id, append.run_id, append.attempt, append.writer)
+    found = connection.one(_EXTEND, (count, append.batch, now, *growth, namespace, *owner))
     if found is None:
         return None
     key, latest = found
-    _insert_chunks(connection, key << 32 | latest - len(append.chunks) + 1, append.chunks)
+    _insert_chunks(connection, key << 32 | latest - count + 1, append.chunks)
     connection.ring(topic_of(namespace, append.stream_id))
     return latest
 

@@ -19,8 +19,10 @@ from helix_agents.domain.errors import (
     ConflictError,
     ExecutorClosedError,
     HelixError,
+    NothingToResumeError,
     SessionAlreadyExistsError,
     SessionNotFoundError,
+    StillWaitingError,
 )
 from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId
 from helix_agents.domain.messages import UserMessage
@@ -42,6 +44,7 @@ from helix_agents.domain.sessions import (
     StatusChanged,
     StopKind,
 )
+from helix_agents.engine.companions import resume_detached
 from helix_agents.engine.effects import Ops, RunEnd
 from helix_agents.engine.ending import end_stream, repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
@@ -124,6 +127,7 @@ class Executor:
             jitter=jitter,
             in_thread=asyncio.to_thread,
             drive_child=drive_child,
+            drive_detached=self._drive,
             hooks=hooks,
             options=options or EngineOptions(),
         )
@@ -132,6 +136,7 @@ class Executor:
         self.janitor = Janitor(
             self._services,
             resume=self._resume_by_name,
+            resume_companions=self._resume_companions,
             recover=self.recover,
             resume_grace_ms=resume_grace_ms,
             stream_retention_ms=stream_retention_ms,
@@ -207,15 +212,25 @@ class Executor:
     ) -> RunHandle[OutputT]:
         """Go on with what a session left open: answered calls, an interrupted turn, or an earlier checkpoint.
 
+        Companions that waited for an answer go on too; where only they do, the handle is that of the session's last
+        run.
+
         Raises:
             SessionNotFoundError, AgentAlreadyRunningError, NothingToResumeError, StillWaitingError,
             CheckpointNotFoundError, StateSchemaChangedError: it cannot; nothing was written.
         """
         self._know(agent)
         messages = () if message is None else _messages(message, None)
-        start = await plan_resume(
-            self._services, agent, session_id, mode, messages=messages, checkpoint_id=checkpoint_id
-        )
+        companions = await self._resume_companions(session_id)
+        try:
+            start = await plan_resume(
+                self._services, agent, session_id, mode, messages=messages, checkpoint_id=checkpoint_id
+            )
+        except (NothingToResumeError, StillWaitingError):
+            handle = await self.get_handle(agent, session_id) if companions else None
+            if handle is None:
+                raise
+            return handle
         return await self._begin(agent, start, hooks=hooks, model=model)
 
     async def retry(
@@ -326,7 +341,7 @@ class Executor:
         """Commit the start, which decides who runs, and drive it."""
         if self._closing:
             raise ExecutorClosedError
-        owned = msgspec.structs.replace(start, owner=self._lease.owner)
+        owned = msgspec.structs.replace(start, owner=self._lease.owner, call_hooks=hooks is not None)
         try:
             started = await self._services.store.start_run(owned)
         except (ConflictError, SessionAlreadyExistsError) as lost:
@@ -413,6 +428,8 @@ class Executor:
 
     def _take_over(self, run: RunRecord) -> None:
         log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
+        if run.call_hooks:
+            log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
         self._drive(run)
 
     def _handle(self, agent: Agent[Any, OutputT, Any], run: RunRecord) -> RunHandle[OutputT]:
@@ -423,6 +440,13 @@ class Executor:
         agent = self._services.agents.find(session.agent_type)
         if agent is not None:
             await self.resume(agent, session_id)
+
+    async def _resume_companions(self, root: SessionId) -> int:
+        """Drive companions of a tree that have the answer they waited for; says how many."""
+        runs = await resume_detached(self._services, root, self._lease.owner)
+        for run in runs:
+            self._drive(run)
+        return len(runs)
 
     async def _begun_with(
         self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from helix_agents.domain.errors import ConflictError, HelixError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import Record
 from helix_agents.engine.cleanup import expired_session_cleanup
 from helix_agents.engine.log import log_event, log_exception
@@ -29,13 +30,15 @@ class Janitor:
         self,
         services: Services,
         *,
-        resume: Callable[[SessionId], Awaitable[object]],
+        resume: Callable[[SessionId], Awaitable[None]],
+        resume_companions: Callable[[SessionId], Awaitable[int]],
         recover: Callable[[], Awaitable[Recovered]],
         resume_grace_ms: int,
         stream_retention_ms: int,
     ) -> None:
         self._services = services
         self._resume = resume
+        self._resume_companions = resume_companions
         self._recover = recover
         self._resume_grace_ms = resume_grace_ms
         self._stream_retention_ms = stream_retention_ms
@@ -68,14 +71,24 @@ class Janitor:
         )
 
     async def _resume_waiting(self) -> int:
-        """Answered or expired suspensions that nobody resumed."""
+        """Answered or expired suspensions that nobody resumed, of sessions and of their companions."""
+        store = self._services.store
         resumed = 0
-        for session_id in await self._services.store.list_unresumed(self._resume_grace_ms, limit=200):
-            try:
-                await self._resume(session_id)
-                resumed += 1
-            except ConflictError:
-                continue
-            except HelixError as problem:
-                log_exception("janitor.resume_failed", problem, session_id=session_id)
+        for session_id in await store.list_unresumed(self._resume_grace_ms, limit=200):
+            resumed += await self._try(self._resume, session_id)
+        latest = store.now_ms() - self._resume_grace_ms
+        ready = await store.list_pending(PendingFilter(states=tuple(READY)), limit=200)
+        waiting = {call.root_session_id for call in ready.items if (call.answered_at or call.expired_at or 0) <= latest}
+        for session_id in waiting:
+            resumed += await self._try(self._resume_companions, session_id)
         return resumed
+
+    async def _try(self, resume: Callable[[SessionId], Awaitable[int | None]], session_id: SessionId) -> int:
+        try:
+            count = await resume(session_id)
+        except ConflictError:
+            return 0
+        except HelixError as problem:
+            log_exception("janitor.resume_failed", problem, session_id=session_id)
+            return 0
+        return 1 if count is None else count

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import ConflictError, HelixError
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord
@@ -18,6 +19,20 @@ class Recovered(Record):
     errors: int = 0
 
 
+async def _let_go(services: Services, orphan: RunRecord) -> None:
+    """End a child that nobody will ever ask for its result."""
+    await services.store.settle_session(
+        SettleSession(
+            session_id=orphan.session_id,
+            expected=("active", "paused"),
+            expected_run=orphan.fence,
+            status="interrupted",
+            run_status="interrupted",
+            completion_reason="parent_ended",
+        )
+    )
+
+
 async def recover(
     services: Services, owner: str, take_over: Callable[[RunRecord], None], *, limit: int = 200
 ) -> Recovered:
@@ -31,7 +46,9 @@ async def recover(
             continue
         try:
             session = await store.load_state(orphan.session_id)
-            if session.parent_session_id is not None:
+            if orphan.parent_run_id is not None:
+                # A child is its parent's to adopt; this one's parent run has ended without it.
+                await _let_go(services, orphan)
                 continue
             agent = services.agents.find(session.agent_type)
             if agent is None:

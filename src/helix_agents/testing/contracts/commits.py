@@ -261,11 +261,11 @@ class CommitsContract(StoreContract):
         await start(store)
         await commit(store)
         clock.advance(9)
-        update = RunUpdate(status=status, completion_reason="why", error="e")
+        update = RunUpdate(status=status, completion_reason="why", error="e", output=[1, None])
         await commit(store, 2, run=update, state={"status": "completed", "output": {"a": 1}})
         run = await store.get_run(RUN)
         assert run is not None
-        assert (run.status, run.completion_reason, run.error) == (status, "why", "e")
+        assert (run.status, run.completion_reason, run.error, run.output) == (status, "why", "e", [1, None])
         assert (run.step_count, run.ended_at) == (2, clock.now_ms())
         found = await store.load_state(SESSION)
         assert (found.status, found.output) == ("completed", {"a": 1})

@@ -95,6 +95,7 @@ class ListingContract(StoreContract):
         assert await _found(store, statuses=("paused", "failed")) == ["three", "two"]
         assert await _found(store, statuses=()) == ["three", "two", "one"]
         assert await _found(store, parent_session_id="one") == ["three"]
+        assert await _found(store, root_session_id="one") == ["three", "one"]
         assert await _found(store, roots_only=True) == ["two", "one"]
         assert await _found(store, tags=("x",)) == ["two", "one"]
         assert await _found(store, tags=("x", "y")) == ["one"]

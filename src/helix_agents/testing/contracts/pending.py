@@ -145,6 +145,20 @@ class PendingContract(StoreContract):
         assert isinstance(last, AnswerAccepted)
         assert (last.next, last.still_waiting) == ("resume", 0)
 
+    @proves("pending.answer-moves-the-expiry")
+    async def test_an_accepted_answer_moves_the_expiry_of_the_root(self, store: SessionStateStore) -> None:
+        await start(store, create=CreateSession(expires_at=100))
+        await start_child(store)
+        await announce_in_child(store, of_child(store, "call-1"), of_child(store, "call-2"))
+        version = (await store.load_state(SESSION)).version
+        await store.submit_answer(answer("call-1", "child", expires_at=500))
+        assert (await store.load_state(SESSION)).expires_at == 500
+        assert (await store.load_state("child")).expires_at is None
+        await store.submit_answer(answer("call-1", expires_at=900))
+        await store.submit_answer(answer("call-2"))
+        found = await store.load_state(SESSION)
+        assert (found.expires_at, found.version) == (500, version)
+
     @proves("pending.unfit-answer-refused")
     async def test_an_answer_that_does_not_fit_is_refused(self, store: SessionStateStore) -> None:
         await start(store)

@@ -53,6 +53,7 @@ class RunsContract(StoreContract):
             parent_run_id="r-parent",
             owner="worker-1",
             workflow_id="wf-1",
+            call_hooks=True,
             agent_version=4,
             expires_at=99,
         )
@@ -65,6 +66,7 @@ class RunsContract(StoreContract):
             parent_run_id="r-parent",
             owner="worker-1",
             workflow_id="wf-1",
+            call_hooks=True,
             started_at=clock.now_ms(),
         )
         assert started == RunStartCommitted(run=expected, new_version=2, message_count=0)
@@ -256,14 +258,14 @@ class RunsContract(StoreContract):
     ) -> None:
         await start(store)
         clock.advance(4)
-        update = RunUpdate(step_count=3, completion_reason="because", error="é")
+        update = RunUpdate(step_count=3, completion_reason="because", error="é", output={"a": [None]})
         updated = await store.update_run_status(RUN, status, update)
         assert updated == await _run(store)
         assert (updated.status, updated.step_count) == (status, 3)
-        assert (updated.completion_reason, updated.error) == ("because", "é")
+        assert (updated.completion_reason, updated.error, updated.output) == ("because", "é", {"a": [None]})
         assert updated.ended_at == (clock.now_ms() if ends else None)
         kept = await store.update_run_status(RUN, status)
-        assert (kept.step_count, kept.completion_reason, kept.error) == (3, "because", "é")
+        assert kept == updated
 
     @proves("runs.unknown-run")
     async def test_an_unknown_run_is_none_and_cannot_be_updated(self, store: SessionStateStore) -> None:

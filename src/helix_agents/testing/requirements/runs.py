@@ -24,7 +24,7 @@ _RUNS = promised_by(
         "runs.start-needs-the-parents-fence": "A child's start under an outdated parent fence is refused and writes "
         "nothing.",
         "runs.recorded-from-outside": "create_run records a run that becomes current; a taken run id is refused.",
-        "runs.updated": "update_run_status stores status, reason, error and steps; a terminal status has an end.",
+        "runs.updated": "update_run_status stores status, reason, error, output, steps; a terminal status has an end.",
         "runs.unknown-run": "get_run of an unknown run is None; updating it raises RunNotFoundError.",
         "runs.claimed-once": "Of many claimants of a run one wins: same run, next attempt, new owner.",
         "runs.claim-refused": "A run that ended, or is at another attempt, cannot be claimed.",
@@ -93,6 +93,7 @@ _PENDING = promised_by(
         "pending.one-answer-wins": "Of many concurrent answers exactly one is accepted.",
         "pending.answer-says-what-is-next": "An accepted answer says whether to resume, to wait for others, or that a "
         "run is going.",
+        "pending.answer-moves-the-expiry": "An accepted answer moves the expiry of its root session if it says so.",
         "pending.unfit-answer-refused": "An answer of the wrong kind, or with another approval id, is refused.",
         "pending.unknown-call": "An answer to an unknown call is told so and raises nothing.",
         "pending.expired-once": "Each call past its deadline is marked expired for exactly one of many callers.",

@@ -111,7 +111,7 @@ _LISTING = promised_by(
     "listing",
     {
         "listing.newest-first": "list_sessions gives the newest first, ties by id.",
-        "listing.filters": "list_sessions filters by user, agent type, statuses, parent, roots, all tags, all "
+        "listing.filters": "list_sessions filters by user, agent type, statuses, parent, root, roots, all tags, all "
         "metadata, creation range (inclusive) and expiry.",
         "listing.filters-combine": "Everything given in a filter must hold.",
         "listing.pages-alike": "All listings page alike: offset, limit, total, has_more, 50 by default.",

@@ -2,8 +2,11 @@
 
 from helix_agents.testing.contracts.executor.conversations import ConversationsContract
 from helix_agents.testing.contracts.executor.deadlines import DeadlinesContract
+from helix_agents.testing.contracts.executor.deploys import DeploysContract
 from helix_agents.testing.contracts.executor.entry_table import EntryTableContract
+from helix_agents.testing.contracts.executor.hooks import HooksContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
+from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
 from helix_agents.testing.contracts.executor.returning import ReturningContract
 from helix_agents.testing.contracts.executor.stopping import StoppingContract
 from helix_agents.testing.contracts.executor.tools import ToolsContract
@@ -21,5 +24,8 @@ class ExecutorContract(
     StoppingContract,
     ReturningContract,
     EntryTableContract,
+    HooksContract,
+    RefreshingContract,
+    DeploysContract,
 ):
     """Everything an executor has to keep: inherit it and give the fixtures `open_executor` and `open_parts`."""

@@ -187,6 +187,11 @@ class ConversationsContract(ScenarioContract):
         agent = _agent(call("note", {"text": "x"}), output=Report, stop_when=lambda _: True)
         assert (await failed(await helix.execute(agent, "Begin", SESSION))).code == "stopped_without_output"
 
+    async def test_a_stop_when_that_raises_fails_the_run_after_the_step_it_judged(self, helix: Executor) -> None:
+        agent = _agent(call("note", {"text": "x"}), "Never.", stop_when=lambda step: bool(1 / 0))
+        assert (await failed(await helix.execute(agent, "Begin", SESSION))).code == "stop_when_failed"
+        assert (await spoken(helix))[-1] == "result note#call_1_1: noted x"
+
     async def test_a_finishing_tool_ends_the_run_after_all_others_and_sees_their_state(self, helix: Executor) -> None:
         order: list[str] = []
 

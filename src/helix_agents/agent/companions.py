@@ -1,0 +1,104 @@
+"""Persistent agents: named children that keep their conversation, and the tools a parent has to work with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, Field
+
+from helix_agents.agent.client_tools import InputType
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from helix_agents.agent.agent import Agent
+
+CompanionMode: TypeAlias = Literal["blocking", "non_blocking"]
+
+
+@dataclass(frozen=True)
+class PersistentAgent:
+    """An agent that another one may keep as a companion.
+
+    `blocking`: the parent waits for each answer. `non_blocking`: the parent goes on, the child outlives its run and
+    even its process, and its end reaches the parent as a message, once.
+    """
+
+    agent: "Agent[Any, Any, Any]"
+    mode: CompanionMode = "blocking"
+    description: str | None = None
+
+
+class SpawnAgent(BaseModel):
+    """Start a companion, or ask one again that has finished."""
+
+    agent: str = Field(description="Which kind of companion.")
+    initialMessage: str = Field(description="The task, with everything needed to do it.")  # noqa: N815
+    name: str | None = Field(default=None, description="What to call it; chosen for you if left out.")
+
+
+class SendMessage(BaseModel):
+    """Tell a companion something: a running one is interrupted and goes on with it, a finished one takes it up."""
+
+    name: str
+    message: str
+
+
+class NamedChild(BaseModel):
+    """One companion, by its name."""
+
+    name: str
+
+
+class NoInput(BaseModel):
+    """Nothing has to be said."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CompanionTool(Tool[..., Any]):
+    """A built-in tool for working with companions; the engine runs it after the commit that announced the call."""
+
+
+_TOOLS: dict[str, tuple[str, type[BaseModel]]] = {
+    "companion__spawnAgent": ("Start a companion and give it a task.", SpawnAgent),
+    "companion__sendMessage": ("Send a companion a further message.", SendMessage),
+    "companion__listChildren": ("List your companions and how they stand.", NoInput),
+    "companion__getChildStatus": ("How one companion stands, and its latest result.", NamedChild),
+    "companion__terminateChild": ("Stop a companion for good.", NamedChild),
+    "companion__waitForResult": ("Wait until a companion has finished, and get its result.", NamedChild),
+}
+
+
+def companion_tools(agents: Sequence[PersistentAgent], subject: str) -> tuple[CompanionTool, ...]:
+    """The tools an agent with these companions gets; waiting makes sense only where one is blocking.
+
+    Raises:
+        DefinitionError: two companions are of one kind, or something else was given.
+    """
+    if not agents:
+        return ()
+    for each in agents:
+        if not isinstance(each, PersistentAgent):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(
+                subject, f"{each!r} in persistent_agents is no PersistentAgent; wrap the agent in one."
+            )
+    kinds = [each.agent.name for each in agents]
+    if len(set(kinds)) != len(kinds):
+        raise DefinitionError(subject, "two persistent_agents have the same agent; give it once.")
+    known = "; ".join(f"{each.agent.name}: {each.description or each.agent.description}" for each in agents)
+    blocking = any(each.mode == "blocking" for each in agents)
+    return tuple(
+        CompanionTool(
+            name=name,
+            description=f"{about} Kinds: {known}" if form is SpawnAgent else about,
+            input=InputType(form, f"Tool {name!r}"),
+            function=_runs_in_the_engine,
+            kind="companion",
+        )
+        for name, (about, form) in _TOOLS.items()
+        if blocking or name != "companion__waitForResult"
+    )
+
+
+def _runs_in_the_engine(**_: Any) -> None:
+    raise TypeError("a companion tool is run by an executor, not called")

@@ -1,0 +1,277 @@
+"""Scenarios of a deploy in between: other deps, another version of the agent, tools that changed or are gone."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.context import ToolContext
+from helix_agents.agent.tools import tool
+from helix_agents.domain.errors import StateSchemaChangedError
+from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
+from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.testing.contracts.executor.stage import (
+    SESSION,
+    Gate,
+    OpenExecutor,
+    ScenarioContract,
+    completed,
+    failed,
+    runs_of,
+    spoken,
+    suspended,
+)
+
+
+class OldState(BaseModel):
+    """The state of version 1."""
+
+    notes: list[str] = []
+    owner: str = "nobody"
+
+
+class NewState(BaseModel):
+    """The state of version 2: one field has a new name, one is new."""
+
+    entries: list[str] = []
+    owner: str = "nobody"
+    language: str = "en"
+
+
+class ChangedState(BaseModel):
+    """A state that stored data does not fit."""
+
+    notes: dict[str, str] = {}
+
+
+SCRIPT = (
+    reply("Paying.", calls=[call("pay", {"amount": 5}), call("locate", {"city": "Rome"}), call("note", {"text": "x"})]),
+    "Done.",
+)
+
+
+@client_tool
+def locate(city: str) -> str:
+    """Where the client is."""
+    raise NotImplementedError
+
+
+def _old() -> Agent[Any, Any, Any]:
+    @tool
+    async def note(ctx: ToolContext[OldState], text: str) -> str:
+        """Write something down."""
+        ctx.state.notes.append(text)
+        return "noted"
+
+    @tool(require_approval=True)
+    async def pay(ctx: ToolContext[OldState], amount: int) -> str:
+        """Pay."""
+        ctx.state.notes.append(f"paid {amount}")
+        return f"paid {amount}"
+
+    return Agent(name="clerk", model=ScriptedModel(SCRIPT), tools=[note, pay, locate], state=OldState)
+
+
+def _renamed(old: dict[str, Any], from_version: int) -> dict[str, Any]:
+    assert from_version == 1
+    return {"entries": old.pop("notes"), **old}
+
+
+def _new(**fields: Any) -> Agent[Any, Any, Any]:
+    @tool
+    async def note(ctx: ToolContext[NewState], text: str) -> str:
+        """Write something down."""
+        ctx.state.entries.append(text)
+        return "noted"
+
+    @tool(require_approval=True)
+    async def pay(ctx: ToolContext[NewState], amount: float, currency: str = "EUR") -> str:
+        """Pay, in a currency."""
+        ctx.state.entries.append(f"paid {amount:g} {currency}")
+        return f"paid {amount:g} {currency} ({ctx.state.language})"
+
+    settings: dict[str, Any] = {
+        "name": "clerk",
+        "version": 2,
+        "model": ScriptedModel(SCRIPT),
+        "tools": [note, pay, locate],
+        "state": NewState,
+        "migrate_state": _renamed,
+    }
+    return Agent(**settings | fields)
+
+
+async def _park(open_executor: OpenExecutor) -> None:
+    """Suspend under version 1, in a process that then ends, and answer from another one."""
+    async with open_executor() as helix:
+        await suspended(await helix.execute(_old(), "Go", SESSION, state={"owner": "ann"}))
+    async with open_executor() as helix:
+        await helix.submit_tool_result(SESSION, "call_1_1", ApprovalAnswer(approved=True))
+        await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
+
+
+class DeploysContract(ScenarioContract):
+    """Parked work survives a deploy, and one that does not fit leaves everything as it was."""
+
+    async def test_deps_are_opened_once_per_run_in_the_process_that_runs_it(self, open_executor: OpenExecutor) -> None:
+        events: list[str] = []
+
+        @tool(require_approval=True)
+        async def query(ctx: ToolContext[Any, str]) -> str:
+            """Query."""
+            return f"asked {ctx.deps}"
+
+        def agent() -> Agent[Any, Any, Any]:
+            return Agent(
+                name="db",
+                model=ScriptedModel([call("query"), call("query"), "Done."]),
+                tools=[query],
+                instructions=lambda ctx: f"You use {ctx.deps}.",
+            )
+
+        def provider(name: str) -> Any:
+            @asynccontextmanager
+            async def open_deps(session_id: str, user_id: str | None) -> AsyncGenerator[str]:
+                events.append(f"open {name} for {session_id} {user_id}")
+                yield name
+                events.append(f"close {name}")
+
+            return open_deps
+
+        async with open_executor(deps=provider("pool-1")) as first:
+            await suspended(await first.execute(agent(), "Go", SESSION, user_id="ann"))
+        async with open_executor(deps=provider("pool-2")) as second:
+            await second.submit_tool_result(SESSION, "call_1_1", ApprovalAnswer(approved=True))
+            await suspended(await second.resume(agent(), SESSION))
+            assert (await second.sessions.get(SESSION)).step_count == 2
+            await second.submit_tool_result(SESSION, "call_2_1", ApprovalAnswer(approved=True))
+            await completed(await second.resume(agent(), SESSION))
+            assert [line for line in await spoken(second) if line.startswith("result")] == [
+                "result query#call_1_1: asked pool-2",
+                "result query#call_2_1: asked pool-2",
+            ]
+        assert events == [
+            "open pool-1 for s-1 ann",
+            "close pool-1",
+            *["open pool-2 for s-1 ann", "close pool-2"] * 2,
+        ]
+
+    async def test_deps_that_cannot_be_opened_fail_the_run_with_a_reason(self, open_executor: OpenExecutor) -> None:
+        @asynccontextmanager
+        async def broken(session_id: str, user_id: str | None) -> AsyncGenerator[str]:
+            raise ConnectionError("no database")
+            yield ""
+
+        async with open_executor(deps=broken) as helix:
+            result = await failed(await helix.execute(_old(), "Go", SESSION))
+            assert "no database" in result.error
+        async with open_executor() as helix:
+            await suspended(await helix.retry(_old(), SESSION))
+
+    async def test_a_new_version_answers_and_completes_what_the_old_one_began(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        await _park(open_executor)
+        async with open_executor() as helix:
+            assert await completed(await helix.resume(_new(), SESSION)) == "Done."
+            assert await spoken(helix) == [
+                "user: Go",
+                "assistant: Paying.[pay#call_1_1, locate#call_1_2, note#call_1_3]",
+                "result pay#call_1_1: paid 5 EUR (en)",
+                "result locate#call_1_2: 41.9 N",
+                "result note#call_1_3: noted",
+                "assistant: Done.",
+            ]
+            session = await helix.sessions.get(SESSION)
+            assert session.agent_version == 2
+            assert session.custom_state == {"entries": ["x", "paid 5 EUR"], "owner": "ann", "language": "en"}
+
+    async def test_a_tool_that_is_gone_or_refuses_the_stored_input_is_an_error_the_model_sees(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        @tool(require_approval=True)
+        async def pay(amount: int, account: str) -> str:
+            """Pay from an account."""
+            raise AssertionError("nobody named an account")
+
+        await _park(open_executor)
+        async with open_executor() as helix:
+            assert await completed(await helix.resume(_new(tools=[pay]), SESSION)) == "Done."
+            said = await spoken(helix)
+            assert said[2].startswith("error pay#call_1_1: ")
+            assert said[3].startswith("error locate#call_1_2: ")
+            assert said[4] == "result note#call_1_3: noted"
+
+    async def test_state_that_does_not_fit_refuses_every_entry_and_nothing_is_written(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        await _park(open_executor)
+        bad = _new(state=ChangedState, migrate_state=None, tools=[locate])
+        async with open_executor() as helix:
+            before = (await helix.sessions.get(SESSION), await runs_of(helix))
+            with pytest.raises(StateSchemaChangedError):
+                await helix.resume(bad, SESSION)
+            with pytest.raises(StateSchemaChangedError):
+                await helix.execute(bad, "Forget it", SESSION)
+            assert isinstance(await helix.can_resume(bad, SESSION), StateSchemaChangedError)
+            assert (await helix.sessions.get(SESSION), await runs_of(helix)) == before
+        async with open_executor() as fixed:
+            assert await completed(await fixed.resume(_new(), SESSION)) == "Done."
+
+    async def test_the_janitor_of_a_deploy_that_does_not_fit_leaves_the_session_to_one_that_does(
+        self, open_executor: OpenExecutor, clock: Any
+    ) -> None:
+        await _park(open_executor)
+        clock.advance(60_000)
+        async with open_executor(agents=[_new(state=ChangedState, migrate_state=None, tools=[locate])]) as bad:
+            before = (await bad.sessions.get(SESSION), await runs_of(bad))
+            assert (await bad.sweep()).resumed == 0
+            assert (await bad.sessions.get(SESSION), await runs_of(bad)) == before
+        async with open_executor(agents=[_new()]) as fixed:
+            assert (await fixed.sweep()).resumed == 1
+            handle = await fixed.get_handle(_new(), SESSION)
+            assert handle is not None
+            assert await completed(handle) == "Done."
+
+    async def test_a_run_that_died_is_recovered_only_by_a_deploy_that_fits(self, open_executor: OpenExecutor) -> None:
+        gate = Gate()
+
+        def agent(**fields: Any) -> Agent[Any, Any, Any]:
+            @tool
+            async def work() -> str:
+                """Work."""
+                await gate.wait()
+                return "worked"
+
+            model = ScriptedModel([call("work"), "Done."])
+            return Agent(**{"name": "clerk", "model": model, "tools": [work], "state": OldState, **fields})
+
+        async with open_executor(grace=0) as dying:
+            await dying.execute(agent(), "Go", SESSION)
+            await gate.until_reached()
+        gate.opened.set()
+        async with open_executor(agents=[agent(version=2, state=ChangedState)]) as bad:
+            recovered = await bad.recover()
+            assert (recovered.run_ids, recovered.errors) == ((), 1)
+            assert [(run.status, run.attempt) for run in await runs_of(bad)] == [("running", 1)]
+        async with open_executor() as stranger:
+            assert (await stranger.recover()).unknown_agent == (SESSION,)
+        async with open_executor(agents=[agent(version=2, state=NewState, migrate_state=_renamed)]) as fixed:
+            assert len((await fixed.recover()).run_ids) == 1
+            handle = await fixed.get_handle(agent(), SESSION)
+            assert handle is not None
+            assert await completed(handle) == "Done."
+            assert (await fixed.sessions.get(SESSION)).custom_state["language"] == "en"
+
+    async def test_a_session_remembers_what_a_later_version_does_not_know(self, helix: Executor) -> None:
+        await suspended(await helix.execute(_old(), "Go", SESSION))
+        await helix.sessions.get(SESSION)
+        slim = _new(state=NewState, migrate_state=None)
+        await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
+        await suspended(await helix.resume(slim, SESSION))
+        assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["x"]

@@ -1,0 +1,353 @@
+"""Scenarios of hooks: when each one fires, what it is told, and what it may change."""
+
+import logging
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.context import RunContext, RunInfo, ToolContext
+from helix_agents.agent.failures import FailRun
+from helix_agents.agent.hook_events import (
+    AfterLLMCallEvent,
+    AfterToolEvent,
+    AgentCompleteEvent,
+    AgentFailEvent,
+    AgentResumedEvent,
+    AgentStartEvent,
+    AgentSuspendedEvent,
+    BeforeLLMCallEvent,
+    BeforeToolEvent,
+    HookEvent,
+    MessageEvent,
+    StateChangeEvent,
+    TextDeltaEvent,
+    ThinkingEvent,
+)
+from helix_agents.agent.hooks import HOOK_NAMES, Hooks
+from helix_agents.agent.tools import tool
+from helix_agents.domain.errors import ModelRefusedError
+from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
+from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
+from helix_agents.domain.writes import Append, Replace, StepWrites
+from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.testing.contracts.executor.stage import (
+    SESSION,
+    Gate,
+    OpenExecutor,
+    ScenarioContract,
+    completed,
+    failed,
+    runs_of,
+    spoken,
+    suspended,
+    within,
+)
+
+
+class Pad(BaseModel):
+    """State that tools and hooks share."""
+
+    notes: list[str] = []
+    seen: int = 0
+
+
+@client_tool
+def locate(city: str) -> str:
+    """Where the client is."""
+    raise NotImplementedError
+
+
+@tool
+async def note(ctx: ToolContext[Pad], text: str) -> str:
+    """Write something down."""
+    ctx.state.notes.append(text)
+    return f"noted {text}"
+
+
+@tool(require_approval=True)
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+    settings = {"name": "hooked", "model": ScriptedModel(script), "tools": [note, locate, pay], "state": Pad, **fields}
+    return Agent(**settings)
+
+
+class Recorder(Hooks[Any, Any]):
+    """Writes down every hook that fires, with its event, in a list that several recorders may share."""
+
+    def __init__(self, name: str = "", heard: list[tuple[str, HookEvent]] | None = None) -> None:
+        self._name = name
+        self.heard: list[tuple[str, HookEvent]] = [] if heard is None else heard
+        self.where: list[RunInfo] = []
+
+    @property
+    def names(self) -> list[str]:
+        """What fired, in order; pieces of text are left out."""
+        return [name + event.hook for name, event in self.heard if not isinstance(event, TextDeltaEvent)]
+
+    def of(self, kind: type[HookEvent]) -> list[Any]:
+        """All events of one kind."""
+        return [event for _, event in self.heard if isinstance(event, kind)]
+
+    def _hear(self, ctx: RunInfo, event: HookEvent) -> None:
+        self.heard.append((self._name, event))
+        self.where.append(ctx)
+
+
+for _hook in HOOK_NAMES:
+    setattr(Recorder, _hook, Recorder._hear)  # pyright: ignore[reportPrivateUsage]
+
+
+class HooksContract(ScenarioContract):
+    """Hooks fire at the same points, in the same order and with the same payloads on every runtime."""
+
+    async def test_the_hooks_of_a_turn_fire_in_order(self, helix: Executor) -> None:
+        told = Recorder()
+        agent = _agent(reply("Noting.", calls=[call("note", {"text": "a"})], thinking="Hm."), "Done.", hooks=told)
+        await completed(await helix.execute(agent, "Go", SESSION))
+        assert told.names == [
+            "on_agent_start",
+            "before_llm_call",
+            "on_thinking",
+            "on_thinking",
+            "after_llm_call",
+            "before_tool",
+            "on_state_change",
+            "on_message",
+            "on_message",
+            "after_tool",
+            "before_llm_call",
+            "after_llm_call",
+            "on_message",
+            "on_agent_complete",
+        ]
+
+    async def test_every_payload_says_what_happened(self, helix: Executor) -> None:
+        told = Recorder()
+        agent = _agent(reply("Noting.", calls=[call("note", {"text": "a"})], thinking="Hm."), "Done.", hooks=told)
+        handle = await helix.execute(agent, "Go", SESSION, user_id="ann", tags=["t"], metadata={"k": "v"})
+        await completed(handle)
+        assert told.of(AgentStartEvent) == [AgentStartEvent(turn=1, input=(UserMessage(content="Go"),))]
+        assert told.of(ThinkingEvent) == [ThinkingEvent(delta="Hm."), ThinkingEvent(delta="", done=True)]
+        assert "".join(event.delta for event in told.of(TextDeltaEvent)) == "Noting.Done."
+        before: list[BeforeLLMCallEvent] = told.of(BeforeLLMCallEvent)
+        assert [(event.model, event.request.step) for event in before] == [("scripted", 1), ("scripted", 2)]
+        after: list[AfterLLMCallEvent] = told.of(AfterLLMCallEvent)
+        assert [event.reply.text for event in after if event.reply is not None] == ["Noting.", "Done."]
+        assert all(event.usage.total > 0 and event.error is None for event in after)
+        assert told.of(BeforeToolEvent) == [
+            BeforeToolEvent(tool_name="note", tool_call_id="call_1_1", input={"text": "a"})
+        ]
+        writes = StepWrites(ops=(Append(key="notes", items=["a"], tool_call_id="call_1_1"),))
+        assert told.of(StateChangeEvent) == [StateChangeEvent(tool_call_id="call_1_1", writes=writes)]
+        kinds = [type(event.message) for event in told.of(MessageEvent)]
+        assert kinds == [AssistantMessage, ToolMessage, AssistantMessage]
+        finished: list[AfterToolEvent] = told.of(AfterToolEvent)
+        assert [(each.tool_call_id, each.result, each.error, each.input) for each in finished] == [
+            ("call_1_1", "noted a", False, {"text": "a"})
+        ]
+        ended: list[AgentCompleteEvent] = told.of(AgentCompleteEvent)
+        assert [(event.output, event.step_count) for event in ended] == [("Done.", 2)]
+        for where in told.where:
+            assert (where.session_id, where.run_id, where.attempt) == (SESSION, handle.run_id, 1)
+            assert (where.agent, where.user_id, where.tags, dict(where.metadata)) == (
+                "hooked",
+                "ann",
+                ("t",),
+                {"k": "v"},
+            )
+
+    async def test_levels_fire_in_order_executor_agent_call(self, open_executor: OpenExecutor) -> None:
+        told = Recorder("executor ")
+        agent = _agent("Done.", hooks=Recorder("agent ", told.heard))
+        async with open_executor(hooks=told) as helix:
+            await completed(await helix.execute(agent, "Go", SESSION, hooks=Recorder("call ", told.heard)))
+        assert told.names[:3] == ["executor on_agent_start", "agent on_agent_start", "call on_agent_start"]
+        assert told.names[-3:] == ["executor on_agent_complete", "agent on_agent_complete", "call on_agent_complete"]
+
+    async def test_after_a_parallel_batch_messages_and_results_are_told_in_call_order(self, helix: Executor) -> None:
+        told, slow = Recorder(), Gate()
+
+        @tool
+        async def work(name: str) -> str:
+            """Work."""
+            if name == "a":
+                await within(slow.opened.wait())
+            slow.opened.set()
+            return name
+
+        calls = [call("work", {"name": "a"}), call("work", {"name": "b"})]
+        agent = _agent(reply(calls=calls), "Done.", tools=[work], hooks=told)
+        await completed(await helix.execute(agent, "Go", SESSION))
+        names = told.names
+        batch = names[names.index("after_llm_call") + 1 : names.index("before_llm_call", 2)]
+        assert batch == [
+            "before_tool",
+            "before_tool",
+            "on_message",
+            "on_message",
+            "after_tool",
+            "on_message",
+            "after_tool",
+        ]
+        assert [event.tool_call_id for event in told.of(AfterToolEvent)] == ["call_1_1", "call_1_2"]
+
+    async def test_suspending_and_resuming_are_told_with_the_runs_they_are_about(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        first, second = Recorder(), Recorder()
+        script = [reply(calls=[call("note", {"text": "a"}), call("locate", {"city": "Rome"})]), "There."]
+        handle = await helix.execute(_agent(*script, hooks=first), "Where?", SESSION)
+        await suspended(handle)
+        assert first.of(AgentSuspendedEvent) == [
+            AgentSuspendedEvent(run_id=handle.run_id, reason="client_tool", tool_call_ids=("call_1_2",))
+        ]
+        # What is part of the commit is told with it: the call that ran, and not the one that waits.
+        assert [event.tool_call_id for event in first.of(AfterToolEvent)] == ["call_1_1"]
+        checkpoint = (await helix.sessions.get(SESSION)).checkpoint_id
+        await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
+        async with open_executor() as other:
+            resumed = await other.resume(_agent(*script, hooks=second), SESSION)
+            await completed(resumed)
+        assert second.of(AgentStartEvent) == []
+        assert second.of(AgentResumedEvent) == [
+            AgentResumedEvent(
+                run_id=resumed.run_id,
+                previous_run_id=handle.run_id,
+                session_id=SESSION,
+                resumed_from_checkpoint_id=checkpoint,
+            )
+        ]
+        assert [event.tool_call_id for event in second.of(AfterToolEvent)] == ["call_1_2"]
+        assert second.names == [
+            "on_agent_resumed",
+            "on_message",
+            "after_tool",
+            "before_llm_call",
+            "after_llm_call",
+            "on_message",
+            "on_agent_complete",
+        ]
+
+    async def test_an_approved_call_has_the_full_order_and_a_denied_one_no_after_tool(self, helix: Executor) -> None:
+        told = Recorder()
+        calls = [call("pay", {"amount": 1}), call("pay", {"amount": 2})]
+        agent = _agent(reply(calls=calls), "Done.")
+        await suspended(await helix.execute(agent, "Pay", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ApprovalAnswer(approved=True))
+        await helix.submit_tool_result(SESSION, "call_1_2", ApprovalAnswer(approved=False))
+        await completed(await helix.resume(agent, SESSION, hooks=told))
+        assert told.names[:5] == ["on_agent_resumed", "before_tool", "on_message", "after_tool", "on_message"]
+        assert [event.tool_call_id for event in told.of(AfterToolEvent)] == ["call_1_1"]
+        assert [event.tool_call_id for event in told.of(BeforeToolEvent)] == ["call_1_1"]
+
+    async def test_a_failure_is_told_with_its_code(self, helix: Executor) -> None:
+        told = Recorder()
+        agent = _agent(ModelRefusedError("scripted", "no credit"), hooks=told)
+        await failed(await helix.execute(agent, "Go", SESSION))
+        assert [(event.code, event.retryable) for event in told.of(AgentFailEvent)] == [("provider_refused", False)]
+        assert told.names[-1] == "on_agent_fail"
+
+    async def test_changes_of_hooks_to_the_state_are_part_of_the_same_commit(self, helix: Executor) -> None:
+        class Counting(Hooks[Pad, Any]):
+            def on_agent_start(self, ctx: RunContext[Pad, Any], event: AgentStartEvent) -> None:
+                ctx.state.notes.append("start")
+
+            def before_llm_call(self, ctx: RunContext[Pad, Any], event: BeforeLLMCallEvent) -> None:
+                ctx.state.seen += 1
+
+            async def before_tool(self, ctx: RunContext[Pad, Any], event: BeforeToolEvent) -> None:
+                ctx.state.notes.append("before")
+
+            def after_tool(self, ctx: RunContext[Pad, Any], event: AfterToolEvent) -> None:
+                ctx.state.notes.append(f"after {ctx.state.seen}")
+
+            def on_agent_complete(self, ctx: RunContext[Pad, Any], event: AgentCompleteEvent) -> None:
+                ctx.state.notes.append("complete")
+
+        agent = _agent(call("note", {"text": "a"}), "Done.", hooks=Counting())
+        await completed(await helix.execute(agent, "Go", SESSION))
+        state = (await helix.sessions.get(SESSION)).custom_state
+        assert state == {"notes": ["start", "before", "a", "after 1", "complete"], "seen": 2}
+        assert [run.step_count for run in await runs_of(helix)] == [2]
+        checkpoints = (await helix.sessions.checkpoints(SESSION)).items
+        assert len(checkpoints) == 2
+        assert Replace(key="seen", value=1) in checkpoints[1].writes.ops
+
+    async def test_a_hook_that_raises_is_logged_its_changes_are_dropped_and_the_run_goes_on(
+        self, helix: Executor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Broken(Hooks[Pad, Any]):
+            def after_tool(self, ctx: RunContext[Pad, Any], event: AfterToolEvent) -> None:
+                ctx.state.notes.append("half")
+                raise ZeroDivisionError("oops")
+
+        agent = _agent(call("note", {"text": "a"}), "Done.", hooks=Broken())
+        with caplog.at_level(logging.INFO, "helix_agents"):
+            assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+        assert "hook.failed" in [getattr(record, "event", "") for record in caplog.records]
+        assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["a"]
+
+    @pytest.mark.parametrize(
+        "hook",
+        [
+            "on_agent_start",
+            "before_llm_call",
+            "after_llm_call",
+            "on_text_delta",
+            "before_tool",
+            "on_message",
+            "after_tool",
+        ],
+    )
+    async def test_a_hook_may_fail_the_run(self, helix: Executor, hook: str) -> None:
+        def fail(ctx: Any, event: HookEvent) -> None:
+            raise FailRun("over budget")
+
+        hooks: Hooks[Any, Any] = Hooks(**{hook: fail})
+        agent = _agent(reply("Noting.", calls=[call("note", {"text": "a"})]), "Never.", hooks=hooks)
+        result = await failed(await helix.execute(agent, "Go", SESSION))
+        assert "over budget" in result.error
+        session = await helix.sessions.get(SESSION)
+        assert session.status == "failed"
+        # A tool that ran has its result in the transcript, and retry goes on from there.
+        said = await spoken(helix)
+        if hook == "after_tool":
+            assert said[2] == "result note#call_1_1: noted a"
+        again = await helix.retry(_agent(*["Noted."] * 2), SESSION)
+        assert await completed(again) == "Noted."
+
+    async def test_hooks_of_one_call_that_moved_to_another_process_are_reported_lost(
+        self, open_executor: OpenExecutor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        told, gate = Recorder(), Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        def agent() -> Agent[Any, Any, Any]:
+            return _agent(call("work"), "Done.", tools=[work])
+
+        async with open_executor(grace=0) as dying:
+            await dying.execute(agent(), "Go", SESSION, hooks=told)
+            await gate.until_reached()
+        gate.opened.set()
+        fired = len(told.heard)
+        async with open_executor(agents=[agent()]) as other:
+            with caplog.at_level(logging.INFO, "helix_agents"):
+                await other.recover()
+                handle = await other.get_handle(agent(), SESSION)
+                assert handle is not None
+                assert await completed(handle) == "Done."
+        assert len(told.heard) == fired
+        assert "hooks.call_hooks_lost" in [getattr(record, "event", "") for record in caplog.records]
