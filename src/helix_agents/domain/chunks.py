@@ -240,6 +240,7 @@ MARKERS = (
     RunPaused,
     RunInterrupted,
     RunSuperseded,
+    SubagentStart,
     StepDiscarded,
     StreamResync,
 )

@@ -4,11 +4,14 @@ from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import StartRun, StepCommit
 from helix_agents.domain.effects import BeginEffect
 from helix_agents.domain.ids import RunId, SessionId, check_id
+from helix_agents.domain.pending import SubmitAnswer, ToolAnswer
+from helix_agents.domain.records import check_json
 from helix_agents.domain.runs import RunMetadata
 from helix_agents.domain.sessions import CreateSession, SessionState
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.usage import UsageEntry
+from helix_agents.domain.writes import Append, Delete, StepWrites
 
 
 def _check_optional(value: str | None, kind: str) -> None:
@@ -17,16 +20,37 @@ def _check_optional(value: str | None, kind: str) -> None:
 
 
 def check_create(session_id: SessionId, options: CreateSession) -> None:
-    """The ids of a new session."""
+    """The ids and the first state of a new session."""
     check_id(session_id)
+    check_json(options.custom_state, "custom state")
     _check_optional(options.parent_session_id, "parent session id")
     _check_optional(options.root_session_id, "root session id")
     _check_optional(options.stream_id, "stream id")
     _check_optional(options.user_id, "user id")
 
 
+def check_merge(writes: StepWrites) -> None:
+    """The values of state writes from outside a run."""
+    for op in writes.ops:
+        if not isinstance(op, Delete):
+            check_json(op.items if isinstance(op, Append) else op.value, f"write to state key {op.key!r}")
+
+
+def check_answer(submission: SubmitAnswer) -> None:
+    """What somebody answered."""
+    answer = submission.answer
+    given = answer.result if isinstance(answer, ToolAnswer) else answer.edited_input
+    check_json(given, f"answer to call {submission.tool_call_id!r}")
+
+
 def check_saved(state: SessionState) -> None:
-    """The ids that saving a session's record may change."""
+    """The ids that saving a session's record may change, and its state."""
+    check_json(state.custom_state, "custom state")
+    _check_record(state)
+
+
+def _check_record(state: SessionState) -> None:
+    check_json(state.output, "output")
     _check_optional(state.stream_id, "stream id")
     _check_optional(state.user_id, "user id")
     _check_optional(state.suspended_step_id, "step id")
@@ -88,11 +112,12 @@ def check_start(start: StartRun) -> None:
 
 
 def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | None) -> None:
-    """The ids of a step commit."""
-    check_saved(state)
+    """The ids of a step commit; a commit with writes of its own does not look at the record's state."""
     check_checkpoint(meta)
     if commit is None:
+        check_saved(state)
         return
+    _check_record(state)
     for change in commit.stage:
         check_staged(change)
     for call in commit.pending:

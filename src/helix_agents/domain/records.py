@@ -1,5 +1,6 @@
 """How a record looks in memory and in JSON: frozen, keyword-only, and strict about fields it does not know."""
 
+import math
 from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 import msgspec
@@ -46,6 +47,33 @@ def encode(value: JSON | Record) -> bytes:
         return _encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as problem:
         raise UnstorableValueError(type(value).__name__, str(problem)) from problem
+
+
+def check_json(value: JSON, what: str) -> None:
+    """Let a value pass that reads back exactly as it was written.
+
+    The encoder would quietly turn NaN into null, bytes into text and number keys into strings; what comes from outside
+    the engine is looked at before it is stored.
+
+    Raises:
+        UnstorableValueError: it holds something JSON has no form for.
+    """
+    kind = type(value)
+    if value is None or kind is str or kind is bool or kind is int:
+        return
+    if kind is float:
+        if not math.isfinite(value):
+            raise UnstorableValueError(what, f"{value} is no JSON number")
+    elif kind is list:
+        for item in value:
+            check_json(item, what)
+    elif kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise UnstorableValueError(what, f"the key {key!r} is no string")
+            check_json(item, what)
+    else:
+        raise UnstorableValueError(what, f"{kind.__name__} has no JSON form")
 
 
 def decode(data: bytes | str, record: type[T]) -> T:

@@ -42,25 +42,51 @@ async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> Call
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
     if not isinstance(tool, SubAgentTool):
+        await _let_go(scope, _child_id(planned))
         return await settle(scope, batch, tool_is_gone(call))
     if scope.stop.requested.is_set():
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     try:
         given = tool.parse(call.arguments)
         run = await _open_child(scope, batch, planned, tool, given)
-    except SupersededError:
-        raise
     except HelixError as problem:
         return await _dispatch_failed(scope, batch, planned, problem)
-    if run is not None and run.status == "running":
+    try:
         await _announce_start(scope, batch, planned, tool, given)
+    except FailRun as decision:
+        await _let_go(scope, run.session_id)
+        return await _outcome(scope, batch, planned, fail_run=decision.reason)
+    if run.status == "running":
         await drive_to_rest(scope, planned, run, tool.timeout_ms)
-    return await _outcome(scope, batch, planned, tool)
+    return await _outcome(scope, batch, planned)
+
+
+async def end_children(scope: RunScope, batch: OpenBatch) -> None:
+    """A run that ends before its calls have results leaves nobody behind who works or waits for them."""
+    for planned in batch.unsettled:
+        if planned.kind != "child" or not await _let_go(scope, _child_id(planned)):
+            continue
+        tool = scope.agent.find_tool(planned.tool_name)
+        agent_type = tool.agent.name if isinstance(tool, SubAgentTool) else planned.tool_name
+        await _write_end(scope, batch.step, planned, agent_type, "interrupted", None)
+
+
+async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall]) -> None:
+    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound."""
+    if not any(isinstance(tool, SubAgentTool) for tool in scope.agent.tools):
+        return
+    store, session_id = scope.services.store, scope.session.session_id
+    kept = {planned.child_session_id for planned in going_on}
+    for ref in await store.get_sub_session_refs(session_id):
+        if ref.mode == "ephemeral" and ref.status == "running" and ref.sub_session_id not in kept:
+            await _let_go(scope, ref.sub_session_id)
+            ended = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
+            await store.update_sub_session_ref(session_id, ended)
 
 
 async def _open_child(
     scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, given: dict[str, JSON]
-) -> RunRecord | None:
+) -> RunRecord:
     """The child's run, ready to be driven if it is running."""
     store, child_id = scope.services.store, _child_id(planned)
     scope.services.agents.register_if_new(tool.agent)
@@ -69,16 +95,26 @@ async def _open_child(
         start = await _first_start(scope, batch, planned, tool, given)
         return (await store.start_run(start)).run
     if run.status == "running":
+        await _check_still_driving(scope)
         return await store.claim_run(child_id, run.fence, scope.run.owner)
-    if run.status not in SUSPENDED:
-        return run
-    session = await store.load_state(child_id)
-    if await answered_below(scope, child_id):
-        return (await store.start_run(next_start(scope, tool.agent, session, run))).run
-    if scope.user_went_on:
-        # The user went on with a new message: what the child waits for will never be answered.
-        await _give_up(scope, session, run)
+    if run.status in SUSPENDED and await answered_below(scope, child_id):
+        session = await store.load_state(child_id)
+        start = next_start(scope, tool.agent, session, run)
+        link = _link(scope, planned, tool)
+        return (await store.start_run(msgspec.structs.replace(start, parent=link))).run
     return run
+
+
+async def _check_still_driving(scope: RunScope) -> None:
+    """A driver that was frozen while another one took its run over must not take the child from it.
+
+    Raises:
+        SupersededError: another driver has this run.
+    """
+    current = await scope.services.store.get_current_run(scope.session.session_id)
+    if current is None or current.fence != scope.run.fence:
+        run = scope.run
+        raise SupersededError(run.session_id, run.run_id, run.attempt, "another driver took the parent over")
 
 
 async def _first_start(
@@ -99,7 +135,7 @@ async def _first_start(
             tracing_context=session.tracing_context,
         ),
         append_messages=(tool.opening_message(given, plain=tool.is_plain),),
-        parent=await _link(scope, batch, planned, tool),
+        parent=_link(scope, planned, tool, stage=await resting_reply(scope, batch)),
         parent_run_id=scope.run.run_id,
         owner=scope.run.owner,
     )
@@ -122,7 +158,10 @@ def next_start(scope: RunScope, agent: Agent[Any, Any, Any], session: SessionSta
     )
 
 
-async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool) -> ParentLink:
+def _link(
+    scope: RunScope, planned: PlannedCall, tool: SubAgentTool, stage: tuple[StagedChange, ...] = ()
+) -> ParentLink:
+    """Binds the child to the call and lets only the parent's driver start it; a reference that exists stays."""
     return ParentLink(
         session_id=scope.session.session_id,
         fence=scope.run.fence,
@@ -133,35 +172,64 @@ async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAg
             delegation=scope.services.ids.new("delegation"),
             parent_run_id=scope.run.run_id,
         ),
-        stage=await resting_reply(scope, batch),
+        stage=stage,
     )
 
 
 async def answered_below(scope: RunScope, child_id: str) -> bool:
-    """Whether an answer or a timeout lies in the child or in a session below it."""
-    store = scope.services.store
-    ready = await store.list_pending(
-        PendingFilter(root_session_id=scope.session.root_session_id, states=tuple(READY)), limit=200
-    )
-    for call in ready.items:
-        owner: str | None = call.session_id
-        while owner is not None and owner != scope.session.session_id:
-            if owner == child_id:
-                return True
-            owner = (await store.load_state(owner)).parent_session_id
+    """Whether an answer or a timeout lies in a suspended child or in those it waits for."""
+    session = await scope.services.store.load_state(child_id)
+    if any(call.state in READY or _is_given_up(scope, call) for call in session.pending_client_tool_calls.values()):
+        return True
+    for wait in session.suspended_awaiting_children.values():
+        if await answered_below(scope, wait.child_session_id):
+            return True
     return False
 
 
 async def drive_to_rest(scope: RunScope, planned: PlannedCall, run: RunRecord, timeout_ms: int | None = None) -> None:
     """Drive a child inside its parent's call, to its end or to where it waits for somebody."""
-    limit = timeout_ms / 1000 if timeout_ms is not None else None
-    driving = asyncio.ensure_future(scope.services.drive_child(scope, run, planned.tool_call_id))
-    done, _ = await asyncio.wait((driving,), timeout=limit)
-    if not done:
-        await scope.services.store.set_interrupt_flag(run.session_id, TIMED_OUT)
-    end = await driving
+    stop = scope.stop.below()
+    with _stopping_after(timeout_ms, stop, run):
+        try:
+            end = await scope.services.drive_child(scope, run, planned.tool_call_id, stop)
+        except Exception as problem:
+            if isinstance(problem, HelixError) and (problem.retryable or isinstance(problem, ConflictError)):
+                raise
+            await _fail_child(scope, run, problem)
+            return
     if end.status == "superseded":
         raise SupersededError(run.session_id, run.run_id, run.attempt, "another driver took the child over")
+
+
+@contextmanager
+def _stopping_after(timeout_ms: int | None, stop: StopSignal, run: RunRecord) -> Generator[None]:
+    if timeout_ms is None:
+        yield
+        return
+    flag = InterruptFlag(run_id=run.run_id, reason=TIMED_OUT, set_at=run.started_at + timeout_ms)
+    timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, stop.request, flag)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def _fail_child(scope: RunScope, run: RunRecord, problem: Exception) -> None:
+    """A child that cannot be driven fails alone; its siblings and its parent go on."""
+    log_exception("subagent.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
+    code = problem.code if isinstance(problem, HelixError) else "internal_error"
+    await scope.services.store.settle_session(
+        SettleSession(
+            session_id=run.session_id,
+            expected=("active", "paused"),
+            expected_run=run.fence,
+            status="failed",
+            error=str(problem),
+            failure_reason=code,
+            completion_reason=code,
+        )
+    )
 
 
 async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool) -> CallOutcome:

@@ -31,7 +31,7 @@ class WorkspaceProvider(Protocol):
 
 
 class CleanupSummary(Record):
-    """What a sweep did."""
+    """What a sweep did. Of the `detected` sessions some were `already_terminal` when their turn came."""
 
     detected: int = 0
     marked: int = 0
@@ -52,12 +52,12 @@ async def expired_session_cleanup(
     providers = workspace_providers or {}
     counts = {"detected": 0, "marked": 0, "already_terminal": 0, "snapshots_deleted": 0, "errors": 0}
     for session_id in await _expired(state_store, page_size):
+        counts["detected"] += 1
         try:
             session = await state_store.load_state(session_id)
             if session.status not in _LIVE:
                 counts["already_terminal"] += 1
                 continue
-            counts["detected"] += 1
             counts["snapshots_deleted"] += await _delete_snapshots(session, providers)
             outcome = await state_store.settle_session(await _expiry(state_store, session))
         except Exception:
@@ -75,7 +75,7 @@ async def expired_session_cleanup(
 async def _expired(store: SessionStateStore, page_size: int) -> list[SessionId]:
     """All ids first: what is marked would otherwise move later pages."""
     found: list[SessionId] = []
-    where = SessionFilter(expires_before=store.now_ms() + 1, roots_only=True)
+    where = SessionFilter(statuses=_LIVE, expires_before=store.now_ms() + 1, roots_only=True)
     while True:
         page = await store.list_sessions(where, offset=len(found), limit=page_size)
         found.extend(item.session_id for item in page.items)

@@ -78,7 +78,7 @@ async def _writer(services: Services, session: SessionState, run: RunRecord, par
     if parent is not None:
         if run.attempt > 1:
             await parent.writer.flush()
-            await services.streams.cleanup_to_step(parent.stream_id, run.run_id, session.step_count)
+            await services.streams.cleanup_to_step(parent.stream_id, run.run_id, _first_unsaid_step(session, run) - 1)
         return DelegatedWriter(parent)
     return await services.streams.create_writer(
         session.stream_id or session.session_id,
@@ -180,7 +180,7 @@ async def _tell_late_answers(scope: RunScope) -> None:
     if not scope.session.completed_client_tool_calls:
         return
     page = await scope.services.store.list_pending(
-        PendingFilter(root_session_id=scope.session.session_id, states=("consumed",)), limit=200
+        PendingFilter(session_id=scope.session.session_id, states=("consumed",)), limit=200
     )
     late = [call for call in page.items if call.late_answer is not None and not call.late_answer_delivered]
     for call in late:

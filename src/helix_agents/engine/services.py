@@ -12,6 +12,7 @@ from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.state_store import SessionStateStore
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 class DriveChild(Protocol):
     """How a runtime drives the run of a child for its parent's call, to its end or to where it waits."""
 
-    def __call__(self, parent: "RunScope", run: RunRecord, tool_call_id: ToolCallId, /) -> Awaitable[RunEnd]: ...
+    def __call__(
+        self, parent: "RunScope", run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal, /
+    ) -> Awaitable[RunEnd]: ...
 
 
 DAY_MS = 24 * 60 * 60 * 1000

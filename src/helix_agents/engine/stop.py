@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
+from weakref import WeakSet
 
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
@@ -21,6 +22,7 @@ class StopSignal:
         self.requested = asyncio.Event()
         self.flag: InterruptFlag | None = None
         self._cuttings: set[Cutting] = set()
+        self._below: WeakSet[StopSignal] = WeakSet()
 
     def request(self, flag: InterruptFlag | None = None) -> None:
         """Note the request and cut what can be cut; without a flag it is an operator's pause."""
@@ -29,6 +31,17 @@ class StopSignal:
             self.requested.set()
             for cutting in tuple(self._cuttings):
                 cutting.cut()
+            for signal in tuple(self._below):
+                signal.request(flag)
+
+    def below(self) -> "StopSignal":
+        """A signal for a child's run: it is stopped with this one, and can be stopped alone."""
+        signal = StopSignal()
+        if self.requested.is_set():
+            signal.request(self.flag)
+        else:
+            self._below.add(signal)
+        return signal
 
     def cutting(self, grace_seconds: float = 0) -> "Cutting":
         """A block that a request cancels while it runs, after a grace period if one is given.

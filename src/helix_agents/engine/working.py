@@ -17,9 +17,9 @@ async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallO
     """Bring one call to a result, to waiting, or to a stop."""
     match planned.kind:
         case "rejected":
-            return await settle(scope, batch, await _rejection(scope, batch, planned))
+            return await _settle_unrun(scope, batch, await _rejection(scope, batch, planned))
         case "finish":
-            return await settle(scope, batch, _acknowledged(planned))
+            return await _settle_unrun(scope, batch, _acknowledged(planned))
         case "client" | "gated":
             return await run_answered(scope, batch, planned)
         case "child":
@@ -34,20 +34,24 @@ async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> Ca
     tool = scope.agent.find_tool(planned.tool_name)
     call = await open_call(scope, batch, planned)
     if tool is None:
-        return await settle(scope, batch, tool_is_gone(call))
+        return await _settle_unrun(scope, batch, tool_is_gone(call))
     try:
         values = tool.parse(call.arguments)
     except HelixError as problem:
-        return await settle(scope, batch, refused_input(call, str(problem)))
+        return await _settle_unrun(scope, batch, refused_input(call, str(problem)))
     return await run_tool(scope, batch, planned, tool, values, approved=False)
 
 
 async def _rejection(scope: RunScope, batch: Batch, planned: PlannedCall) -> RestingResult:
     reply = await scope.desk.find_reply(batch.step)
     assert reply is not None
-    message = reply.rejections[planned.tool_call_id]
-    await announce(scope, batch.step, message, NO_WRITES)
-    return RestingResult(message=message, told=False)
+    return RestingResult(message=reply.rejections[planned.tool_call_id], told=False)
+
+
+async def _settle_unrun(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
+    """Readers see the result of every call, also of one that no function ran for."""
+    await announce(scope, batch.step, result.message, NO_WRITES)
+    return await settle(scope, batch, result)
 
 
 def _acknowledged(planned: PlannedCall) -> RestingResult:

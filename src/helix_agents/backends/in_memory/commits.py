@@ -109,8 +109,8 @@ class InMemoryCommits(Handle):
     """The facet `Commits`."""
 
     async def start_run(self, start: StartRun) -> RunStartCommitted:
-        start = own(start)
         door.check_start(start)
+        start = own(start)
         async with self._writing("start_run") as tx:
             return _start(tx, start)
 
@@ -124,6 +124,7 @@ class InMemoryCommits(Handle):
         expected_version: int | None = None,
         commit: StepCommit | None = None,
     ) -> Committed:
+        door.check_step(state, checkpoint_meta, commit)
         step = Step(
             session_id=session_id,
             state=own(savable(state, with_custom_state=commit is None)),
@@ -132,7 +133,6 @@ class InMemoryCommits(Handle):
             expected_version=expected_version,
             commit=None if commit is None else own(commit),
         )
-        door.check_step(step.state, step.meta, step.commit)
         async with self._writing("save_state_and_promote_staging") as tx:
             answer = commit_step(tx, self.memory, self.namespace, step)
         return own(answer)

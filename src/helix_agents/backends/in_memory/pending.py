@@ -9,6 +9,7 @@ from helix_agents.backends.in_memory.handle import Handle, own, page_of
 from helix_agents.backends.in_memory.rows import current_run, is_running
 from helix_agents.backends.in_memory.tables import Tables
 from helix_agents.backends.in_memory.transaction import Transaction
+from helix_agents.domain import door
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.pending import (
@@ -91,6 +92,7 @@ class InMemoryPending(Handle):
     """The facet `Pending`."""
 
     async def submit_answer(self, submission: SubmitAnswer) -> AnswerOutcome:
+        door.check_answer(submission)
         submission = own(submission)
         async with self._writing("submit_answer") as tx:
             call = find_call(tx.tables, submission.session_id, submission.tool_call_id)

@@ -95,8 +95,8 @@ class InMemorySessions(Handle):
     async def save_state(
         self, session_id: SessionId, state: SessionState, *, expected_version: int | None = None
     ) -> Committed:
-        state = own(savable(state))
         door.check_saved(state)
+        state = own(savable(state))
         async with self._writing("save_state") as tx:
             row = session_row(tx.tables, session_id)
             check_version(row, expected_version)
@@ -107,6 +107,7 @@ class InMemorySessions(Handle):
         return committed(row)
 
     async def merge_custom_state(self, session_id: SessionId, writes: StepWrites) -> Merged:
+        door.check_merge(writes)
         writes = own(writes)
         async with self._writing("merge_custom_state") as tx:
             row = session_row(tx.tables, session_id)
@@ -187,8 +188,8 @@ class InMemorySessions(Handle):
         return page_of(found, offset, limit, lambda record: own(summary(record)))
 
     async def _create(self, operation: str, session_id: SessionId, options: CreateSession) -> SessionState:
-        options = own(options)
         door.check_create(session_id, options)
+        options = own(options)
         async with self._writing(operation) as tx:
             store(tx, create(tx, session_id, options))
             state = whole(tx.tables, session_id)

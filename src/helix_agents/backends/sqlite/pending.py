@@ -6,6 +6,7 @@ from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.rows import Place, children_of, find_session
+from helix_agents.domain.door import check_answer
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.pending import (
@@ -128,6 +129,7 @@ class SQLitePending(Facet):
     """Calls that wait for somebody."""
 
     async def submit_answer(self, submission: SubmitAnswer) -> AnswerOutcome:
+        check_answer(submission)
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> AnswerOutcome:

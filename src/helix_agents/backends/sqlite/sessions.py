@@ -26,7 +26,7 @@ from helix_agents.backends.sqlite.rows import (
 )
 from helix_agents.backends.sqlite.stream_rows import delete_stream_rows
 from helix_agents.domain.commits import Committed
-from helix_agents.domain.door import check_create, check_saved
+from helix_agents.domain.door import check_create, check_merge, check_saved
 from helix_agents.domain.errors import SessionAlreadyExistsError, StaleStateError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -135,6 +135,7 @@ class SQLiteSessions(Facet):
         return await self._db.write(work)
 
     async def merge_custom_state(self, session_id: SessionId, writes: StepWrites) -> Merged:
+        check_merge(writes)
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> Merged:

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from helix_agents.agent.hooks import SomeHooks
-from helix_agents.domain.errors import SupersededError
+from helix_agents.domain.errors import HelixError, SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.engine.asking import ask_model
@@ -29,7 +29,7 @@ from helix_agents.engine.ending import end_stream
 from helix_agents.engine.opening import open_run, open_scope
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
-from helix_agents.engine.stop import watching
+from helix_agents.engine.stop import StopSignal, watching
 from helix_agents.engine.turn import run_turn
 from helix_agents.engine.working import run_call
 from helix_agents.ports.llm import LLMAdapter
@@ -57,8 +57,11 @@ class InProcessOps:
     async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
         if len(batch.calls) == 1:
             return (await run_call(self._scope, batch, batch.calls[0]),)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._run(batch, place)) for place in range(len(batch.calls))]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._run(batch, place)) for place in range(len(batch.calls))]
+        except BaseExceptionGroup as problems:
+            raise _weightiest(problems) from problems
         return tuple(task.result() for task in tasks)
 
     async def commit(self, request: CommitRequest) -> CommitAck:
@@ -105,21 +108,38 @@ async def drive(
         return end
 
 
-async def drive_child(parent: RunScope, run: RunRecord, tool_call_id: ToolCallId) -> RunEnd:
-    """Drive a child's run inside the driver of its parent: the same process, the same stop, the same stream."""
+async def drive_child(
+    parent: RunScope,
+    run: RunRecord,
+    tool_call_id: ToolCallId,
+    stop: StopSignal,
+    *,
+    max_parallel: int | None = None,
+    wrap: WrapOps | None = None,
+) -> RunEnd:
+    """Drive a child's run inside the driver of its parent: the same process, and the same stream."""
     scope = await open_scope(
         parent.services,
         run.session_id,
         run.fence,
         desk=MemoryDesk(),
-        stop=parent.stop,
+        stop=stop,
         deps=parent.deps,
         parent=parent,
         delegated_by=tool_call_id,
     )
     if isinstance(scope, Position):
         return RunEnd(status=scope.ended or "superseded")
-    return await run_turn(InProcessOps(scope, None))
+    ops = InProcessOps(scope, max_parallel)
+    return await run_turn(ops if wrap is None else wrap(ops))
+
+
+def _weightiest(problems: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one problem of many that decides what follows: another driver took over, else the store was lost."""
+    each = problems.exceptions
+    superseded = (problem for problem in each if isinstance(problem, SupersededError))
+    passing = (problem for problem in each if isinstance(problem, HelixError) and problem.retryable)
+    return next(superseded, None) or next(passing, None) or each[0]
 
 
 async def _end(services: Services, scope: RunScope) -> None:

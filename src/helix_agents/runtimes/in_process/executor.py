@@ -19,6 +19,7 @@ from helix_agents.domain.errors import (
     ConflictError,
     ExecutorClosedError,
     HelixError,
+    NotARootSessionError,
     NothingToResumeError,
     SessionAlreadyExistsError,
     SessionNotFoundError,
@@ -51,7 +52,9 @@ from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, p
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.outcomes import CANCELLED
 from helix_agents.engine.salvage import results_of_open_calls
+from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import EngineOptions, Services
+from helix_agents.engine.stop import StopSignal
 from helix_agents.engine.submitting import submit
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.llm import LLMAdapter
@@ -126,7 +129,7 @@ class Executor:
             sleep=asyncio.sleep,
             jitter=jitter,
             in_thread=asyncio.to_thread,
-            drive_child=drive_child,
+            drive_child=self._drive_child,
             drive_detached=self._drive,
             hooks=hooks,
             options=options or EngineOptions(),
@@ -291,7 +294,13 @@ class Executor:
         return await self._services.store.list_pending(where, offset=offset, limit=limit)
 
     async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
-        """Stop the run that is going, keeping what it did; a session that waits is settled as interrupted."""
+        """Stop the run that is going, keeping what it did; a session that waits is settled as interrupted.
+
+        The stop reaches everything below the session.
+
+        Raises:
+            SessionNotFoundError, NotARootSessionError: there is nothing here to stop.
+        """
         return await self._stop(session_id, reason, "interrupt")
 
     async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
@@ -398,6 +407,12 @@ class Executor:
                 log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
         raise AssertionError("the waits never end")
 
+    async def _drive_child(
+        self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal
+    ) -> RunEnd:
+        limit = self._max_parallel_tools
+        return await drive_child(parent, run, tool_call_id, stop, max_parallel=limit, wrap=self._wrap)
+
     def _wrap(self, ops: Ops) -> Ops:
         """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
         return ops
@@ -410,11 +425,16 @@ class Executor:
 
     async def _fail(self, run: RunRecord, problem: BaseException) -> None:
         """Settle a run that cannot be driven, so that nobody waits for it; retry begins from its last commit."""
+        current = await self._services.store.get_current_run(run.session_id)
+        if current is None or current.run_id != run.run_id or current.owner != self._lease.owner:
+            # Somebody else has taken over; it is theirs.
+            return
         code = problem.code if isinstance(problem, HelixError) else "internal_error"
         await self._services.store.settle_session(
             SettleSession(
                 session_id=run.session_id,
                 expected=("active", "paused"),
+                expected_run=current.fence,
                 status="failed",
                 error=str(problem),
                 failure_reason=code,
@@ -435,11 +455,14 @@ class Executor:
     def _handle(self, agent: Agent[Any, OutputT, Any], run: RunRecord) -> RunHandle[OutputT]:
         return RunHandle(self._services, agent, run, usage=self._usage, driver=self._running.get(run.run_id))
 
-    async def _resume_by_name(self, session_id: SessionId) -> None:
+    async def _resume_by_name(self, session_id: SessionId) -> bool:
+        """Go on with a session if its agent is known here."""
         session = await self._services.store.load_state(session_id)
         agent = self._services.agents.find(session.agent_type)
-        if agent is not None:
-            await self.resume(agent, session_id)
+        if agent is None:
+            return False
+        await self.resume(agent, session_id)
+        return True
 
     async def _resume_companions(self, root: SessionId) -> int:
         """Drive companions of a tree that have the answer they waited for; says how many."""
@@ -461,6 +484,9 @@ class Executor:
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
         store = self._services.store
+        session = await store.load_state(session_id)
+        if session.parent_session_id is not None:
+            raise NotARootSessionError(session_id, session.root_session_id)
         outcome = await store.set_interrupt_flag(session_id, reason, kind=kind)
         run = await store.get_current_run(session_id)
         if isinstance(outcome, InterruptSet) or run is None or run.status not in SUSPENDED:

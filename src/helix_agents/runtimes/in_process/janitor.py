@@ -30,7 +30,7 @@ class Janitor:
         self,
         services: Services,
         *,
-        resume: Callable[[SessionId], Awaitable[None]],
+        resume: Callable[[SessionId], Awaitable[int]],
         resume_companions: Callable[[SessionId], Awaitable[int]],
         recover: Callable[[], Awaitable[Recovered]],
         resume_grace_ms: int,
@@ -83,12 +83,11 @@ class Janitor:
             resumed += await self._try(self._resume_companions, session_id)
         return resumed
 
-    async def _try(self, resume: Callable[[SessionId], Awaitable[int | None]], session_id: SessionId) -> int:
+    async def _try(self, resume: Callable[[SessionId], Awaitable[int]], session_id: SessionId) -> int:
         try:
-            count = await resume(session_id)
+            return await resume(session_id)
         except ConflictError:
             return 0
         except HelixError as problem:
             log_exception("janitor.resume_failed", problem, session_id=session_id)
             return 0
-        return 1 if count is None else count

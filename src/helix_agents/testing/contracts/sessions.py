@@ -4,11 +4,18 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.errors import InvalidIdError, SessionAlreadyExistsError, SessionNotFoundError
-from helix_agents.domain.pending import PendingFilter
+from helix_agents.domain.errors import (
+    InvalidIdError,
+    SessionAlreadyExistsError,
+    SessionNotFoundError,
+    UnstorableValueError,
+)
+from helix_agents.domain.pending import PendingFilter, SubmitAnswer, ToolAnswer
 from helix_agents.domain.sessions import CreateSession, SessionFilter, SessionState, TracingContext, WorkspaceRef
+from helix_agents.domain.writes import Append, Replace, StepWrites
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.operations import COMMITS, ON_ONE_SESSION, ROWS_OF_OTHERS, Operation
@@ -156,6 +163,25 @@ class SessionsContract(StoreContract):
             with pytest.raises(InvalidIdError):
                 await write()
         assert not await store.session_exists("s-2")
+
+    @proves("values.unstorable-refused")
+    @pytest.mark.parametrize("value", [float("nan"), float("-inf"), b"bytes", {1: "number key"}, {"set"}], ids=repr)
+    async def test_a_value_that_would_come_back_as_another_is_refused(self, store: SessionStateStore, value: Any):
+        await start(store)
+        state = await store.load_state(SESSION)
+        writes = (
+            lambda: store.create_session("s-2", CreateSession(custom_state={"key": value})),
+            lambda: store.merge_custom_state(SESSION, StepWrites(ops=(Replace(key="key", value=[value]),))),
+            lambda: store.merge_custom_state(SESSION, StepWrites(ops=(Append(key="list", items=[value]),))),
+            lambda: store.save_state(SESSION, replace(state, custom_state={"key": {"deep": value}})),
+            lambda: store.submit_answer(
+                SubmitAnswer(session_id=SESSION, tool_call_id="call-1", answer=ToolAnswer(result=value))
+            ),
+        )
+        for write in writes:
+            with pytest.raises(UnstorableValueError):
+                await write()
+        assert await store.load_state(SESSION) == state
 
     @proves("ids.impossible-is-absent")
     @pytest.mark.parametrize("impossible", IMPOSSIBLE_IDS, ids=repr)

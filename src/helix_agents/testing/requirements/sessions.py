@@ -41,6 +41,7 @@ _SESSIONS_ACROSS_PROCESSES = promised_by(
 _IDS = promised_by(
     "ids",
     {
+        "values.unstorable-refused": "A value that JSON would quietly change, such as NaN or bytes, is refused.",
         "ids.impossible-refused": "An id that is empty, too long or unprintable is refused where it would enter.",
         "ids.impossible-is-absent": "Reading by an id that can never be finds nothing.",
         "ids.are-data": "No session id can reach another session, whatever characters it has.",

@@ -4,7 +4,9 @@ from helix_agents.testing.contracts.executor.conversations import ConversationsC
 from helix_agents.testing.contracts.executor.deadlines import DeadlinesContract
 from helix_agents.testing.contracts.executor.deploys import DeploysContract
 from helix_agents.testing.contracts.executor.entry_table import EntryTableContract
+from helix_agents.testing.contracts.executor.expiring import ExpiringContract
 from helix_agents.testing.contracts.executor.hooks import HooksContract
+from helix_agents.testing.contracts.executor.janitors import JanitorsContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
 from helix_agents.testing.contracts.executor.returning import ReturningContract
@@ -27,5 +29,7 @@ class ExecutorContract(
     HooksContract,
     RefreshingContract,
     DeploysContract,
+    ExpiringContract,
+    JanitorsContract,
 ):
     """Everything an executor has to keep: inherit it and give the fixtures `open_executor` and `open_parts`."""

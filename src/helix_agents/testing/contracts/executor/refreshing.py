@@ -200,4 +200,4 @@ class RefreshingContract(ScenarioContract):
         await ended(handle)
         snapshot = await helix.sessions.snapshot(SESSION)
         assert lines(snapshot.render()) == lines(await transcript(helix))
-        assert snapshot.stream_status == "completed"
+        assert snapshot.stream_status == "ended"

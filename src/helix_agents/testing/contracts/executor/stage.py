@@ -17,6 +17,7 @@ from helix_agents.ports.llm import ModelEvent
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.runtimes.in_process.handle import RunHandle
 from helix_agents.testing.contracts.contract import Contract
+from helix_agents.testing.requirements.registry import promised_by
 
 PATIENCE = 20.0
 """No scenario waits longer than this for anything, in seconds."""
@@ -46,6 +47,11 @@ class ScenarioContract(Contract):
     """Gives each scenario a first executor, and the stores beneath it for what only an operator does."""
 
     port = "executor"
+    requirements = promised_by(
+        "janitor",
+        {"janitors.survive-a-kill": "What a janitor process that is killed had begun is finished by the others, once."},
+        several_processes=True,
+    )
 
     @pytest.fixture
     def open_executor(self) -> OpenExecutor:

@@ -1,0 +1,194 @@
+"""Scenarios of sessions that outlive their time: cleaned up with all they hold, and no trouble stops the sweep."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.tools import tool
+from helix_agents.domain.errors import SessionCorruptError
+from helix_agents.domain.pending import AnswerAlreadyCompleted, ToolAnswer
+from helix_agents.domain.sessions import CreateSession, SessionState, WorkspaceRef
+from helix_agents.engine.cleanup import CleanupSummary, Snapshots, expired_session_cleanup
+from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.ports.backend import Backend
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.stage import (
+    SESSION,
+    OpenExecutor,
+    PieceGate,
+    ScenarioContract,
+    chunks_of,
+    completed,
+    failed,
+    spoken,
+    suspended,
+)
+
+HOUR_MS = 60 * 60 * 1000
+
+
+@client_tool(deadline=None)
+def locate(city: str) -> str:
+    """Where the client is."""
+    raise NotImplementedError
+
+
+@tool
+async def note(text: str) -> str:
+    """Write something down."""
+    return "noted"
+
+
+def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+    return Agent(**{"name": "guest", "model": ScriptedModel(script), "tools": [locate, note], **fields})
+
+
+LOCATING = (reply(calls=[call("note", {"text": "x"}), call("locate", {"city": "Rome"})]), "There.", "Again.")
+
+
+class _Snapshots:
+    """Two snapshots of every workspace, except where the provider is out of order."""
+
+    def __init__(self, failing: str) -> None:
+        self._failing = failing
+        self.deleted: list[str] = []
+
+    async def list(self, session_id: str) -> Sequence[str]:
+        if session_id == self._failing:
+            raise ConnectionError("the provider is out of order")
+        return [f"{session_id}/1", f"{session_id}/2"]
+
+    async def delete(self, snapshot_id: str) -> None:
+        self.deleted.append(snapshot_id)
+
+
+class _Provider:
+    def __init__(self, failing: str) -> None:
+        self.kept = _Snapshots(failing)
+
+    @property
+    def snapshot(self) -> Snapshots:
+        return self.kept
+
+
+class _TroubledStore:
+    """A store in which one session cannot be read, and another one changes right after it was."""
+
+    def __init__(self, store: SessionStateStore, *, unreadable: str, changing: str) -> None:
+        self._store = store
+        self._unreadable = unreadable
+        self._changing = changing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def load_state(self, session_id: str) -> SessionState:
+        if session_id == self._unreadable:
+            raise SessionCorruptError(session_id, "its record is torn")
+        state = await self._store.load_state(session_id)
+        if session_id == self._changing:
+            await self._store.patch_metadata(session_id, {"seen": "now"})
+        return state
+
+
+class ExpiringContract(ScenarioContract):
+    """Nothing that has expired stays half alive."""
+
+    async def test_one_sweep_cleans_up_450_sessions_whatever_three_of_them_do(
+        self, parts: Backend, clock: ManualClock
+    ) -> None:
+        store = parts.state
+        expires = clock.now_ms() + HOUR_MS
+        for number in range(450):
+            workspace = WorkspaceRef(provider_id="disk", ref=f"w-{number}") if number < 3 else None
+            await store.create_session(f"s-{number}", CreateSession(expires_at=expires, workspace_ref=workspace))
+        await store.update_status("s-10", "interrupted")
+        await store.update_status("s-11", "paused")
+        await store.create_session("done", CreateSession(expires_at=expires))
+        await store.update_status("done", "completed")
+        await store.create_session("young", CreateSession(expires_at=expires + 2 * HOUR_MS))
+        await store.create_session("eternal")
+        clock.advance(HOUR_MS)
+        provider = _Provider(failing="s-1")
+        troubled = cast("SessionStateStore", _TroubledStore(store, unreadable="s-200", changing="s-300"))
+        swept = await expired_session_cleanup(troubled, workspace_providers={"disk": provider})
+        assert swept == CleanupSummary(detected=450, marked=447, already_terminal=0, snapshots_deleted=4, errors=3)
+        assert sorted(provider.kept.deleted) == ["s-0/1", "s-0/2", "s-2/1", "s-2/2"]
+        for number, status in ((0, "failed"), (1, "active"), (10, "failed"), (11, "failed"), (200, "active")):
+            assert (await store.load_state(f"s-{number}")).status == status, number
+        for name, status in (("done", "completed"), ("young", "active"), ("eternal", "active"), ("s-300", "active")):
+            assert (await store.load_state(name)).status == status, name
+        # The next sweep, without the trouble, takes what is left.
+        swept = await expired_session_cleanup(store, workspace_providers={"disk": _Provider(failing="")})
+        assert swept == CleanupSummary(detected=3, marked=3, snapshots_deleted=2)
+
+    async def test_an_expired_session_fails_with_everything_it_holds(
+        self, helix: Executor, open_executor: OpenExecutor, clock: ManualClock
+    ) -> None:
+        handle = await helix.execute(_agent(*LOCATING), "Where?", SESSION, expires_in=3600)
+        await suspended(handle)
+        clock.advance(HOUR_MS)
+        async with open_executor() as other:
+            assert (await other.sweep()).expired_sessions == 1
+            result = await failed(handle)
+            assert (result.code, result.error) == ("session_expired", "session_expired")
+            session = await other.sessions.get(SESSION)
+            assert (session.status, session.error, session.failure_reason) == (
+                "failed",
+                "session_expired",
+                "session_expired",
+            )
+            assert (await other.list_pending()).items == ()
+            late = await other.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="x"))
+            assert isinstance(late, AnswerAlreadyCompleted)
+            assert (await spoken(other))[2:] == ["result note#call_1_1: noted", "error locate#call_1_2: run_stopped"]
+            await chunks_of(handle)
+            assert (await other.sweep()).expired_sessions == 0
+
+    async def test_a_run_that_is_going_when_its_session_expires_cannot_write_any_more(
+        self, helix: Executor, open_executor: OpenExecutor, clock: ManualClock
+    ) -> None:
+        gate = PieceGate(1)
+        agent = _agent(model=ScriptedModel(["Too late."], pace=gate))
+        handle = await helix.execute(agent, "Go", SESSION, expires_in=3600)
+        await gate.until_reached()
+        clock.advance(HOUR_MS)
+        async with open_executor() as other:
+            await other.sweep()
+        gate.opened.set()
+        assert (await failed(handle)).code == "session_expired"
+        assert await spoken(helix) == ["user: Go"]
+
+    async def test_each_entry_and_each_accepted_answer_moves_the_expiry(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        agent = _agent(*LOCATING, session_ttl=timedelta(hours=1))
+
+        async def left() -> int:
+            session = await helix.sessions.get(SESSION)
+            assert session.expires_at is not None
+            return session.expires_at - clock.now_ms()
+
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        assert await left() == HOUR_MS
+        clock.advance(HOUR_MS // 2)
+        await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="here"))
+        assert await left() == HOUR_MS
+        clock.advance(HOUR_MS // 2)
+        await completed(await helix.resume(agent, SESSION))
+        assert await left() == HOUR_MS
+        clock.advance(HOUR_MS // 2)
+        await completed(await helix.execute(agent, "And now?", SESSION))
+        assert await left() == HOUR_MS
+
+    async def test_a_session_that_expired_may_be_taken_up_again(self, helix: Executor, clock: ManualClock) -> None:
+        agent = _agent(*LOCATING)
+        await suspended(await helix.execute(agent, "Where?", SESSION, expires_in=3600))
+        clock.advance(HOUR_MS)
+        await helix.sweep()
+        assert await completed(await helix.execute(agent, "Hello again", SESSION, expires_in=3600)) == "There."
+        assert (await helix.sweep()).expired_sessions == 0
