@@ -69,7 +69,8 @@ class BufferedWriter(StreamWriter):
         return self._latest
 
     async def write(self, chunk: StreamChunk) -> None:
-        self._check_usable()
+        if self._closed or self._failure is not None:
+            self._check_usable()
         if chunk.sequence or not chunk.timestamp:
             chunk = replace(chunk, sequence=0, timestamp=chunk.timestamp or self._clock.now_ms())
         size = len(encode(chunk))
@@ -78,10 +79,10 @@ class BufferedWriter(StreamWriter):
             self._room.clear()
             await self._room.wait()
             self._check_usable()
+        if not self._chunks:
+            self._oldest = self._loop.time()
         self._chunks.append(chunk)
         self._bytes += size
-        if len(self._chunks) == 1:
-            self._oldest = self._loop.time()
         if self._timer is None or self._is_due():
             self._plan_flush()
 

@@ -65,7 +65,9 @@ async def _run_approved(
         values = tool.parse(row.input if edited is None else edited)
     except HelixError as problem:
         return await _settle(scope, batch, refused_input(_named(planned), str(problem)))
-    return await run_tool(scope, batch, planned, tool, values, approved=True, rerun=row.reason == UNKNOWN_OUTCOME)
+    # A decision that was used up allows no second run: who died in the first one leaves another question.
+    rerun = row.reason == UNKNOWN_OUTCOME and row.state == "answered"
+    return await run_tool(scope, batch, planned, tool, values, approved=True, rerun=rerun)
 
 
 async def _settle(scope: RunScope, batch: Batch, result: RestingResult, row: PendingCall | None = None) -> CallOutcome:

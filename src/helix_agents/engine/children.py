@@ -10,31 +10,41 @@
 """
 
 import asyncio
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
 from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.domain.chunks import SubagentEnd, SubagentStart
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
-from helix_agents.domain.errors import HelixError, SupersededError
+from helix_agents.domain.errors import ChunkTooLargeError, ConflictError, HelixError, SupersededError
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
-from helix_agents.domain.pending import READY, PendingFilter
+from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
-from helix_agents.domain.sessions import CreateSession, SessionState
+from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState
+from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import abandoned, tool_is_gone
 from helix_agents.engine.desk import RestingResult
-from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.effects import Batch, CallOutcome, OpenBatch, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.ledger import resting_reply
 from helix_agents.engine.log import log_exception
+from helix_agents.engine.outcomes import CANCELLED
 from helix_agents.engine.scope import RunScope
+from helix_agents.engine.stop import StopSignal
 
 DISPATCH_FAILED = "sub_agent_dispatch_failed"
 TIMED_OUT = "sub_agent_timeout"
+ABANDONED = "abandoned"
 
 
 async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
@@ -179,7 +189,7 @@ def _link(
 async def answered_below(scope: RunScope, child_id: str) -> bool:
     """Whether an answer or a timeout lies in a suspended child or in those it waits for."""
     session = await scope.services.store.load_state(child_id)
-    if any(call.state in READY or _is_given_up(scope, call) for call in session.pending_client_tool_calls.values()):
+    if any(call.state in READY for call in session.pending_client_tool_calls.values()):
         return True
     for wait in session.suspended_awaiting_children.values():
         if await answered_below(scope, wait.child_session_id):
@@ -232,28 +242,25 @@ async def _fail_child(scope: RunScope, run: RunRecord, problem: Exception) -> No
     )
 
 
-async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool) -> CallOutcome:
+async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_run: str | None = None) -> CallOutcome:
     """What the child came to, as the parent's call sees it."""
     store, child_id = scope.services.store, _child_id(planned)
     run = await store.get_current_run(child_id)
+    if run is not None and run.status in SUSPENDED and scope.user_went_on:
+        # The user went on with a new message: what the child waits for will never be answered.
+        await _let_go(scope, child_id, ABANDONED)
+        run = await store.get_current_run(child_id)
     assert run is not None
+    if run.status == "running":
+        raise SupersededError(run.session_id, run.run_id, run.attempt, "another driver took the child over")
     if run.status in SUSPENDED:
         return CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
-    session = await store.load_state(child_id)
-    if run.status == "interrupted" and scope.stop.requested.is_set():
+    if scope.stop.requested.is_set() and (run.status == "interrupted" or run.completion_reason == CANCELLED):
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+    session = await store.load_state(child_id)
     message, status = await result_message(scope, planned, session, run)
     took = (run.ended_at or run.started_at) - session.created_at
-    end = scope.chunk(
-        SubagentEnd,
-        batch.step,
-        tool_call_id=planned.tool_call_id,
-        child_session_id=child_id,
-        child_agent_type=session.agent_type,
-        status=status,
-        result=message.content,
-    )
-    await scope.writer.write(end)
+    await _write_end(scope, batch.step, planned, session.agent_type, status, message.content)
     await announce(scope, batch.step, message, NO_WRITES)
     event = AfterSubAgentEvent(
         tool_call_id=planned.tool_call_id,
@@ -264,14 +271,23 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, tool: Su
         error=session.error,
         duration_ms=took,
     )
-    writes = await scope.fire_with_draft(batch.step, event)
+    writes = NO_WRITES
+    try:
+        writes = await scope.fire_with_draft(batch.step, event)
+    except FailRun as decision:
+        fail_run = decision.reason
     spent = scope.usage_entry(
         batch.step, source_type="subagent", source_name=session.agent_type, amount=took, success=not message.error
     )
-    update = SubSessionRefUpdate(sub_session_id=child_id, status=status, result=message.content, error=session.error)
-    return await settle(
-        scope, batch, RestingResult(message=message, writes=writes, usage=(spent,), child=update, duration_ms=took)
+    result = RestingResult(
+        message=message,
+        writes=writes,
+        usage=(spent,),
+        child=SubSessionRefUpdate(sub_session_id=child_id, status=status, result=message.content, error=session.error),
+        duration_ms=took,
+        fail_run=fail_run,
     )
+    return await settle(scope, batch, result)
 
 
 async def result_message(
@@ -281,7 +297,7 @@ async def result_message(
     about: dict[str, Any] = {"tool_call_id": planned.tool_call_id, "tool_name": planned.tool_name}
     if run.status == "completed":
         return ToolMessage(**about, content=session.output), "completed"
-    if scope.user_went_on and run.completion_reason == "abandoned":
+    if scope.user_went_on and run.completion_reason == ABANDONED:
         return abandoned(planned), "terminated"
     reason = session.interrupt_context.reason if session.interrupt_context is not None else None
     if run.status == "interrupted":
@@ -295,31 +311,78 @@ async def result_message(
 async def _announce_start(
     scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, given: dict[str, JSON]
 ) -> None:
-    """One start per delegation: a later round finds it announced, and a crash discards it with the step's chunks."""
+    """One start per delegation: a later round finds it announced, and so does whoever takes over after a crash.
+
+    Raises:
+        FailRun: a hook wants the run to fail.
+    """
     if batch.round > 0:
         return
     about = {"tool_call_id": planned.tool_call_id, "child_session_id": _child_id(planned)}
-    await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.agent.name))
+    if not await _is_announced(scope, batch.step, planned):
+        await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.agent.name))
     event = BeforeSubAgentEvent(**about, agent=tool.agent.name, input=given)
     written = await scope.fire_with_draft(batch.step, event)
     if written:
         scope.carried.append(written)
 
 
-async def _give_up(scope: RunScope, session: SessionState, run: RunRecord) -> None:
-    await scope.services.store.settle_session(
+async def _is_announced(scope: RunScope, step: int, planned: PlannedCall) -> bool:
+    """Whether an attempt that died said so: a start stays in the stream when the rest of its step is discarded."""
+    if scope.run.attempt == 1:
+        return False
+    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
+    return any(isinstance(chunk, SubagentStart) and chunk.tool_call_id == planned.tool_call_id for chunk in said)
+
+
+async def _write_end(
+    scope: RunScope, step: int, planned: PlannedCall, agent_type: str, status: SubSessionStatus, result: JSON
+) -> None:
+    about = {"tool_call_id": planned.tool_call_id, "child_session_id": _child_id(planned)}
+    end = scope.chunk(SubagentEnd, step, **about, child_agent_type=agent_type, status=status, result=result)
+    try:
+        await scope.writer.write(end)
+    except ChunkTooLargeError:
+        # The result is in the transcript all the same.
+        await scope.writer.write(msgspec.structs.replace(end, result=None))
+
+
+async def _let_go(scope: RunScope, child_id: SessionId, reason: str = "interrupted") -> bool:
+    """End what a child does or waits for, with everything below it; False when there is no such child."""
+    store = scope.services.store
+    run = await store.get_current_run(child_id)
+    if run is None:
+        return False
+    if run.status != "running" and run.status not in SUSPENDED:
+        return True
+    flag = scope.stop.flag
+    aborted = flag is not None and flag.kind == "abort"
+    await store.settle_session(
         SettleSession(
-            session_id=session.session_id,
+            session_id=child_id,
             expected=("active", "paused"),
             expected_run=run.fence,
-            status="interrupted",
-            run_status="interrupted",
-            completion_reason="abandoned",
+            status="failed" if aborted else "interrupted",
+            failure_reason=CANCELLED if aborted else None,
+            run_status="failed" if aborted else "interrupted",
+            completion_reason=CANCELLED if aborted else reason,
         )
     )
+    return True
 
 
 async def _dispatch_failed(scope: RunScope, batch: Batch, planned: PlannedCall, problem: HelixError) -> CallOutcome:
+    """The call gets an error and the run goes on, unless the problem is the driver's own.
+
+    Raises:
+        SupersededError: the child or its parent has another driver.
+        HelixError: the store is not answering; the effect may be repeated.
+    """
+    if isinstance(problem, SupersededError) or problem.retryable:
+        raise problem
+    if isinstance(problem, ConflictError):
+        run = scope.run
+        raise SupersededError(run.session_id, run.run_id, run.attempt, "the child has another driver") from problem
     log_exception("subagent.dispatch_failed", problem, tool=planned.tool_name, session_id=scope.session.session_id)
     message = ToolMessage(
         tool_call_id=planned.tool_call_id,

@@ -22,6 +22,7 @@ from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
+from helix_agents.engine.children import end_children
 from helix_agents.engine.effects import CommitAck, CommitRequest
 from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
@@ -42,6 +43,8 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     except FailRun as decision:
         end_batch(scope, work)
         work.fail(Failure("hook_failed_run", decision.reason))
+    if work.ended in ("failed", "interrupted"):
+        await end_children(scope, request.batch)
     await _tell_end_hooks(scope, work)
     await announce_end(scope, work)
     try:
@@ -119,7 +122,8 @@ async def _tell_end_hooks(scope: RunScope, work: StepWork) -> None:
         event = AgentFailEvent(code=code, error=error, retryable=retryable, step_count=step, duration_ms=took)
     elif work.suspended:
         ids = tuple(call.tool_call_id for call in work.pending)
-        event = AgentSuspendedEvent(run_id=scope.run.run_id, reason="client_tool", tool_call_ids=ids)
+        reason = "client_tool" if ids else "awaiting_children"
+        event = AgentSuspendedEvent(run_id=scope.run.run_id, reason=reason, tool_call_ids=ids)
     if event is None:
         return
     try:
@@ -190,7 +194,13 @@ def _recorded_once(work: StepWork) -> tuple[ToolCallId, ...]:
 def _ref_updates(scope: RunScope, work: StepWork) -> tuple[SubSessionRefUpdate, ...]:
     """Children whose results this commit records: the reference's end and the call's result are one write."""
     results = (result.child for result in work.new if result.child is not None)
-    return (*scope.settled_companions, *results)
+    left = work.batch.unsettled if work.ended in ("failed", "interrupted") else ()
+    let_go = (
+        SubSessionRefUpdate(sub_session_id=call.child_session_id, status="interrupted")
+        for call in left
+        if call.kind == "child" and call.child_session_id is not None
+    )
+    return (*scope.settled_companions, *results, *let_go)
 
 
 def _usage(work: StepWork) -> tuple[UsageEntry, ...]:

@@ -57,9 +57,9 @@ async def result_of(
         raise RunNotFoundError(run_id)
     if run.status == "running":
         return None
-    session = await services.store.load_state(session_id)
     if run.status == "completed":
         return Completed(output=agent.load_output(run.output), session_id=session_id, run_id=run_id)
+    session = await services.store.load_state(session_id)
     if run.status == "interrupted":
         context = session.interrupt_context
         reason = context.reason if context is not None and context.run_id == run_id else None

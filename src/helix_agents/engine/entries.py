@@ -18,7 +18,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
-from helix_agents.domain.pending import READY
+from helix_agents.domain.pending import READY, is_overdue
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import (
@@ -83,9 +83,11 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
         NotARootSessionError: its parent drives it.
     """
     store = services.store
-    await store.expire_pending(session_id=session_id)
     try:
         session = await store.load_state(session_id)
+        if _is_overdue(session, store.now_ms()):
+            await store.expire_pending(session_id=session_id)
+            session = await store.load_state(session_id)
     except SessionNotFoundError:
         return None
     if session.parent_session_id is not None:
@@ -252,6 +254,11 @@ async def _known(services: Services, session_id: SessionId) -> Standing:
     if standing is None:
         raise SessionNotFoundError(session_id)
     return standing
+
+
+def _is_overdue(session: SessionState, now_ms: int) -> bool:
+    """Whether somebody was to answer by now; nobody may have looked since."""
+    return any(is_overdue(call, now_ms) for call in session.pending_client_tool_calls.values())
 
 
 async def _is_alive(services: Services, run: RunRecord) -> bool:

@@ -11,6 +11,7 @@ from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
+from helix_agents.engine.children import end_forgotten_children
 from helix_agents.engine.delegated_writer import DelegatedWriter
 from helix_agents.engine.desk import Desk, RestingReply
 from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
@@ -114,6 +115,8 @@ async def open_run(scope: RunScope) -> Position:
     if batch is None:
         resting = await _find_resting_reply(scope)
         await _tell_late_answers(scope)
+        if run.previous_run_id is not None:
+            await end_forgotten_children(scope, resting.calls if resting is not None else ())
     await _tell_beginning(scope)
     if resting is not None:
         await say_again(scope, session.step_count + 1, resting.message)

@@ -27,7 +27,7 @@ async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> Non
         case Announce():
             _announce(scope, work)
         case Suspend():
-            _suspend(scope, work)
+            _suspend_or_fail(scope, work)
         case Stop():
             await _stop(scope, work)
         case Fail(code=code):
@@ -76,6 +76,16 @@ def _announce(scope: RunScope, work: StepWork) -> None:
     """The step is durable as far as it came; its companions are spoken to in the next round."""
     work.announced = True
     work.record = {"suspension_context": _hold(scope, work, "suspended_step_partial", ())}
+
+
+def _suspend_or_fail(scope: RunScope, work: StepWork) -> None:
+    """A call that wants the run to fail does not wait for those that somebody has to answer."""
+    reason = next((result.fail_run for result in work.new if result.fail_run is not None), None)
+    if reason is None:
+        _suspend(scope, work)
+        return
+    end_batch(scope, work)
+    work.fail(Failure("tool_failed_run", reason))
 
 
 def _suspend(scope: RunScope, work: StepWork) -> None:

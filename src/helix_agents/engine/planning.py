@@ -24,6 +24,7 @@ class Plan:
         self.calls: list[PlannedCall] = []
         self.rejections: dict[ToolCallId, ToolMessage] = {}
         self.output: JSON = None
+        self.children_before: int | None = None
 
     def add(self, call: ToolCall, kind: CallKind, child_session_id: SessionId | None = None) -> None:
         self.calls.append(
@@ -95,7 +96,7 @@ async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan) -> None:
         problem = f"sub-agents may nest {options.max_depth} deep"
     elif here >= options.max_children_per_step:
         problem = f"one step may delegate {options.max_children_per_step} calls"
-    elif here == 0 and await _is_crowded(scope):
+    elif await _children_of_root(scope, plan) + here >= options.max_children_per_root:
         problem = f"one conversation may have {options.max_children_per_root} sub-agents"
     if problem is not None:
         plan.reject(call, SUB_AGENT_LIMIT, f"This call was not delegated: {problem}. Do the work yourself.")
@@ -103,10 +104,12 @@ async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan) -> None:
         plan.add(call, "child", scope.services.ids.new("child"))
 
 
-async def _is_crowded(scope: RunScope) -> bool:
-    where = SessionFilter(root_session_id=scope.session.root_session_id)
-    page = await scope.services.store.list_sessions(where, limit=1)
-    return page.total > scope.services.options.max_children_per_root
+async def _children_of_root(scope: RunScope, plan: Plan) -> int:
+    """How many sessions there are below the root, asked once per reply."""
+    if plan.children_before is None:
+        where = SessionFilter(root_session_id=scope.session.root_session_id)
+        plan.children_before = (await scope.services.store.list_sessions(where, limit=1)).total - 1
+    return plan.children_before
 
 
 async def _needs_approval(scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any]) -> bool:

@@ -31,6 +31,8 @@ async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallO
 
 
 async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
+    if batch.round > 0 and await _was_asked_about(scope, planned):
+        return await run_answered(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
     call = await open_call(scope, batch, planned)
     if tool is None:
@@ -40,6 +42,12 @@ async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> Ca
     except HelixError as problem:
         return await _settle_unrun(scope, batch, refused_input(call, str(problem)))
     return await run_tool(scope, batch, planned, tool, values, approved=False)
+
+
+async def _was_asked_about(scope: RunScope, planned: PlannedCall) -> bool:
+    """Whether nobody knew what became of the call, so that a person has a say in it like in a gated one."""
+    row = await scope.services.store.get_pending_call(scope.session.session_id, planned.tool_call_id)
+    return row is not None
 
 
 async def _rejection(scope: RunScope, batch: Batch, planned: PlannedCall) -> RestingResult:

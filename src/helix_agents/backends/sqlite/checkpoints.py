@@ -6,6 +6,7 @@ from helix_agents.backends.sqlite.lineage import load_custom_state, load_segment
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.rows import (
     Place,
+    SessionRow,
     checkpoint_name,
     checkpoint_number,
     find_session,
@@ -15,6 +16,7 @@ from helix_agents.backends.sqlite.rows import (
     save_session,
 )
 from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta
+from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_checkpoint
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
@@ -22,7 +24,7 @@ from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import JSON, decode
 from helix_agents.domain.session_changes import changed
 from helix_agents.domain.sessions import CheckpointSource
-from helix_agents.domain.writes import NO_WRITES, StepWrites
+from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, merge_warnings
 
 _LOW = 0xFFFFFFFF
 _COLUMNS = (
@@ -67,6 +69,31 @@ def write_checkpoint(
     row.checkpoint = number
     row.checkpointed_at = now
     row.checkpoint_source = source
+
+
+def commit_at(
+    connection: Connection, row: SessionRow, meta: CheckpointMeta, ops: tuple[WriteOp, ...], now: int
+) -> Committed:
+    """End a commit of source `staging`: its checkpoint, the session's row, and the answer."""
+    write_checkpoint(
+        connection,
+        row,
+        source="staging",
+        now=now,
+        has_writes=bool(ops),
+        step_id=meta.step_id,
+        step_count=meta.step_count,
+        stream_sequence=meta.stream_sequence,
+    )
+    save_session(connection, row)
+    return Committed(
+        checkpoint_id=checkpoint_name(row.checkpoint) or "",
+        new_version=row.version,
+        message_count=row.message_count,
+        stream_sequence=meta.stream_sequence,
+        warnings=merge_warnings(ops),
+        status=row.status,
+    )
 
 
 def checkpoint_of(row: Row) -> Checkpoint:

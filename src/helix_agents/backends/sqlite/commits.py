@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 
 from helix_agents.backends.sqlite.branches import rewind
-from helix_agents.backends.sqlite.checkpoints import write_checkpoint
+from helix_agents.backends.sqlite.checkpoints import commit_at
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.flags import drop_flag
 from helix_agents.backends.sqlite.lineage import append_messages, load_custom_state
 from helix_agents.backends.sqlite.pending import calls_below, change_calls, save_call
 from helix_agents.backends.sqlite.rows import (
     SessionRow,
-    checkpoint_name,
     children_of,
     find_run,
     find_session,
@@ -48,7 +47,7 @@ from helix_agents.domain.pending import abandon
 from helix_agents.domain.runs import RunRecord, check_fence
 from helix_agents.domain.session_changes import saved, settled, started
 from helix_agents.domain.sessions import SessionState, StatusChanged, StatusOutcome
-from helix_agents.domain.writes import difference, merge_warnings
+from helix_agents.domain.writes import difference
 
 
 class SQLiteCommits(SQLiteSessions):
@@ -197,22 +196,4 @@ class SQLiteCommits(SQLiteSessions):
         ops = (*take_staged(connection, row, meta.step_id), *difference(stored, state.custom_state).ops)
         if ops:
             self._state_writes.log(connection, row, ops, version_before=before)
-        write_checkpoint(
-            connection,
-            row,
-            source="staging",
-            now=now,
-            has_writes=bool(ops),
-            step_id=meta.step_id,
-            step_count=meta.step_count,
-            stream_sequence=meta.stream_sequence,
-        )
-        save_session(connection, row)
-        return Committed(
-            checkpoint_id=checkpoint_name(row.checkpoint) or "",
-            new_version=row.version,
-            message_count=row.message_count,
-            stream_sequence=meta.stream_sequence,
-            warnings=merge_warnings(ops),
-            status=row.status,
-        )
+        return commit_at(connection, row, meta, ops, now)

@@ -12,6 +12,9 @@ from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.session_changes import changed
 
+# So many messages are read where they are asked for; more would keep the event loop waiting.
+READ_INLINE = 100
+
 
 class SQLiteMessages(Facet):
     """The messages of a session."""
@@ -46,11 +49,14 @@ class SQLiteMessages(Facet):
         return await self._db.read(work)
 
     async def load_transcript(self, session_id: SessionId, *, after: int = 0) -> tuple[StoredMessage, ...]:
-        def work(connection: Connection) -> tuple[StoredMessage, ...]:
+        def work(connection: Connection, most: int | None = None) -> tuple[StoredMessage, ...] | None:
             row = load_session(connection, self._namespace, session_id)
+            if most is not None and row.message_count - after > most:
+                return None
             return tuple(read_messages(connection, row.segment, after + 1, row.message_count))
 
-        return await self._db.read(work)
+        found = await self._db.read_by_key(lambda connection: work(connection, READ_INLINE))
+        return found if found is not None else await self._db.read(work) or ()
 
     async def get_message_count(self, session_id: SessionId) -> int:
         def work(connection: Connection) -> int:

@@ -310,8 +310,8 @@ def insert_run(connection: Connection, namespace: str, run: RunRecord) -> None:
 def save_run(connection: Connection, namespace: str, run: RunRecord) -> None:
     """Store a changed run."""
     connection.execute(
-        "UPDATE __agents_runs SET attempt = ?, status = ?, step_count = ?, completion_reason = ?, output = ?, error = ?,"
-        " owner = ?, workflow_id = ?, ended_at = ? WHERE namespace = ? AND run_id = ?",
+        "UPDATE __agents_runs SET attempt = ?, status = ?, step_count = ?, completion_reason = ?, output = ?,"
+        " error = ?, owner = ?, workflow_id = ?, ended_at = ? WHERE namespace = ? AND run_id = ?",
         (
             run.attempt,
             run.status,

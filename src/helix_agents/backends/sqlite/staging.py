@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from helix_agents.backends.sqlite.checkpoints import write_checkpoint
+from helix_agents.backends.sqlite.checkpoints import commit_at
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
-from helix_agents.backends.sqlite.rows import Place, checkpoint_name, load_session, put, record_of, save_session
+from helix_agents.backends.sqlite.rows import Place, load_session, put, record_of
 from helix_agents.backends.sqlite.runs import current_run
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed
@@ -17,7 +17,7 @@ from helix_agents.domain.records import decode, encode
 from helix_agents.domain.runs import Fence, check_fence
 from helix_agents.domain.session_changes import changed
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.writes import WriteOp, merge_warnings
+from helix_agents.domain.writes import WriteOp
 
 
 def stage(connection: Connection, row: Place, changes: Iterable[StagedChange], now: int) -> None:
@@ -115,25 +115,7 @@ class SQLiteStaging(Facet):
             ops = take_staged(connection, row, meta.step_id)
             if ops:
                 self._state_writes.log(connection, row, ops, version_before=before)
-            write_checkpoint(
-                connection,
-                row,
-                source="staging",
-                now=now,
-                has_writes=bool(ops),
-                step_id=meta.step_id,
-                step_count=meta.step_count,
-                stream_sequence=meta.stream_sequence,
-            )
-            save_session(connection, row)
-            return Committed(
-                checkpoint_id=checkpoint_name(row.checkpoint) or "",
-                new_version=row.version,
-                message_count=row.message_count,
-                stream_sequence=meta.stream_sequence,
-                warnings=merge_warnings(ops),
-                status=row.status,
-            )
+            return commit_at(connection, row, meta, ops, now)
 
         return await self._db.write(work)
 

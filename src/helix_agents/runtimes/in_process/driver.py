@@ -87,8 +87,10 @@ async def drive(
     wrap: WrapOps | None = None,
 ) -> RunEnd:
     """Drive one attempt of a run to its end, or to where it needs somebody."""
-    session = await services.store.load_state(session_id)
-    deps = open_deps(session_id, session.user_id) if open_deps is not None else nullcontext()
+    deps: AbstractAsyncContextManager[Any] = nullcontext()
+    if open_deps is not None:
+        session = await services.store.load_state(session_id)
+        deps = open_deps(session_id, session.user_id)
     async with watching(services.store, session_id) as stop, deps as opened:
         try:
             scope = await open_scope(

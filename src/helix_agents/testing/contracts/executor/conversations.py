@@ -21,6 +21,7 @@ from helix_agents.testing.contracts.executor.stage import (
     ended,
     failed,
     runs_of,
+    scripted,
     spoken,
     within,
 )
@@ -40,7 +41,7 @@ def note(text: str) -> str:
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
-    return Agent(**{"name": "writer", "model": ScriptedModel(script), "tools": [note], **fields})
+    return scripted(script, fields, name="writer", tools=[note])
 
 
 class ConversationsContract(ScenarioContract):

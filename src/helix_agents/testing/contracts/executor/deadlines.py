@@ -14,7 +14,7 @@ from helix_agents.domain.chunks import ToolError
 from helix_agents.domain.errors import StillWaitingError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import AnswerAccepted, AnswerLate, ApprovalAnswer, ToolAnswer
-from helix_agents.llm.scripted import ScriptedModel, call
+from helix_agents.llm.scripted import call
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
@@ -23,6 +23,7 @@ from helix_agents.testing.contracts.executor.stage import (
     ScenarioContract,
     chunks_of,
     completed,
+    scripted,
     spoken,
     suspended,
     transcript,
@@ -39,7 +40,7 @@ def locate(city: str) -> str:
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
-    return Agent(**{"name": "clerk", "model": ScriptedModel(script), "tools": [locate], **fields})
+    return scripted(script, fields, name="clerk", tools=[locate])
 
 
 LOCATING = (call("locate", {"city": "Rome"}), "Without, then.", "Thanks anyway.", "Again.")

@@ -24,6 +24,7 @@ from helix_agents.testing.contracts.executor.stage import (
     chunks_of,
     completed,
     failed,
+    scripted,
     spoken,
     suspended,
 )
@@ -44,7 +45,7 @@ async def note(text: str) -> str:
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
-    return Agent(**{"name": "guest", "model": ScriptedModel(script), "tools": [locate, note], **fields})
+    return scripted(script, fields, name="guest", tools=[locate, note])
 
 
 LOCATING = (reply(calls=[call("note", {"text": "x"}), call("locate", {"city": "Rome"})]), "There.", "Again.")

@@ -32,7 +32,7 @@ from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.writes import Append, Replace, StepWrites
-from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.llm.scripted import call, reply
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
@@ -42,6 +42,7 @@ from helix_agents.testing.contracts.executor.stage import (
     completed,
     failed,
     runs_of,
+    scripted,
     spoken,
     suspended,
     within,
@@ -75,8 +76,7 @@ async def pay(amount: int) -> str:
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
-    settings = {"name": "hooked", "model": ScriptedModel(script), "tools": [note, locate, pay], "state": Pad, **fields}
-    return Agent(**settings)
+    return scripted(script, fields, name="hooked", tools=[note, locate, pay], state=Pad)
 
 
 class Recorder(Hooks[Any, Any]):

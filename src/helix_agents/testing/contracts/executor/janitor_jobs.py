@@ -54,7 +54,7 @@ async def sweep_until_killed(job: Job, url: str, now_ms: int, after: int) -> JSO
     """Be a janitor, and die at the n-th statement of the round."""
     seam = KillingSeam()
     async with await open_backend(url, clock=ManualClock(now_ms), seam=seam) as backend:
-        parts = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
+        parts: dict[str, Any] = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
         async with Executor(**parts, agents=[guest()], janitor_seconds=None, lease_ms=LEASE_MS) as janitor:
             job.report("begun")
             seam.arm(after=after)

@@ -17,6 +17,7 @@ from helix_agents.testing.contracts.executor.stage import (
     completed,
     failed,
     runs_of,
+    scripted,
     spoken,
 )
 
@@ -41,7 +42,7 @@ class _Breaks:
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
-    return Agent(**{"name": "asker", "model": ScriptedModel(script), **fields})
+    return scripted(script, fields, name="asker")
 
 
 class ModelsContract(ScenarioContract):

@@ -13,7 +13,7 @@ from helix_agents.domain.errors import CheckpointNotFoundError, ModelRefusedErro
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.pending import AnswerAlreadyCompleted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint
-from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.executor.stage import (
@@ -23,6 +23,7 @@ from helix_agents.testing.contracts.executor.stage import (
     completed,
     failed,
     runs_of,
+    scripted,
     spoken,
     suspended,
     transcript,
@@ -56,8 +57,7 @@ async def publish(ctx: ToolContext[Book]) -> str:
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
-    tools = [write, locate, publish]
-    return Agent(**{"name": "author", "model": ScriptedModel(script), "tools": tools, "state": Book, **fields})
+    return scripted(script, fields, name="author", tools=[write, locate, publish], state=Book)
 
 
 def _pages(request: ModelRequest) -> str:

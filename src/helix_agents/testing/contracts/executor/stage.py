@@ -1,17 +1,19 @@
 """What every scenario has at hand: executors opened as other processes would, a clock, and plain words for outcomes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from helix_agents.agent.agent import Agent
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from helix_agents.domain.records import encode
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import RunRecord
+from helix_agents.llm.scripted import ScriptedModel
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelEvent
 from helix_agents.runtimes.in_process.executor import Executor
@@ -106,6 +108,12 @@ class PieceGate(Gate):
             await self.wait()
 
 
+def scripted(script: Sequence[Any], fields: Mapping[str, Any], **defaults: Any) -> Agent[Any, Any, Any]:
+    """An agent that follows a script; `fields` win over the defaults of a scenario."""
+    settings: dict[str, Any] = {"model": ScriptedModel(script), **defaults, **fields}
+    return Agent(**settings)
+
+
 async def within(waiting: Awaitable[T]) -> T:
     """Wait, but not for ever."""
     async with asyncio.timeout(PATIENCE):
@@ -115,7 +123,7 @@ async def within(waiting: Awaitable[T]) -> T:
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Look again until something holds that nobody announces."""
     async with asyncio.timeout(PATIENCE):
-        while not await holds():
+        while not await holds():  # noqa: ASYNC110  # what another process does sets no event here
             await asyncio.sleep(0.01)
 
 
@@ -176,6 +184,13 @@ async def spoken(helix: Executor, session_id: str = SESSION) -> list[str]:
     messages = await transcript(helix, session_id)
     assert_legal(messages)
     return lines(messages)
+
+
+def result_at(messages: Sequence[Message], place: int) -> ToolMessage:
+    """The message at this place, which has to be a result."""
+    message = messages[place]
+    assert isinstance(message, ToolMessage), message
+    return message
 
 
 async def runs_of(helix: Executor, session_id: str = SESSION) -> list[RunRecord]:

@@ -29,6 +29,7 @@ from helix_agents.testing.contracts.executor.stage import (
     failed,
     interrupted,
     runs_of,
+    scripted,
     spoken,
     suspended,
 )
@@ -56,8 +57,7 @@ async def note(ctx: ToolContext[Work], text: str) -> str:
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
-    settings = {"name": "worker", "model": ScriptedModel(script), "tools": [locate, note], "state": Work, **fields}
-    return Agent(**settings)
+    return scripted(script, fields, name="worker", tools=[locate, note], state=Work)
 
 
 class StoppingContract(ScenarioContract):
@@ -119,7 +119,7 @@ class StoppingContract(ScenarioContract):
         async def work(ctx: ToolContext[Work]) -> str:
             """Work until told to stop."""
             begun.set()
-            while not ctx.cancelled:
+            while not ctx.cancelled:  # noqa: ASYNC110  # a tool that listens looks now and then
                 await asyncio.sleep(0.01)
             ctx.state.done.append("half")
             return "stopped in time"

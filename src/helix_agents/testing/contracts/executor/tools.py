@@ -11,9 +11,10 @@ from helix_agents.agent.context import ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import Custom, StatePatch, StepCommitted, ToolEnd, ToolError, ToolStart
+from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.writes import MergeWarning
 from helix_agents.engine.services import EngineOptions
-from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.state_store import StoreLimits
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.executor.stage import (
@@ -24,6 +25,8 @@ from helix_agents.testing.contracts.executor.stage import (
     chunks_of,
     completed,
     failed,
+    result_at,
+    scripted,
     spoken,
     transcript,
     within,
@@ -53,8 +56,7 @@ async def rename(ctx: ToolContext[Shelf], title: str) -> str:
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
-    settings = {"name": "keeper", "model": ScriptedModel(script), "tools": [add, rename], "state": Shelf, **fields}
-    return Agent(**settings)
+    return scripted(script, fields, name="keeper", tools=[add, rename], state=Shelf)
 
 
 def _both(name: str, argument: str, first: str, second: str) -> Any:
@@ -152,7 +154,7 @@ class ToolsContract(ScenarioContract):
 
         script = [call("book", {"date": "May"}), call("book", {"date": "2026-05-01"}), "Booked."]
         assert await completed(await helix.execute(_agent(*script, tools=[book]), "Go", SESSION)) == "Booked."
-        assert (await transcript(helix))[2].content == "say a date like 2026-05-01"  # pyright: ignore[reportAttributeAccessIssue]
+        assert result_at(await transcript(helix), 2).content == "say a date like 2026-05-01"
         worse = [call("book", {"date": "May"}), call("book", {"date": "June"}), "Never."]
         result = await failed(await helix.execute(_agent(*worse, tools=[book]), "Go", "s-2"))
         assert result.code == "tool_retries_exhausted"
@@ -205,7 +207,7 @@ class ToolsContract(ScenarioContract):
     async def test_an_unknown_tool_is_an_error_that_names_the_known_ones(self, helix: Executor) -> None:
         await completed(await helix.execute(_agent(call("fly", {"to": "Rome"}), "Sorry."), "Go", SESSION))
         assert (await spoken(helix))[2] == "error fly#call_1_1: unknown_tool"
-        assert "add, rename" in (await transcript(helix))[2].content  # pyright: ignore[reportAttributeAccessIssue]
+        assert "add, rename" in result_at(await transcript(helix), 2).content
 
     async def test_a_model_that_keeps_calling_an_unknown_tool_fails_the_run(self, helix: Executor) -> None:
         result = await failed(await helix.execute(_agent(*[call("fly")] * 4), "Go", SESSION))
@@ -219,7 +221,9 @@ class ToolsContract(ScenarioContract):
             "error add#call_1_2: invalid_arguments",
             "result add#call_1_3: 1 notes",
         ]
-        assert (await transcript(helix))[1].tool_calls[0].arguments == '{"text": "x'  # pyright: ignore[reportAttributeAccessIssue]
+        asked = (await transcript(helix))[1]
+        assert isinstance(asked, AssistantMessage)
+        assert asked.tool_calls[0].arguments == '{"text": "x'
 
     async def test_a_call_id_the_provider_repeats_is_made_unique(self, helix: Executor) -> None:
         twice = reply(calls=[call("add", {"text": "a"}, id="same"), call("add", {"text": "b"}, id="same")])

@@ -21,7 +21,7 @@ from helix_agents.domain.pending import (
     PendingFilter,
     ToolAnswer,
 )
-from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.llm.scripted import call, reply
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
@@ -32,7 +32,9 @@ from helix_agents.testing.contracts.executor.stage import (
     completed,
     failed,
     lines,
+    result_at,
     runs_of,
+    scripted,
     spoken,
     suspended,
     transcript,
@@ -68,8 +70,7 @@ async def pay(ctx: ToolContext[Ledger], amount: int, currency: str = "EUR") -> s
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
-    tools = [locate, look_up, pay, ask_human()]
-    return Agent(**{"name": "clerk", "model": ScriptedModel(script), "tools": tools, "state": Ledger, **fields})
+    return scripted(script, fields, name="clerk", tools=[locate, look_up, pay, ask_human()], state=Ledger)
 
 
 PAYING = (call("pay", {"amount": 5}), "Paid.")
@@ -128,7 +129,7 @@ class WaitingContract(ScenarioContract):
         await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(error="no signal"))
         await completed(await helix.resume(_agent(*LOCATING), SESSION))
         assert (await spoken(helix))[2] == "error locate#call_1_1: client_tool_error"
-        assert (await transcript(helix))[2].content == "no signal"  # pyright: ignore[reportAttributeAccessIssue]
+        assert result_at(await transcript(helix), 2).content == "no signal"
 
     async def test_an_approved_call_runs_once_with_the_input_that_was_shown(
         self, helix: Executor, open_executor: OpenExecutor
@@ -153,9 +154,7 @@ class WaitingContract(ScenarioContract):
         handle = await helix.resume(_agent(*PAYING), SESSION)
         errors = [chunk for chunk in await chunks_of(handle) if isinstance(chunk, ToolError)]
         assert [error.code for error in errors] == ["not_approved"]
-        assert (await transcript(helix))[2].content == (  # pyright: ignore[reportAttributeAccessIssue]
-            "Tool call was not approved by the user: too much"
-        )
+        assert result_at(await transcript(helix), 2).content == ("Tool call was not approved by the user: too much")
         assert (await helix.sessions.get(SESSION)).custom_state["paid"] == []
 
     async def test_an_approver_may_edit_the_input(self, helix: Executor) -> None:
