@@ -14,7 +14,9 @@ CREATE TABLE sessions (
     state_count INTEGER NOT NULL, checkpoint INTEGER, updated_at INTEGER NOT NULL, filler TEXT NOT NULL
 );
 CREATE UNIQUE INDEX sessions_by_id ON sessions (session_id);
-CREATE TABLE messages (id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, created_at INTEGER NOT NULL, body TEXT NOT NULL);
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, created_at INTEGER NOT NULL, body TEXT NOT NULL
+);
 CREATE TABLE state_log (id INTEGER PRIMARY KEY, writes TEXT NOT NULL, base TEXT);
 CREATE TABLE checkpoints (
     id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, run_id TEXT, step_id TEXT, step_count INTEGER NOT NULL,

@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
 TEXT = "I will look that up."
 QUERY = {"query": "the tides of the northern sea"}
+ARGUMENTS = '{"query":"the tides of the northern sea"}'
 PAGE = "A page about tides. " * 7
 DONE = "That is all there is to know."
 
@@ -25,12 +26,13 @@ class Peer(Protocol):
 
 
 class LangGraph:
-    """LangGraph's agent with its SQLite saver, in its default durability."""
+    """LangGraph's agent with its SQLite saver, in its default durability; the reply is streamed."""
 
     def __init__(self, saver: Any) -> None:
         from langchain_core.language_models.chat_models import BaseChatModel
-        from langchain_core.messages import AIMessage
-        from langchain_core.outputs import ChatGeneration, ChatResult
+        from langchain_core.messages import AIMessageChunk
+        from langchain_core.messages.tool import tool_call_chunk
+        from langchain_core.outputs import ChatGenerationChunk
         from langgraph.prebuilt import create_react_agent
 
         self._left = left = [0]
@@ -43,56 +45,63 @@ class LangGraph:
             def bind_tools(self, tools: Any, **_: Any) -> Any:
                 return self
 
-            def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+            def _generate(self, *_: Any, **__: Any) -> Any:
+                raise NotImplementedError
+
+            async def _astream(self, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
                 left[0] -= 1
-                calls = [{"name": "search", "args": QUERY, "id": f"call_{left[0]}"}] if left[0] else []
-                message = AIMessage(content=TEXT if calls else DONE, tool_calls=calls)
-                return ChatResult(generations=[ChatGeneration(message=message)])
+                for piece in pieces(TEXT if left[0] else DONE):
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
+                for place, piece in enumerate(pieces(ARGUMENTS) if left[0] else ()):
+                    first = {} if place else {"name": "search", "id": f"call_{left[0]}"}
+                    chunk = tool_call_chunk(args=piece, index=0, **first)
+                    yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[chunk]))
 
-            async def _agenerate(self, *args: Any, **named: Any) -> ChatResult:
-                return self._generate(*args, **named)
-
-        self._graph = create_react_agent(Scripted(), [_search], checkpointer=saver)
+        self._graph = create_react_agent(Scripted(), [search], checkpointer=saver)
 
     async def run(self, steps: int) -> float:
         self._left[0] = steps
-        config = {"configurable": {"thread_id": str(next(_sessions))}, "recursion_limit": 2 * steps + 10}
+        config: Any = {"configurable": {"thread_id": str(next(_sessions))}, "recursion_limit": 2 * steps + 10}
         begin = time.perf_counter()
-        await self._graph.ainvoke({"messages": [{"role": "user", "content": "go"}]}, config)
+        async for _ in self._graph.astream({"messages": [("user", "go")]}, config, stream_mode="messages"):
+            pass
         took = time.perf_counter() - begin
         assert self._left[0] == 0
         return took
 
 
 class PydanticAI:
-    """Pydantic AI's agent, which keeps nothing."""
+    """Pydantic AI's agent, which keeps nothing; the reply is streamed."""
 
     def __init__(self) -> None:
         from pydantic_ai import Agent
-        from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
-        from pydantic_ai.models.function import FunctionModel
+        from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
         self._left = 0
 
-        def script(messages: Any, info: Any) -> ModelResponse:
+        async def script(messages: Any, info: Any) -> AsyncIterator[Any]:
             self._left -= 1
-            if not self._left:
-                return ModelResponse(parts=[TextPart(DONE)])
-            return ModelResponse(parts=[TextPart(TEXT), ToolCallPart("search", QUERY, tool_call_id=f"c{self._left}")])
+            for piece in pieces(TEXT if self._left else DONE):
+                yield piece
+            for place, piece in enumerate(pieces(ARGUMENTS) if self._left else ()):
+                first = {} if place else {"name": "search", "tool_call_id": f"call_{self._left}"}
+                yield {1: DeltaToolCall(json_args=piece, **first)}
 
-        self._agent = Agent(FunctionModel(script), tools=[_search_plain])
+        self._agent = Agent(FunctionModel(stream_function=script), tools=[search])
 
     async def run(self, steps: int) -> float:
         from pydantic_ai.usage import UsageLimits
 
         self._left = steps
         begin = time.perf_counter()
-        await self._agent.run("go", usage_limits=UsageLimits(request_limit=None))
-        return time.perf_counter() - begin
+        await self._agent.run("go", usage_limits=UsageLimits(request_limit=None), event_stream_handler=_read)
+        took = time.perf_counter() - begin
+        assert self._left == 0
+        return took
 
 
 class OpenAIAgents:
-    """OpenAI's agents with their SQLite session."""
+    """OpenAI's agents with their SQLite session; the reply comes in one piece."""
 
     def __init__(self, folder: Path) -> None:
         import agents
@@ -119,7 +128,7 @@ class OpenAIAgents:
                             type="function_call",
                             name="search",
                             call_id=f"c{left[0]}",
-                            arguments='{"query":"the tides of the northern sea"}',
+                            arguments=ARGUMENTS,
                         )
                     )
                 return ModelResponse(output=output, usage=agents.Usage(), response_id=None)
@@ -127,7 +136,7 @@ class OpenAIAgents:
             def stream_response(self, *_: Any, **__: Any) -> Any:
                 raise NotImplementedError
 
-        self._agent = agents.Agent(name="peer", model=Scripted(), tools=[agents.function_tool(_search)])
+        self._agent = agents.Agent(name="peer", model=Scripted(), tools=[agents.function_tool(search)])
 
     async def run(self, steps: int) -> float:
         self._left[0] = steps
@@ -137,17 +146,19 @@ class OpenAIAgents:
         return time.perf_counter() - begin
 
 
-async def _search(query: str) -> str:
+async def search(query: str) -> str:
     """Look something up."""
     return PAGE
 
 
-async def _search_plain(query: str) -> str:
-    """Look something up."""
-    return PAGE
+def pieces(text: str) -> list[str]:
+    """A text as our scripted model streams it."""
+    return [text[start : start + 8] for start in range(0, len(text), 8)]
 
 
-_search.__name__ = _search_plain.__name__ = "search"
+async def _read(_: object, events: AsyncIterator[object]) -> None:
+    async for _ in events:
+        pass
 
 
 @asynccontextmanager
@@ -155,14 +166,10 @@ async def opened_peers(folder: Path) -> AsyncIterator[dict[str, Peer]]:
     """The peers that are installed, by name."""
     os.environ["LANGSMITH_TRACING"] = "false"
     peers: dict[str, Peer] = {}
-    try:
+    with suppress(ImportError):
         peers["pydantic_ai"] = PydanticAI()
-    except ImportError:
-        pass
-    try:
+    with suppress(ImportError):
         peers["openai_agents"] = OpenAIAgents(folder)
-    except ImportError:
-        pass
     try:
         from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
     except ImportError:

@@ -90,15 +90,16 @@ async def measure_flatness(ours: Steps, rounds: int) -> float:
 
 
 async def measure_resume(folder: Path, steps: int, times: int) -> tuple[float, float, float]:
-    """Seconds that a process which never saw the session takes to reach its model, and to read its rows; the ratio."""
+    """Seconds that an executor which never saw the session takes from `resume` to its model, and that it takes to open
+    the file and read the same rows; the ratio."""
     file = folder / f"resume-{steps}.db"
-    url = f"sqlite:///{file}"
-    async with stepping(url) as ours:
-        sessions = [await ours.suspended(steps) for _ in range(times)]
+    async with stepping(f"sqlite:///{file}") as ours:
+        sessions = [await ours.suspended(steps) for _ in range(times + 1)]
     measured: list[tuple[float, float]] = []
-    for session_id in sessions:
-        raw = read_raw(file, session_id)
-        async with stepping(url) as ours:
+    async with stepping(f"sqlite:///{file}") as ours:
+        await ours.resume(sessions.pop(), steps)
+        for session_id in sessions:
+            raw = read_raw(file, session_id)
             measured.append((await ours.resume(session_id, steps), raw))
     return (
         statistics.median(mine for mine, _ in measured),

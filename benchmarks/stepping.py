@@ -1,6 +1,5 @@
 """A scripted agent that takes as many steps as it is told, and the same bytes written by hand."""
 
-import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +35,6 @@ async def search(query: str) -> str:
 @client_tool
 def confirm(question: str) -> str:
     """Ask the client."""
-    ...
 
 
 class Steps:
@@ -65,8 +63,9 @@ class Steps:
 
     async def run(self, steps: int) -> float:
         """Seconds that a fresh session of so many steps takes."""
+        agent = self.agent(steps)
         begin = time.perf_counter()
-        handle = await self._helix.execute(self.agent(steps), "go", f"session-{next(_sessions)}")
+        handle = await self._helix.execute(agent, "go", f"session-{next(_sessions)}")
         assert await handle.output() == DONE
         return time.perf_counter() - begin
 
@@ -87,8 +86,9 @@ class Steps:
     async def resume(self, session_id: str, steps: int) -> float:
         """Seconds from resuming a session to its next model call."""
         self.probed.clear()
+        agent = self.agent(steps, suspends=True)
         begin = time.perf_counter()
-        handle = await self._helix.resume(self.agent(steps, suspends=True), session_id)
+        handle = await self._helix.resume(agent, session_id)
         assert await handle.output() == DONE
         return self.probed[0] - begin
 
@@ -173,14 +173,14 @@ def read_raw(file: Path, session_id: str) -> float:
     """Seconds that it takes to open the file and read the rows a resume needs, with nothing made of them."""
     begin = time.perf_counter()
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
-    row = connection.execute("SELECT * FROM __agents_sessions WHERE session_id = ?", (session_id,)).fetchall()
-    segment = connection.execute("SELECT * FROM __agents_segments WHERE session_id = ?", (session_id,)).fetchall()[0][0]
+    rows = connection.execute("SELECT * FROM __agents_sessions WHERE session_id = ?", (session_id,)).fetchall()
+    segments = connection.execute("SELECT * FROM __agents_segments WHERE session_id = ?", (session_id,)).fetchall()
+    within = (segments[0][0] << 32, segments[0][0] << 32 | 0xFFFF_FFFF)
     for table in ("messages", "state_log"):
-        within = (segment << 32, segment << 32 | 0xFFFF_FFFF)
-        row += connection.execute(f"SELECT * FROM __agents_{table} WHERE id BETWEEN ? AND ?", within).fetchall()
+        rows += connection.execute(f"SELECT * FROM __agents_{table} WHERE id BETWEEN ? AND ?", within).fetchall()
     for table in ("runs", "pending_calls", "staging"):
-        row += connection.execute(f"SELECT * FROM __agents_{table} WHERE session_id = ?", (session_id,)).fetchall()
+        rows += connection.execute(f"SELECT * FROM __agents_{table} WHERE session_id = ?", (session_id,)).fetchall()
     took = time.perf_counter() - begin
     connection.close()
-    assert len(row) > 2
+    assert len(rows) > 2
     return took

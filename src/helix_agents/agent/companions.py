@@ -59,8 +59,10 @@ class CompanionTool(Tool[..., Any]):
     """A built-in tool for working with companions; the engine runs it after the commit that announced the call."""
 
 
+SPAWN_AGENT = "companion__spawnAgent"
+
 _TOOLS: dict[str, tuple[str, type[BaseModel]]] = {
-    "companion__spawnAgent": ("Start a companion and give it a task.", SpawnAgent),
+    SPAWN_AGENT: ("Start a companion and give it a task.", SpawnAgent),
     "companion__sendMessage": ("Send a companion a further message.", SendMessage),
     "companion__listChildren": ("List your companions and how they stand.", NoInput),
     "companion__getChildStatus": ("How one companion stands, and its latest result.", NamedChild),

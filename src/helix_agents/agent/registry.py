@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.domain.errors import DefinitionError, UnknownAgentError
 
 AgentT = TypeVar("AgentT", bound=Agent[Any, Any, Any])
@@ -43,8 +44,17 @@ class AgentRegistry:
         self._agents.setdefault(agent.name, agent)
 
     def find(self, name: str) -> Agent[Any, Any, Any] | None:
-        """The agent of this name, or None."""
-        return self._agents.get(name)
+        """The agent of this name, or None; agents that a known one delegates to are known, too."""
+        known = self._agents.get(name)
+        if known is not None:
+            return known
+        ahead = list(self._agents.values())
+        seen = {id(agent) for agent in ahead}
+        for agent in ahead:
+            below = [below for below in _delegates(agent) if id(below) not in seen]
+            seen.update(map(id, below))
+            ahead.extend(below)
+        return next((agent for agent in ahead if agent.name == name), None)
 
     def get(self, name: str) -> Agent[Any, Any, Any]:
         """The agent of this name.
@@ -52,7 +62,7 @@ class AgentRegistry:
         Raises:
             UnknownAgentError: there is none; names those there are.
         """
-        agent = self._agents.get(name)
+        agent = self.find(name)
         if agent is None:
             raise UnknownAgentError(name, tuple(sorted(self._agents)))
         return agent
@@ -65,3 +75,9 @@ class AgentRegistry:
 
     def __contains__(self, agent: object) -> bool:
         return (agent.name if isinstance(agent, Agent) else agent) in self._agents
+
+
+def _delegates(agent: Agent[Any, Any, Any]) -> list[Agent[Any, Any, Any]]:
+    """The agents that this one's calls may start."""
+    tools = [tool.agent for tool in agent.tools if isinstance(tool, SubAgentTool)]
+    return [*tools, *(each.agent for each in agent.persistent_agents)]

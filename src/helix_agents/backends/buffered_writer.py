@@ -42,11 +42,14 @@ class BufferedWriter(StreamWriter):
     ) -> None:
         self._head = head
         self._store = store
-        self._settings = settings
         self._clock = settings.clock
+        self._policy = settings.flush
+        self._chunk_bytes = settings.limits.chunk_bytes
+        self._waiting_bytes = settings.waiting_bytes
         self._loop = asyncio.get_running_loop()
         self._latest = head.latest
         self._chunks: list[StreamChunk] = []
+        self._bodies: list[str] = []
         self._bytes = 0
         self._oldest = 0.0
         self._batch = 0
@@ -73,18 +76,24 @@ class BufferedWriter(StreamWriter):
             self._check_usable()
         if chunk.sequence or not chunk.timestamp:
             chunk = replace(chunk, sequence=0, timestamp=chunk.timestamp or self._clock.now_ms())
-        size = len(encode(chunk))
-        check_chunk_size(self._head.stream_id, size, self._settings.limits.chunk_bytes)
-        while self._bytes + self._unsettled_bytes >= self._settings.waiting_bytes:
-            self._room.clear()
-            await self._room.wait()
-            self._check_usable()
+        body = encode(chunk)
+        size = len(body)
+        check_chunk_size(self._head.stream_id, size, self._chunk_bytes)
+        if self._bytes + self._unsettled_bytes >= self._waiting_bytes:
+            await self._wait_for_room()
         if not self._chunks:
             self._oldest = self._loop.time()
         self._chunks.append(chunk)
+        self._bodies.append(body.decode())
         self._bytes += size
         if self._timer is None or self._is_due():
             self._plan_flush()
+
+    async def _wait_for_room(self) -> None:
+        while self._bytes + self._unsettled_bytes >= self._waiting_bytes:
+            self._room.clear()
+            await self._room.wait()
+            self._check_usable()
 
     async def flush(self) -> int:
         self._check_usable()
@@ -142,13 +151,12 @@ class BufferedWriter(StreamWriter):
         elif self._is_due():
             self._flush_in_background()
         elif self._timer is None:
-            left = self._oldest + self._settings.flush.interval_ms / 1000 - self._loop.time()
+            left = self._oldest + self._policy.interval_ms / 1000 - self._loop.time()
             self._flush_after(left) if left > 0 else self._flush_in_background()
 
     def _is_due(self) -> bool:
         """Whether so much is buffered that it should not wait for the interval."""
-        policy = self._settings.flush
-        return len(self._chunks) >= policy.chunks or self._bytes >= policy.bytes
+        return self._bytes >= self._policy.bytes or len(self._chunks) >= self._policy.chunks
 
     def _flush_after(self, seconds: float) -> None:
         if self._timer is None:
@@ -205,8 +213,9 @@ class BufferedWriter(StreamWriter):
             writer=self._head.writer,
             batch=self._batch,
             chunks=tuple(self._chunks),
+            bodies=tuple(self._bodies),
         )
-        self._chunks = []
+        self._chunks, self._bodies = [], []
         self._bytes, self._unsettled_bytes = 0, self._bytes
 
     async def _store_batch(self) -> None:
@@ -234,7 +243,7 @@ class BufferedWriter(StreamWriter):
 
     def _fail(self, problem: Exception) -> None:
         self._failure = problem
-        self._chunks = []
+        self._chunks, self._bodies = [], []
         self._settle(self._latest)
         self._stop_timer()
 

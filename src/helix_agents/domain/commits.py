@@ -37,7 +37,8 @@ class StepCommit(Record):
     sent again gets the first answer, an older one is superseded.
 
     With `suspend` the run's new status is conditional: if an answered call that nobody consumed lies in this session
-    or below it, everything is stored except that the run goes on (`Committed.again`).
+    or below it, companions that are driven on their own excepted, everything is stored except that the run goes on
+    (`Committed.again`).
 
     A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is.
 
@@ -79,7 +80,10 @@ class Committed(Record):
 
 
 class ParentLink(Record):
-    """What a child's start writes at its parent, in the same transaction and under the parent's fence."""
+    """What a child's start writes at its parent, in the same transaction and under the parent's fence.
+
+    A reference that is there already keeps what it is, and takes over the new one's status and call.
+    """
 
     session_id: SessionId
     fence: Fence
@@ -95,7 +99,7 @@ class StartRun(Record):
 
     `keep_suspension` lets the run go on with what is open, as `suspension_context` says if one is given.
     `abandon_pending` gives up every call that is open in the session's tree, `drop_unanswered` only those that nobody
-    answered.
+    answered; calls of companions that are driven on their own stay.
     """
 
     session_id: SessionId
@@ -234,14 +238,16 @@ def check_expectations(start: StartRun, session: SessionState, current: RunRecor
 
 
 def started_run(start: StartRun, turn: int, now: int) -> RunRecord:
-    """The record of a run that begins."""
+    """The record of a run that begins; an ephemeral child is driven by the run that started it."""
+    link = start.parent
+    driver = link.fence.run_id if link is not None and link.ref.mode == "ephemeral" else None
     return RunRecord(
         run_id=start.run_id,
         session_id=start.session_id,
         turn=turn,
         start_sequence=start.start_sequence,
         previous_run_id=start.previous_run_id,
-        parent_run_id=start.parent_run_id or (start.parent.fence.run_id if start.parent else None),
+        parent_run_id=start.parent_run_id or driver,
         owner=start.owner,
         workflow_id=start.workflow_id,
         call_hooks=start.call_hooks,
@@ -277,8 +283,16 @@ def settled_run(run: RunRecord | None, request: SettleSession, now: int) -> RunR
     return updated(run, update, now)
 
 
+def is_detached(session: SessionState, run: RunRecord | None) -> bool:
+    """Whether a child is driven on its own, and not by a run of its parent."""
+    return session.mode == "persistent" and (run is None or run.parent_run_id is None)
+
+
 def given_up(start: StartRun, calls: Iterable[PendingCall]) -> list[PendingCall]:
-    """The rows after a start that lets go of open calls of its session's tree; a rewind lets go of all."""
+    """The rows after a start that lets go of open calls of its session's tree; a rewind lets go of all.
+
+    `calls` are those of the sessions that this run drives.
+    """
     if start.abandon_pending or start.rewind_to is not None:
         changed = map(abandon, calls)
     elif start.drop_unanswered:

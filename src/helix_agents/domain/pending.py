@@ -171,8 +171,8 @@ def answer(
 def accepted(call: PendingCall, *, running: bool, still_waiting: int) -> AnswerAccepted:
     """The outcome of an answer that was stored.
 
-    `running` says whether the root's current run is going, `still_waiting` counts the other calls of the root's tree
-    that nobody has answered yet.
+    `running` says whether the run that drives the call's session is going, `still_waiting` counts the other calls of
+    the root's tree that nobody has answered yet.
     """
     if running:
         return AnswerAccepted(call=call, next="nothing", still_waiting=still_waiting)

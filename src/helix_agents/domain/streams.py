@@ -49,7 +49,8 @@ class StreamAppend(Record):
     """Chunks to store at the end of a stream, alone or in a step's transaction where stream and state share a backend.
 
     `writer` is the number the stream gave its writer; an older one is refused. `batch` counts what this writer sent:
-    the same batch again, as its answer was lost, is stored once.
+    the same batch again, as its answer was lost, is stored once. `bodies` is the JSON of the chunks, where whoever
+    sends them has it in hand already; what is stored follows from the chunks alone.
     """
 
     stream_id: StreamId
@@ -58,3 +59,4 @@ class StreamAppend(Record):
     writer: int
     batch: int = 0
     chunks: tuple[StreamChunk, ...]
+    bodies: tuple[str, ...] = ()

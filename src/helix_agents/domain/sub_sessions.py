@@ -66,6 +66,11 @@ def updated(ref: SubSessionRef, update: SubSessionRefUpdate, now: int) -> SubSes
     )
 
 
+def linked(ref: SubSessionRef) -> SubSessionRefUpdate:
+    """What a further start of a known child says of it: it is at work, for this call."""
+    return SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status=ref.status, tool_call_id=ref.tool_call_id)
+
+
 def added(ref: SubSessionRef, now: int) -> SubSessionRef:
     """The reference as it is stored first; a maker that knows the time of the delegation keeps it."""
     return msgspec.structs.replace(ref, created_at=ref.created_at or now, updated_at=ref.updated_at or now)

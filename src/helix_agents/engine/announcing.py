@@ -13,9 +13,8 @@ from helix_agents.domain.chunks import (
 )
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.pending import PendingCall
-from helix_agents.engine.outcomes import CANCELLED
 from helix_agents.engine.scope import RunScope
-from helix_agents.engine.step_work import StepWork
+from helix_agents.engine.step_work import CANCELLED, StepWork
 
 
 async def announce_end(scope: RunScope, work: StepWork) -> None:

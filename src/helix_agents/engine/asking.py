@@ -7,12 +7,13 @@ from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
 from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.usage import TokenCount
-from helix_agents.engine.companions import tell_finished_companions
 from helix_agents.engine.desk import RestingReply
+from helix_agents.engine.detached import tell_finished_companions
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.planning import plan_reply
 from helix_agents.engine.scope import Failure, Notes, RunScope
+from helix_agents.engine.stop import undisturbed
 from helix_agents.engine.streaming import ReplyStream
 from helix_agents.ports.llm import ModelRequest
 
@@ -99,7 +100,8 @@ async def _with_retries(
             wait = max(problem.retry_after or 0, backoff * scope.services.jitter())
             log_event("model.retry", session_id=scope.session.session_id, step=step, code=problem.code, wait=wait)
             stream.reset()
-            await scope.discard_step(step)
+            # A stop between two writers would leave the run without one.
+            await undisturbed(scope.discard_step(step))
             await scope.services.sleep(wait)
 
 

@@ -1,7 +1,8 @@
 """Call ids that are unique in the tree of a root session, because answers are routed by them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from functools import cached_property
 
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message
@@ -14,14 +15,18 @@ class CallIds:
     """Remembers the ids a session has used and renames what a provider repeats.
 
     At the root a provider's id is kept and a repeat becomes `<id>_<n>`; in a child every id carries the child's suffix,
-    so that two children whose providers both say `call_0` do not meet.
+    so that two children whose providers both say `call_0` do not meet. The messages are read when the first id is
+    claimed: a turn that calls nothing does not look through its history.
     """
 
-    def __init__(self, messages: Iterable[Message] = (), *, suffix: str | None = None) -> None:
+    def __init__(self, messages: Sequence[Message] = (), *, suffix: str | None = None) -> None:
         self._suffix = f"_{suffix}" if suffix else ""
-        self._used = {
-            call.id for message in messages if isinstance(message, AssistantMessage) for call in message.tool_calls
-        }
+        self._messages = messages
+
+    @cached_property
+    def _used(self) -> set[ToolCallId]:
+        calls = (message.tool_calls for message in self._messages if isinstance(message, AssistantMessage))
+        return {call.id for each in calls for call in each}
 
     def claim(self, provider_id: str) -> ToolCallId:
         """An id nobody used, as close to the provider's as can be."""

@@ -10,8 +10,8 @@
 """
 
 import asyncio
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -20,10 +20,9 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
 from helix_agents.agent.sub_agents import SubAgentTool
-from helix_agents.domain.chunks import SubagentEnd, SubagentStart
+from helix_agents.domain.chunks import SubagentStart
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
-from helix_agents.domain.errors import ChunkTooLargeError, ConflictError, HelixError, SupersededError
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
@@ -34,13 +33,15 @@ from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate,
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import abandoned, tool_is_gone
 from helix_agents.engine.desk import RestingResult
-from helix_agents.engine.effects import Batch, CallOutcome, OpenBatch, PlannedCall
+from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.ledger import resting_reply
+from helix_agents.engine.letting_go import child_id_of, end_chunk, let_go, write_end
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.outcomes import CANCELLED
 from helix_agents.engine.scope import RunScope
-from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.step_work import CANCELLED
+from helix_agents.engine.stop import StopSignal, watching
+from helix_agents.ports.state_store import SessionStateStore
 
 DISPATCH_FAILED = "sub_agent_dispatch_failed"
 TIMED_OUT = "sub_agent_timeout"
@@ -52,7 +53,7 @@ async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> Call
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
     if not isinstance(tool, SubAgentTool):
-        await _let_go(scope, _child_id(planned))
+        await let_go(scope, child_id_of(planned))
         return await settle(scope, batch, tool_is_gone(call))
     if scope.stop.requested.is_set():
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
@@ -64,58 +65,35 @@ async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> Call
     try:
         await _announce_start(scope, batch, planned, tool, given)
     except FailRun as decision:
-        await _let_go(scope, run.session_id)
+        await let_go(scope, run.session_id)
         return await _outcome(scope, batch, planned, fail_run=decision.reason)
     if run.status == "running":
         await drive_to_rest(scope, planned, run, tool.timeout_ms)
     return await _outcome(scope, batch, planned)
 
 
-async def end_children(scope: RunScope, batch: OpenBatch) -> None:
-    """A run that ends before its calls have results leaves nobody behind who works or waits for them."""
-    for planned in batch.unsettled:
-        if planned.kind != "child" or not await _let_go(scope, _child_id(planned)):
-            continue
-        tool = scope.agent.find_tool(planned.tool_name)
-        agent_type = tool.agent.name if isinstance(tool, SubAgentTool) else planned.tool_name
-        await _write_end(scope, batch.step, planned, agent_type, "interrupted", None)
-
-
-async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall]) -> None:
-    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound."""
-    if not any(isinstance(tool, SubAgentTool) for tool in scope.agent.tools):
-        return
-    store, session_id = scope.services.store, scope.session.session_id
-    kept = {planned.child_session_id for planned in going_on}
-    for ref in await store.get_sub_session_refs(session_id):
-        if ref.mode == "ephemeral" and ref.status == "running" and ref.sub_session_id not in kept:
-            await _let_go(scope, ref.sub_session_id)
-            ended = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
-            await store.update_sub_session_ref(session_id, ended)
-
-
 async def _open_child(
     scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, given: dict[str, JSON]
 ) -> RunRecord:
     """The child's run, ready to be driven if it is running."""
-    store, child_id = scope.services.store, _child_id(planned)
+    store, child_id = scope.services.store, child_id_of(planned)
     scope.services.agents.register_if_new(tool.agent)
     run = await store.get_current_run(child_id)
     if run is None:
         start = await _first_start(scope, batch, planned, tool, given)
         return (await store.start_run(start)).run
     if run.status == "running":
-        await _check_still_driving(scope)
+        await check_still_driving(scope)
         return await store.claim_run(child_id, run.fence, scope.run.owner)
-    if run.status in SUSPENDED and await answered_below(scope, child_id):
-        session = await store.load_state(child_id)
+    session = await store.load_state(child_id)
+    if run.status in SUSPENDED and await answered_below(store, session):
         start = next_start(scope, tool.agent, session, run)
         link = _link(scope, planned, tool)
         return (await store.start_run(msgspec.structs.replace(start, parent=link))).run
     return run
 
 
-async def _check_still_driving(scope: RunScope) -> None:
+async def check_still_driving(scope: RunScope) -> None:
     """A driver that was frozen while another one took its run over must not take the child from it.
 
     Raises:
@@ -132,7 +110,7 @@ async def _first_start(
 ) -> StartRun:
     session, agent = scope.session, tool.agent
     return StartRun(
-        session_id=_child_id(planned),
+        session_id=child_id_of(planned),
         run_id=scope.services.ids.new("run"),
         create=CreateSession(
             agent_type=agent.name,
@@ -176,7 +154,7 @@ def _link(
         session_id=scope.session.session_id,
         fence=scope.run.fence,
         ref=SubSessionRef(
-            sub_session_id=_child_id(planned),
+            sub_session_id=child_id_of(planned),
             agent_type=tool.agent.name,
             tool_call_id=planned.tool_call_id,
             delegation=scope.services.ids.new("delegation"),
@@ -186,20 +164,33 @@ def _link(
     )
 
 
-async def answered_below(scope: RunScope, child_id: str) -> bool:
-    """Whether an answer or a timeout lies in a suspended child or in those it waits for."""
-    session = await scope.services.store.load_state(child_id)
-    if any(call.state in READY for call in session.pending_client_tool_calls.values()):
+async def answered_below(store: SessionStateStore, session: SessionState) -> bool:
+    """Whether an answer or a timeout lies in a suspended session or in the children it waits for."""
+    calls = session.pending_client_tool_calls.values()
+    if any(call.state in READY and call.session_id == session.session_id for call in calls):
         return True
     for wait in session.suspended_awaiting_children.values():
-        if await answered_below(scope, wait.child_session_id):
+        if await answered_below(store, await store.load_state(wait.child_session_id)):
             return True
     return False
 
 
-async def drive_to_rest(scope: RunScope, planned: PlannedCall, run: RunRecord, timeout_ms: int | None = None) -> None:
-    """Drive a child inside its parent's call, to its end or to where it waits for somebody."""
+async def drive_to_rest(
+    scope: RunScope, planned: PlannedCall, run: RunRecord, timeout_ms: int | None = None, *, watched: bool = False
+) -> None:
+    """Drive a child inside its parent's call, to its end or to where it waits for somebody.
+
+    One that is `watched` can be stopped alone, by a flag of its own.
+    """
     stop = scope.stop.below()
+    flags = watching(scope.services.store, run.session_id, stop) if watched else nullcontext()
+    async with flags:
+        await _drive_to_rest(scope, planned, run, timeout_ms, stop)
+
+
+async def _drive_to_rest(
+    scope: RunScope, planned: PlannedCall, run: RunRecord, timeout_ms: int | None, stop: StopSignal
+) -> None:
     with _stopping_after(timeout_ms, stop, run):
         try:
             end = await scope.services.drive_child(scope, run, planned.tool_call_id, stop)
@@ -244,11 +235,11 @@ async def _fail_child(scope: RunScope, run: RunRecord, problem: Exception) -> No
 
 async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_run: str | None = None) -> CallOutcome:
     """What the child came to, as the parent's call sees it."""
-    store, child_id = scope.services.store, _child_id(planned)
+    store, child_id = scope.services.store, child_id_of(planned)
     run = await store.get_current_run(child_id)
     if run is not None and run.status in SUSPENDED and scope.user_went_on:
         # The user went on with a new message: what the child waits for will never be answered.
-        await _let_go(scope, child_id, ABANDONED)
+        await let_go(scope, child_id, ABANDONED)
         run = await store.get_current_run(child_id)
     assert run is not None
     if run.status == "running":
@@ -260,7 +251,7 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_
     session = await store.load_state(child_id)
     message, status = await result_message(scope, planned, session, run)
     took = (run.ended_at or run.started_at) - session.created_at
-    await _write_end(scope, batch.step, planned, session.agent_type, status, message.content)
+    await write_end(scope, end_chunk(scope, batch.step, planned, session.agent_type, status, message.content))
     await announce(scope, batch.step, message, NO_WRITES)
     event = AfterSubAgentEvent(
         tool_call_id=planned.tool_call_id,
@@ -296,7 +287,7 @@ async def result_message(
     """What a child came to, as the parent's model reads it, and as its reference says."""
     about: dict[str, Any] = {"tool_call_id": planned.tool_call_id, "tool_name": planned.tool_name}
     if run.status == "completed":
-        return ToolMessage(**about, content=session.output), "completed"
+        return ToolMessage(**about, content=run.output), "completed"
     if scope.user_went_on and run.completion_reason == ABANDONED:
         return abandoned(planned), "terminated"
     reason = session.interrupt_context.reason if session.interrupt_context is not None else None
@@ -318,7 +309,7 @@ async def _announce_start(
     """
     if batch.round > 0:
         return
-    about = {"tool_call_id": planned.tool_call_id, "child_session_id": _child_id(planned)}
+    about = {"tool_call_id": planned.tool_call_id, "child_session_id": child_id_of(planned)}
     if not await _is_announced(scope, batch.step, planned):
         await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.agent.name))
     event = BeforeSubAgentEvent(**about, agent=tool.agent.name, input=given)
@@ -333,42 +324,6 @@ async def _is_announced(scope: RunScope, step: int, planned: PlannedCall) -> boo
         return False
     said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
     return any(isinstance(chunk, SubagentStart) and chunk.tool_call_id == planned.tool_call_id for chunk in said)
-
-
-async def _write_end(
-    scope: RunScope, step: int, planned: PlannedCall, agent_type: str, status: SubSessionStatus, result: JSON
-) -> None:
-    about = {"tool_call_id": planned.tool_call_id, "child_session_id": _child_id(planned)}
-    end = scope.chunk(SubagentEnd, step, **about, child_agent_type=agent_type, status=status, result=result)
-    try:
-        await scope.writer.write(end)
-    except ChunkTooLargeError:
-        # The result is in the transcript all the same.
-        await scope.writer.write(msgspec.structs.replace(end, result=None))
-
-
-async def _let_go(scope: RunScope, child_id: SessionId, reason: str = "interrupted") -> bool:
-    """End what a child does or waits for, with everything below it; False when there is no such child."""
-    store = scope.services.store
-    run = await store.get_current_run(child_id)
-    if run is None:
-        return False
-    if run.status != "running" and run.status not in SUSPENDED:
-        return True
-    flag = scope.stop.flag
-    aborted = flag is not None and flag.kind == "abort"
-    await store.settle_session(
-        SettleSession(
-            session_id=child_id,
-            expected=("active", "paused"),
-            expected_run=run.fence,
-            status="failed" if aborted else "interrupted",
-            failure_reason=CANCELLED if aborted else None,
-            run_status="failed" if aborted else "interrupted",
-            completion_reason=CANCELLED if aborted else reason,
-        )
-    )
-    return True
 
 
 async def _dispatch_failed(scope: RunScope, batch: Batch, planned: PlannedCall, problem: HelixError) -> CallOutcome:
@@ -393,8 +348,3 @@ async def _dispatch_failed(scope: RunScope, batch: Batch, planned: PlannedCall, 
     )
     await announce(scope, batch.step, message, NO_WRITES)
     return await settle(scope, batch, RestingResult(message=message, told=False))
-
-
-def _child_id(planned: PlannedCall) -> str:
-    assert planned.child_session_id is not None
-    return planned.child_session_id

@@ -22,8 +22,8 @@ from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
-from helix_agents.engine.children import end_children
 from helix_agents.engine.effects import CommitAck, CommitRequest
+from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
 from helix_agents.engine.scope import Failure, RunScope
@@ -220,7 +220,6 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
     # The model has seen the notices already; they are in the transcript in hand.
     fresh = work.messages[len(scope.notices) :]
     scope.transcript.extend(fresh)
-    scope.corrections.note_all(fresh)
     scope.session = msgspec.structs.replace(
         scope.session,
         version=committed.new_version,

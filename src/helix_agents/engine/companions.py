@@ -5,28 +5,36 @@ so a call that is run again after a crash finds the child it started before and 
 """
 
 from collections.abc import Mapping
-from typing import Any
+
+import msgspec
 
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
-from helix_agents.domain.errors import HelixError, SupersededError
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import ToolMessage, UserMessage
-from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, CreateSession, SessionState, StopKind
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
-from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import tool_is_gone
-from helix_agents.engine.children import answered_below, drive_to_rest, next_start, result_message
+from helix_agents.engine.children import (
+    ABANDONED,
+    answered_below,
+    check_still_driving,
+    drive_to_rest,
+    next_start,
+    result_message,
+)
 from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
+from helix_agents.engine.letting_go import child_id_of, let_go
 from helix_agents.engine.log import log_exception
+from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.engine.scope import RunScope
-from helix_agents.engine.services import Services
 
 # How often, in seconds, a companion that somebody else drives is looked at.
 LOOK_AGAIN = 0.1
@@ -50,82 +58,18 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
     try:
         given = tool.parse(call.arguments)
         result = await companion.run(given)
-    except SupersededError:
-        raise
-    except (CompanionError, HelixError) as problem:
-        if isinstance(problem, HelixError):
-            log_exception("subagent.dispatch_failed", problem, tool=planned.tool_name)
+    except CompanionError as refused:
+        result = _error(planned, str(refused))
+    except HelixError as problem:
+        if problem.retryable or isinstance(problem, SupersededError):
+            # Another driver took over, or the store is not answering: neither is for the model to know.
+            raise
+        log_exception("subagent.dispatch_failed", problem, tool=planned.tool_name)
         result = _error(planned, str(problem))
     if isinstance(result, CallOutcome):
         return result
     await announce(scope, batch.step, result.message, NO_WRITES)
     return await settle(scope, batch, result)
-
-
-async def tell_finished_companions(scope: RunScope) -> None:
-    """Companions that ended since the last commit reach the model as one hidden message each, once.
-
-    The message and the end of the reference are one commit, so a crash repeats neither or both.
-    """
-    if not scope.agent.persistent_agents:
-        return
-    store = scope.services.store
-    updates: list[SubSessionRefUpdate] = []
-    for ref in await store.get_sub_session_refs(scope.session.session_id):
-        if ref.mode != "persistent" or ref.status != "running" or not _is_detached(scope, ref.agent_type):
-            continue
-        run = await store.get_current_run(ref.sub_session_id)
-        if run is None or run.status == "running" or run.status in SUSPENDED:
-            continue
-        session = await store.load_state(ref.sub_session_id)
-        named = PlannedCall(tool_call_id=ref.tool_call_id, tool_name="companion__spawnAgent", kind="companion")
-        message, status = await result_message(scope, named, session, run)
-        text = f"Companion {ref.name!r} ({ref.agent_type}) is {status}: {message.content}"
-        notice = UserMessage(content=text, hidden=True, metadata={"helix": "companion_notice"})
-        scope.notices.append(notice)
-        scope.transcript.append(notice)
-        updates.append(
-            SubSessionRefUpdate(
-                sub_session_id=ref.sub_session_id, status=status, result=message.content, error=session.error
-            )
-        )
-    scope.settled_companions = tuple(updates)
-
-
-async def stop_companions(scope: RunScope, kind: StopKind, reason: str | None) -> None:
-    """A stop of a session reaches the companions that work for it."""
-    if not scope.agent.persistent_agents:
-        return
-    for ref in await scope.services.store.get_sub_session_refs(scope.session.session_id):
-        if ref.mode == "persistent" and ref.status == "running":
-            await scope.services.store.set_interrupt_flag(ref.sub_session_id, reason, kind=kind)
-
-
-async def resume_detached(services: Services, root: SessionId, owner: str | None) -> tuple[RunRecord, ...]:
-    """Runs for companions of a tree that waited for somebody and have their answer; the caller drives them."""
-    store = services.store
-    ready = await store.list_pending(PendingFilter(root_session_id=root, states=tuple(READY)), limit=200)
-    started: dict[SessionId, RunRecord] = {}
-    for call in ready.items:
-        session = await store.load_state(call.session_id)
-        while session.parent_session_id is not None and session.session_id not in started:
-            run = await store.get_current_run(session.session_id)
-            if run is not None and run.parent_run_id is None and run.status in SUSPENDED:
-                start = StartRun(
-                    session_id=session.session_id,
-                    run_id=services.ids.new("run"),
-                    expected_version=session.version,
-                    expected_run=run.fence,
-                    keep_suspension=True,
-                    keep_step_count=True,
-                    count_resume=True,
-                    previous_run_id=run.run_id,
-                    owner=owner,
-                )
-                started[session.session_id] = (await store.start_run(start)).run
-                break
-            session = await store.load_state(session.parent_session_id)
-    return tuple(started.values())
 
 
 class _Companions:
@@ -136,9 +80,21 @@ class _Companions:
         self._batch = batch
         self._planned = planned
         self._store = scope.services.store
+        # Minted for this call and recorded with its step: whoever runs the call again finds what it started.
+        self._run_id = f"{child_id_of(planned)}.run"
 
     async def run(self, given: Mapping[str, JSON]) -> RestingResult | CallOutcome:
-        """Do what the tool's name says."""
+        """Do what the tool's name says; a companion that went on in between is looked at once more."""
+        while True:
+            try:
+                return await self._run(given)
+            except SupersededError:
+                raise
+            except ConflictError:
+                await check_still_driving(self._scope)
+                await self._scope.services.sleep(LOOK_AGAIN)
+
+    async def _run(self, given: Mapping[str, JSON]) -> RestingResult | CallOutcome:
         match self._planned.tool_name:
             case "companion__spawnAgent":
                 return await self._spawn(given["agent"], given.get("name"), given["initialMessage"])
@@ -157,83 +113,105 @@ class _Companions:
 
     async def _spawn(self, kind: str, name: str | None, message: str) -> RestingResult | CallOutcome:
         agent = self._kind(kind)
-        children = await self._children()
-        mine = next((ref for ref in children.values() if ref.tool_call_id == self._planned.tool_call_id), None)
-        if mine is not None:
-            # This very call was run before a crash, or waited for its child: go on with what it started.
-            return await self._go_on(agent, mine)
-        name = name or _free_name(kind, children)
-        existing = children.get(name)
-        if existing is not None:
-            run = await self._store.get_current_run(existing.sub_session_id)
-            if run is not None and (run.status == "running" or run.status in SUSPENDED):
+        if (begun := await self._begun()) is not None:
+            return await self._go_on(agent, begun)
+        # Calls run side by side, and two of them must not take the same name.
+        async with self._scope.companion_starts:
+            children = await self._children()
+            name = name or _free_name(kind, children)
+            existing = children.get(name)
+            if existing is not None and existing.agent_type != kind:
+                raise CompanionError(f"Companion {name!r} is of kind {existing.agent_type!r}; choose another name.")
+            if existing is not None and _is_at_work(await self._store.get_current_run(existing.sub_session_id)):
                 raise CompanionError(f"Companion {name!r} is still at work; send it a message, or choose another name.")
-        return await self._tell(agent, name, existing, message)
+            run = await self._start(agent, name, existing, message)
+        return await self._started(agent, name, run)
 
     async def _send(self, name: str, message: str) -> RestingResult | CallOutcome:
         ref = await self._child(name)
         agent = self._kind(ref.agent_type)
-        if ref.tool_call_id == self._planned.tool_call_id:
-            return await self._go_on(agent, ref)
-        run = await self._store.get_current_run(ref.sub_session_id)
-        if run is not None and run.status == "running":
-            await self._store.set_interrupt_flag(ref.sub_session_id, "a message from the parent")
-            await self._at_rest(ref.sub_session_id)
-        return await self._tell(agent, name, ref, message)
+        if (begun := await self._begun()) is not None:
+            return await self._go_on(agent, begun)
+        async with self._scope.companion_starts:
+            if not await self._came_to_rest(ref.sub_session_id, "a message from the parent"):
+                raise CompanionError(f"Companion {name!r} did not come to rest in time; try again later.")
+            run = await self._start(agent, name, await self._child(name), message)
+        return await self._started(agent, name, run)
 
-    async def _tell(
+    async def _begun(self) -> RunRecord | None:
+        """The run this very call started before a crash, or before it waited: its id is the call's own."""
+        return await self._store.get_run(self._run_id)
+
+    async def _start(
         self, agent: PersistentAgent, name: str, existing: SubSessionRef | None, message: str
-    ) -> RestingResult | CallOutcome:
+    ) -> RunRecord:
         """Start a run of the companion with this message: in its session if that goes on, else in a new one."""
         session = await self._continuable(existing)
-        if session is None:
-            start = self._new_session(agent, name, message)
-        else:
-            assert existing is not None
-            await self._store.update_sub_session_ref(
-                self._scope.session.session_id,
-                SubSessionRefUpdate(
-                    sub_session_id=existing.sub_session_id,
-                    status="running",
-                    tool_call_id=self._planned.tool_call_id,
-                ),
-            )
-            start = await self._next_turn(agent, session, message)
-        run = (await self._store.start_run(start)).run
-        return await self._started(agent, name, run)
+        start = self._new_session(agent, message) if session is None else await self._next_turn(session, message)
+        ref = SubSessionRef(
+            sub_session_id=start.session_id,
+            agent_type=agent.agent.name,
+            tool_call_id=self._planned.tool_call_id,
+            delegation=self._scope.services.ids.new("delegation"),
+            mode="persistent",
+            name=name,
+            parent_run_id=self._scope.run.run_id,
+        )
+        owned = msgspec.structs.replace(
+            start,
+            parent=self._link(ref),
+            agent_version=agent.agent.version,
+            owner=self._scope.run.owner,
+            # A blocking companion is driven by its parent's run; any other stands on its own, and so outlives it.
+            parent_run_id=self._scope.run.run_id if agent.mode == "blocking" else None,
+        )
+        return (await self._store.start_run(owned)).run
 
     async def _started(self, agent: PersistentAgent, name: str, run: RunRecord) -> RestingResult | CallOutcome:
         if agent.mode == "non_blocking":
             self._scope.services.drive_detached(run)
             return self._ok({"name": name, "status": "running"})
-        await drive_to_rest(self._scope, self._planned, run)
-        return await self._result(run.session_id)
+        await drive_to_rest(self._scope, self._planned, run, watched=True)
+        return await self._result(run.session_id, run.run_id)
 
-    async def _go_on(self, agent: PersistentAgent, ref: SubSessionRef) -> RestingResult | CallOutcome:
+    async def _go_on(self, agent: PersistentAgent, begun: RunRecord) -> RestingResult | CallOutcome:
         """A call that was begun before: its child is driven again, still waits, or has its result."""
-        child, name = ref.sub_session_id, ref.name or ref.sub_session_id
-        run = await self._store.get_current_run(child)
+        child = begun.session_id
+        refs = await self._store.get_sub_session_refs(self._scope.session.session_id)
+        ref = next(each for each in refs if each.sub_session_id == child)
         if agent.mode == "non_blocking":
-            return self._ok({"name": name, "status": "running"})
-        if run is not None and run.status == "running":
-            claimed = await self._store.claim_run(child, run.fence, self._scope.run.owner)
-            await drive_to_rest(self._scope, self._planned, claimed)
-        elif run is not None and run.status in SUSPENDED and await answered_below(self._scope, child):
+            if begun.status == "running" and begun.owner == self._scope.run.owner:
+                # This process started it, and may have lost the answer that said so.
+                self._scope.services.drive_detached(begun)
+            return self._ok({"name": ref.name, "status": "running"})
+        run = await self._store.get_current_run(child) if _is_at_work(begun) else begun
+        assert run is not None
+        if run.status == "running":
+            await check_still_driving(self._scope)
+            run = await self._store.claim_run(child, run.fence, self._scope.run.owner)
+            await drive_to_rest(self._scope, self._planned, run, watched=True)
+        elif run.status in SUSPENDED and await self._has_answer(child):
             session = await self._store.load_state(child)
-            started = await self._store.start_run(next_start(self._scope, agent.agent, session, run))
-            await drive_to_rest(self._scope, self._planned, started.run)
-        return await self._result(child)
+            start = next_start(self._scope, agent.agent, session, run)
+            run = (await self._store.start_run(msgspec.structs.replace(start, parent=self._link(ref)))).run
+            await drive_to_rest(self._scope, self._planned, run, watched=True)
+        elif run.status in SUSPENDED and self._scope.user_went_on:
+            # The user went on with a new message: what the companion waits for will never be answered.
+            await let_go(self._scope, child, ABANDONED)
+        return await self._result(child, run.run_id)
 
-    async def _result(self, child: SessionId) -> RestingResult | CallOutcome:
-        """What a blocking companion came to."""
-        run = await self._store.get_current_run(child)
+    async def _result(self, child: SessionId, run_id: RunId) -> RestingResult | CallOutcome:
+        """What a companion came to, as the call that waits for it sees it."""
+        run = await self._store.get_run(run_id)
         session = await self._store.load_state(child)
         assert run is not None
-        if run.status in SUSPENDED or run.status == "running":
+        if _is_at_work(run):
             return self._waiting(session)
-        if run.status == "interrupted" and self._scope.stop.requested.is_set():
+        if self._scope.stop.requested.is_set() and run.status in ("interrupted", "failed"):
             return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
         message, status = await result_message(self._scope, self._planned, session, run)
+        # A companion whose question was given up keeps its conversation.
+        status = "interrupted" if status == "terminated" else status
         update = SubSessionRefUpdate(sub_session_id=child, status=status, result=message.content, error=session.error)
         spent = self._scope.usage_entry(
             self._batch.step, source_type="subagent", source_name=session.agent_type, success=not message.error
@@ -241,25 +219,30 @@ class _Companions:
         return RestingResult(message=message, child=update, usage=(spent,))
 
     async def _wait(self, ref: SubSessionRef) -> RestingResult | CallOutcome:
+        services, child = self._scope.services, ref.sub_session_id
         while not self._scope.stop.requested.is_set():
-            run = await self._store.get_current_run(ref.sub_session_id)
-            if run is None or run.status != "running":
-                return await self._result(ref.sub_session_id)
-            await self._scope.services.sleep(LOOK_AGAIN)
+            run = await self._store.get_current_run(child)
+            assert run is not None
+            if run.status in SUSPENDED and await self._has_answer(child):
+                for begun in await resume_detached(
+                    services, self._scope.session.root_session_id, self._scope.run.owner
+                ):
+                    services.drive_detached(begun)
+            elif run.status != "running":
+                return await self._result(child, run.run_id)
+            await services.sleep(LOOK_AGAIN)
         return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
 
     async def _terminate(self, ref: SubSessionRef) -> RestingResult:
-        child = ref.sub_session_id
-        await self._store.set_interrupt_flag(child, "terminated by its parent", kind="abort")
-        run = await self._store.get_current_run(child)
-        if run is not None and run.status == "running":
-            await self._at_rest(child)
+        child, reason = ref.sub_session_id, "terminated by its parent"
+        await stop_companions(self._scope.services, child, "abort", reason)
+        await self._came_to_rest(child, reason, kind="abort")
         await self._store.settle_session(
             SettleSession(
                 session_id=child,
                 expected=("active", "interrupted", "paused"),
                 status="failed",
-                error="terminated by its parent",
+                error=reason,
                 failure_reason="terminated",
                 completion_reason="terminated",
             )
@@ -268,14 +251,21 @@ class _Companions:
         result = self._ok({"name": ref.name, "status": "terminated"})
         return RestingResult(message=result.message, child=update)
 
-    async def _at_rest(self, child: SessionId) -> None:
-        """Wait until nobody drives the companion; a driver that is gone leaves that to its lease."""
+    async def _came_to_rest(self, child: SessionId, reason: str, *, kind: StopKind = "interrupt") -> bool:
+        """Stop a companion that is driven, and wait until nobody does; a driver that is gone needs no waiting for."""
         for _ in range(int(REST_SECONDS / LOOK_AGAIN)):
             run = await self._store.get_current_run(child)
-            if run is None or run.status != "running":
-                return
+            if run is None or run.status != "running" or not await self._is_driven(run):
+                return True
+            await self._store.set_interrupt_flag(child, reason, kind=kind)
             await self._scope.services.sleep(LOOK_AGAIN)
-        raise CompanionError("The companion did not come to rest in time; try again later.")
+        return False
+
+    async def _has_answer(self, child: SessionId) -> bool:
+        return await answered_below(self._store, await self._store.load_state(child))
+
+    async def _is_driven(self, run: RunRecord) -> bool:
+        return run.owner is not None and await self._store.find_lease(run.owner) is not None
 
     async def _children(self) -> dict[str, SubSessionRef]:
         """Companions by name; of two with one name, the later one."""
@@ -303,13 +293,11 @@ class _Companions:
         session = await self._store.load_state(ref.sub_session_id)
         return None if session.status == "failed" else session
 
-    def _new_session(self, agent: PersistentAgent, name: str, message: str) -> StartRun:
-        scope, child = self._scope, self._planned.child_session_id
-        assert child is not None
-        session = scope.session
+    def _new_session(self, agent: PersistentAgent, message: str) -> StartRun:
+        session = self._scope.session
         return StartRun(
-            session_id=child,
-            run_id=scope.services.ids.new("run"),
+            session_id=child_id_of(self._planned),
+            run_id=self._run_id,
             create=CreateSession(
                 agent_type=agent.agent.name,
                 agent_version=agent.agent.version,
@@ -322,42 +310,25 @@ class _Companions:
                 tracing_context=session.tracing_context,
             ),
             append_messages=(UserMessage(content=message),),
-            parent=ParentLink(
-                session_id=session.session_id,
-                fence=scope.run.fence,
-                ref=SubSessionRef(
-                    sub_session_id=child,
-                    agent_type=agent.agent.name,
-                    tool_call_id=self._planned.tool_call_id,
-                    delegation=scope.services.ids.new("delegation"),
-                    mode="persistent",
-                    name=name,
-                    parent_run_id=scope.run.run_id,
-                ),
-            ),
-            **self._driven_by(agent),
         )
 
-    async def _next_turn(self, agent: PersistentAgent, session: SessionState, message: str) -> StartRun:
+    async def _next_turn(self, session: SessionState, message: str) -> StartRun:
         run = await self._store.get_current_run(session.session_id)
-        page = await self._store.get_messages(session.session_id, limit=200)
-        healed = heal([stored.message for stored in reversed(page.items)])
         return StartRun(
             session_id=session.session_id,
-            run_id=self._scope.services.ids.new("run"),
+            run_id=self._run_id,
             expected_version=session.version,
             expected_run=run.fence if run is not None else None,
-            agent_version=agent.agent.version,
-            append_messages=(*healed, UserMessage(content=message)),
+            append_messages=(*await results_of_open_calls(self._store, session), UserMessage(content=message)),
             abandon_pending=True,
             previous_run_id=run.run_id if run is not None else None,
-            **self._driven_by(agent),
+            replaced_status="interrupted",
+            replaced_reason="crashed",
         )
 
-    def _driven_by(self, agent: PersistentAgent) -> dict[str, Any]:
-        """A blocking companion is driven by its parent's run; any other stands on its own, and so outlives it."""
-        parent_run = self._scope.run.run_id if agent.mode == "blocking" else None
-        return {"owner": self._scope.run.owner, "parent_run_id": parent_run}
+    def _link(self, ref: SubSessionRef) -> ParentLink:
+        """Only the parent's driver starts a companion, and the reference says for which call."""
+        return ParentLink(session_id=self._scope.session.session_id, fence=self._scope.run.fence, ref=ref)
 
     def _waiting(self, session: SessionState) -> CallOutcome:
         call_id = self._planned.tool_call_id
@@ -379,8 +350,9 @@ class _Companions:
         return RestingResult(message=message)
 
 
-def _is_detached(scope: RunScope, kind: str) -> bool:
-    return any(each.agent.name == kind and each.mode == "non_blocking" for each in scope.agent.persistent_agents)
+def _is_at_work(run: RunRecord | None) -> bool:
+    """Whether a run is going, or waits for somebody."""
+    return run is not None and (run.status == "running" or run.status in SUSPENDED)
 
 
 def _free_name(kind: str, children: Mapping[str, SubSessionRef]) -> str:

@@ -1,6 +1,6 @@
 """How often the model was sent back to correct itself in this turn, per tool."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 
@@ -14,29 +14,47 @@ OUTPUT_REMINDER = "output_reminder"
 
 
 class Corrections:
-    """Counts since the turn's own message; rebuilt from the transcript, so that a crash forgets nothing."""
+    """Counts since the turn's own message; read from the transcript, so that a crash forgets nothing.
+
+    The transcript is the one in hand, which grows with every commit; what is new in it is counted when somebody asks.
+    """
 
     def __init__(self, transcript: Sequence[Message]) -> None:
+        self._transcript = transcript
         self._by_tool: dict[str, int] = {}
-        self.reminders = 0
-        turn: list[Message] = []
-        for message in reversed(transcript):
-            if isinstance(message, UserMessage) and not _is_reminder(message):
-                break
-            turn.append(message)
-        self.note_all(turn)
+        self._reminders = 0
+        self._begun_at = len(transcript)
+        self._counted: int | None = None
 
-    def note_all(self, messages: Iterable[Message]) -> None:
-        """Count what sent the model back."""
-        for message in messages:
-            if isinstance(message, ToolMessage) and message.code in CORRECTABLE:
-                self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
-            elif isinstance(message, UserMessage) and _is_reminder(message):
-                self.reminders += 1
+    @property
+    def reminders(self) -> int:
+        """How often the model was reminded to hand in its output."""
+        self._count()
+        return self._reminders
 
     def of(self, tool_name: str) -> int:
         """How often the model was sent back with this tool."""
+        self._count()
         return self._by_tool.get(tool_name, 0)
+
+    def _count(self) -> None:
+        if self._counted is None:
+            self._counted = _turn_start(self._transcript, self._begun_at)
+        for message in self._transcript[self._counted :]:
+            if isinstance(message, ToolMessage) and message.code in CORRECTABLE:
+                self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
+            elif isinstance(message, UserMessage) and _is_reminder(message):
+                self._reminders += 1
+        self._counted = len(self._transcript)
+
+
+def _turn_start(transcript: Sequence[Message], end: int) -> int:
+    """Where what followed the turn's own message begins; that message is the last one of a user before `end`."""
+    for place in range(end, 0, -1):
+        message = transcript[place - 1]
+        if isinstance(message, UserMessage) and not _is_reminder(message):
+            return place
+    return 0
 
 
 def _is_reminder(message: UserMessage) -> bool:

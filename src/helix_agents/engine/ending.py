@@ -1,15 +1,16 @@
 """After a run's last commit: its stream ends as the run did, and its caller is told how it went."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.output import OutputT
 from helix_agents.domain.errors import RunNotFoundError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.pending import OPEN
+from helix_agents.domain.pending import OPEN, PendingCall
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import SUSPENDED, RunRecord
-from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sessions import SessionState, SuspensionContext
 from helix_agents.domain.streams import StreamError
 from helix_agents.engine.services import Services
 from helix_agents.ports.streams import StreamManager
@@ -82,9 +83,14 @@ async def result_of(
         session_id=session_id,
         run_id=run_id,
         step_id=context.step_id if context is not None else "",
-        pending=tuple(call for call in calls if call.state in OPEN),
+        pending=_in_call_order((call for call in calls if call.state in OPEN), context),
         children=context.children if context is not None else (),
     )
+
+
+def _in_call_order(calls: Iterable[PendingCall], context: SuspensionContext | None) -> tuple[PendingCall, ...]:
+    place = {call.tool_call_id: index for index, call in enumerate(context.calls)} if context is not None else {}
+    return tuple(sorted(calls, key=lambda call: place.get(call.tool_call_id, len(place))))
 
 
 RETRYABLE = frozenset(("max_steps", "provider_rate_limited", "provider_unavailable"))

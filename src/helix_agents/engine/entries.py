@@ -18,7 +18,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
-from helix_agents.domain.pending import READY, is_overdue
+from helix_agents.domain.pending import is_overdue
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import (
@@ -30,9 +30,10 @@ from helix_agents.domain.sessions import (
 )
 from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
-from helix_agents.engine.outcomes import CANCELLED
+from helix_agents.engine.children import answered_below
 from helix_agents.engine.salvage import salvage
 from helix_agents.engine.services import Services
+from helix_agents.engine.step_work import CANCELLED
 
 AnyAgent = Agent[Any, Any, Any]
 
@@ -52,10 +53,11 @@ class NewSession:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """A session as an entry reads it."""
+    """A session as an entry reads it; `answered` says whether something it waits for was."""
 
     session: SessionState
     run: RunRecord | None
+    answered: bool
 
     @property
     def suspended(self) -> bool:
@@ -64,10 +66,6 @@ class Standing:
     @property
     def crashed(self) -> bool:
         return self.run is not None and self.run.status == "running"
-
-    @property
-    def answered(self) -> bool:
-        return any(call.state in READY for call in self.session.pending_client_tool_calls.values())
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -95,7 +93,7 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
     run = await store.get_current_run(session_id)
     if run is not None and run.status == "running" and await _is_alive(services, run):
         raise AgentAlreadyRunningError(session_id, run.run_id)
-    return Standing(session=session, run=run)
+    return Standing(session=session, run=run, answered=await answered_below(store, session))
 
 
 async def plan_execute(

@@ -1,5 +1,6 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
+import asyncio
 from typing import Any
 
 from helix_agents.agent.failures import FailRun
@@ -11,11 +12,11 @@ from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
-from helix_agents.engine.children import end_forgotten_children
 from helix_agents.engine.delegated_writer import DelegatedWriter
 from helix_agents.engine.desk import Desk, RestingReply
 from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
 from helix_agents.engine.ledger import REPLY, resting_reply_of
+from helix_agents.engine.letting_go import end_forgotten_children
 from helix_agents.engine.scope import Failure, RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.stop import StopSignal
@@ -48,10 +49,10 @@ async def open_scope(
     if run is None or run.fence != fence or run.status != "running":
         return _elsewhere(session, run, fence)
     agent = services.agents.get(session.agent_type)
-    stored = await store.load_transcript(session_id)
-    transcript: list[Message] = [each.message for each in stored]
     loaded = agent.load_state(session.custom_state, session.agent_version)
-    writer = await _writer(services, session, run, parent)
+    # A long transcript takes a while to read, and a writer is a write to the store: neither needs the other.
+    stored, writer = await asyncio.gather(store.load_transcript(session_id), _writer(services, session, run, parent))
+    transcript: list[Message] = [each.message for each in stored]
     scope = RunScope(
         services,
         agent,

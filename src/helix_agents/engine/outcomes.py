@@ -9,14 +9,12 @@ from helix_agents.domain.sessions import ChildWait, InterruptContext, OpenCall, 
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import not_executed
 from helix_agents.domain.usage import TokenCount
-from helix_agents.engine.companions import stop_companions
+from helix_agents.engine.detached import stop_companions
 from helix_agents.engine.effects import Advance, Announce, Fail, PlannedCall, StepOutcome, Stop, Suspend
 from helix_agents.engine.scope import Failure, RunScope
-from helix_agents.engine.step_work import NOT_SUSPENDED, RUN_STOPPED, StepWork
+from helix_agents.engine.step_work import CANCELLED, NOT_SUSPENDED, RUN_STOPPED, StepWork
 from helix_agents.engine.verdicts import Finished, GoOn, WholeStep, judge
 from helix_agents.engine.waits import pending_for, suspension_kind
-
-CANCELLED = "framework_cancelled"
 
 
 async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> None:
@@ -149,7 +147,9 @@ async def _stop(scope: RunScope, work: StepWork) -> None:
     flag = scope.stop.flag or await scope.services.store.find_interrupt_flag(scope.session.session_id)
     reason = flag.reason if flag is not None else None
     work.stopped = True
-    await stop_companions(scope, flag.kind if flag is not None else "interrupt", reason)
+    if scope.agent.persistent_agents:
+        kind = flag.kind if flag is not None else "interrupt"
+        await stop_companions(scope.services, scope.session.session_id, kind, reason)
     if work.batch.calls:
         work.messages.extend(map(work.result_of, work.batch.calls))
     elif work.reply is not None:

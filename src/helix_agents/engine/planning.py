@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from helix_agents.agent.companions import SPAWN_AGENT
 from helix_agents.agent.names import FINISH
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import ToolInputError
@@ -76,7 +77,9 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
         plan.reject(call, INVALID_ARGUMENTS, str(problem))
         return
     if tool.kind == "agent":
-        await _plan_child(scope, call, plan)
+        await _plan_child(scope, call, plan, "child")
+    elif tool.name == SPAWN_AGENT:
+        await _plan_child(scope, call, plan, "companion")
     elif tool.kind == "companion":
         plan.add(call, "companion", scope.services.ids.new("child"))
     elif tool.kind != "server":
@@ -87,10 +90,10 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
         plan.add(call, "finish_with" if tool.finish_with else "server")
 
 
-async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan) -> None:
+async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan, kind: CallKind) -> None:
     """A child's id is minted here, recorded with the reply, and never derived: nobody can guess or reuse it."""
     options = scope.services.options
-    here = sum(planned.kind == "child" for planned in plan.calls)
+    here = sum(planned.kind == "child" or planned.tool_name == SPAWN_AGENT for planned in plan.calls)
     problem = None
     if scope.depth + 1 > options.max_depth:
         problem = f"sub-agents may nest {options.max_depth} deep"
@@ -101,7 +104,7 @@ async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan) -> None:
     if problem is not None:
         plan.reject(call, SUB_AGENT_LIMIT, f"This call was not delegated: {problem}. Do the work yourself.")
     else:
-        plan.add(call, "child", scope.services.ids.new("child"))
+        plan.add(call, kind, scope.services.ids.new("child"))
 
 
 async def _children_of_root(scope: RunScope, plan: Plan) -> int:

@@ -34,11 +34,11 @@ async def results_of_open_calls(store: SessionStateStore, session: SessionState)
     and then what the user said while they were open."""
     page = await store.get_messages(session.session_id, limit=200)
     calls = open_tail(stored.message for stored in page.items)
-    step_id = session.suspended_step_id
-    staged = await store.get_staged_changes(session.session_id, step_id) if step_id is not None else ()
+    open_step = session.suspension_context
+    staged = await store.get_staged_changes(session.session_id, open_step.step_id) if open_step is not None else ()
     held = {change.tool_call_id: change.message for change in staged if isinstance(change.message, ToolMessage)}
     results = (held.get(call.id) or not_executed((call,), RUN_STOPPED)[0] for call in calls)
-    entered = session.suspension_context.entry_messages if session.suspension_context is not None else ()
+    entered = open_step.entry_messages if open_step is not None else ()
     return (*results, *entered)
 
 

@@ -97,6 +97,7 @@ class RunScope:
         self.late_answers: tuple[ToolCallId, ...] = ()
         self.unknown: set[ToolCallId] = set()
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
+        self.companion_starts = asyncio.Lock()
         self.settled_companions: tuple[SubSessionRefUpdate, ...] = ()
         self._emitted: deque[Custom] = deque()
         self._emitting: asyncio.Task[None] | None = None

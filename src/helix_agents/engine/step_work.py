@@ -1,8 +1,7 @@
 """A step's commit in the making: what it will append, write and say, and how the run ends if it does."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from helix_agents.engine.effects import OpenBatch, PlannedCall
 from helix_agents.engine.scope import Failure
 
 RUN_STOPPED = "run_stopped"
+CANCELLED = "framework_cancelled"
 
 NOT_SUSPENDED: dict[str, Any] = {
     "suspension_context": None,
@@ -31,7 +31,8 @@ NOT_SUSPENDED: dict[str, Any] = {
 
 @dataclass
 class StepWork:
-    """What one commit is made of. `record` are the fields of the session that it changes."""
+    """What one commit is made of. `record` are the fields of the session that it changes, `new` this round's results in
+    the model's order."""
 
     batch: OpenBatch
     step_id: StepId
@@ -50,11 +51,10 @@ class StepWork:
     ended: RunStatus | None = None
     reason: str | None = None
     failure: Failure | None = None
+    new: tuple[RestingResult, ...] = field(init=False)
 
-    @cached_property
-    def new(self) -> tuple[RestingResult, ...]:
-        """This round's results, in the model's order."""
-        return tuple(self.results[call.tool_call_id] for call in self.batch.calls if call.tool_call_id in self.results)
+    def __post_init__(self) -> None:
+        self.new = tuple(self.results[each] for call in self.batch.calls if (each := call.tool_call_id) in self.results)
 
     @property
     def ops(self) -> tuple[WriteOp, ...]:

@@ -1,8 +1,8 @@
 """How a stop request reaches work that is going on: it is watched inside the effect, on every runtime alike."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -89,17 +89,29 @@ class Cutting:
         return self.happened
 
 
+async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
+    """Do work that must not stop half-way: a cancellation that comes meanwhile takes effect when it is done."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
+
+
 @asynccontextmanager
-async def watching(store: SessionStateStore, session_id: SessionId) -> AsyncGenerator[StopSignal]:
-    """A signal that follows the session's interrupt flag for as long as the block lasts."""
-    signal = StopSignal()
+async def watching(
+    store: SessionStateStore, session_id: SessionId, signal: StopSignal | None = None
+) -> AsyncGenerator[StopSignal]:
+    """A signal, the given one or a new one, that follows the session's interrupt flag while the block lasts."""
+    signal = signal or StopSignal()
     watcher = asyncio.create_task(_watch(store, session_id, signal))
     try:
         yield signal
     finally:
         watcher.cancel()
-        with suppress(asyncio.CancelledError):
-            await watcher
+        # Not awaited itself: a cancellation of whoever leaves the block here must not pass for the watcher's own.
+        await asyncio.wait((watcher,))
 
 
 async def _watch(store: SessionStateStore, session_id: SessionId, signal: StopSignal) -> None:

@@ -87,16 +87,19 @@ class StopAt:
 class Recorder:
     """Logs the effects of every run it is wrapped around.
 
-    At the boundary `stop_at` it calls `on_stop`, which may kill the process, and then stops the run and every other
-    one that reaches an effect later.
+    At the boundary `stop_at` it calls `on_stop`, which may kill the process or freeze it, and then stops the run and
+    every other one that reaches an effect later; if it `goes_on`, nothing is stopped.
     """
 
-    def __init__(self, stop_at: StopAt | None = None, *, on_stop: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, stop_at: StopAt | None = None, *, on_stop: Callable[[], object] | None = None, goes_on: bool = False
+    ) -> None:
         self.logs: dict[Fence, RunLog] = {}
         self.kinds: list[EffectKind] = []
         self.has_stopped = False
         self._stop_at = stop_at
         self._on_stop = on_stop
+        self._goes_on = goes_on
 
     def wrap(self, ops: Ops) -> Ops:
         """The same effects, watched."""
@@ -120,10 +123,12 @@ class Recorder:
         return answer
 
     def _reach(self, effect: int, side: Side) -> None:
-        if self._stop_at == StopAt(effect=effect, side=side):
-            self.has_stopped = True
-            if self._on_stop is not None:
-                self._on_stop()
+        if self._stop_at != StopAt(effect=effect, side=side):
+            return
+        self.has_stopped = not self._goes_on
+        if self._on_stop is not None:
+            self._on_stop()
+        if self.has_stopped:
             raise StoppedHereError
 
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 import msgspec
 
 from helix_agents.backends.in_memory.checkpoints import checkpoint_row
-from helix_agents.backends.in_memory.creation import create
+from helix_agents.backends.in_memory.creation import create, missing_results
 from helix_agents.backends.in_memory.handle import Handle, own
 from helix_agents.backends.in_memory.history import standing_at, with_messages, with_state
 from helix_agents.backends.in_memory.pending import change_calls, put_call
-from helix_agents.backends.in_memory.rows import current_run, session_row, tree, tree_calls
+from helix_agents.backends.in_memory.rows import current_run, driven_calls, session_row, tree, tree_calls
 from helix_agents.backends.in_memory.runs import next_turn, put_run, settle_current_run
 from helix_agents.backends.in_memory.sessions import store
 from helix_agents.backends.in_memory.staging import discard, stage, staged_for
 from helix_agents.backends.in_memory.step_commit import Step, commit_step
-from helix_agents.backends.in_memory.sub_sessions import add_refs
+from helix_agents.backends.in_memory.sub_sessions import link_ref
 from helix_agents.backends.in_memory.tables import SessionRow
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
@@ -57,7 +57,7 @@ def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
     settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
     if start.rewind_to is not None:
         row = _rewound(tx, row, start.rewind_to)
-    for call in given_up(start, tree_calls(tx.tables, start.session_id)):
+    for call in given_up(start, driven_calls(tx.tables, start.session_id)):
         put_call(tx, call)
     row = with_state(tx, with_messages(tx, row, start.append_messages), start.writes.ops)
     row = replace(row, record=started(row.record, start, row.record.message_count, tx.now), remembered=None)
@@ -72,7 +72,7 @@ def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
 
 def _link_parent(tx: Transaction, parent: ParentLink) -> None:
     check_fence(parent.session_id, current_run(tx.tables, parent.session_id), parent.fence)
-    add_refs(tx, parent.session_id, (parent.ref,))
+    link_ref(tx, parent.session_id, parent.ref)
     stage(tx, parent.session_id, parent.stage)
 
 
@@ -89,11 +89,13 @@ def _expected_session(tx: Transaction, start: StartRun) -> SessionRow:
 
 
 def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> SessionRow:
-    """The session back at one of its checkpoints, with nothing staged."""
+    """The session back at one of its checkpoints, with nothing staged; calls that were open there get results."""
     session_id = row.record.session_id
     place = checkpoint_row(tx.tables, session_id, checkpoint_id)
     discard(tx, session_id, staged_for(tx.tables, session_id, None))
-    return standing_at(tx, row, place.segment, messages=place.checkpoint.message_count, states=place.state_count)
+    messages = place.checkpoint.message_count
+    row = standing_at(tx, row, place.segment, messages=messages, states=place.state_count)
+    return with_messages(tx, row, missing_results(place.segment, messages))
 
 
 def _settle(tx: Transaction, session_id: SessionId, request: SettleSession, messages: Sequence[Message] = ()) -> None:

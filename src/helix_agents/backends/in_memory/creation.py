@@ -11,6 +11,7 @@ from helix_agents.backends.in_memory.tables import SessionRow, Tables
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.session_changes import branched, created
 from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.domain.transcript import not_executed, open_tail
@@ -47,11 +48,15 @@ def create(tx: Transaction, session_id: SessionId, options: CreateSession) -> Se
 def _branch(tx: Transaction, session_id: SessionId, options: CreateSession, point: BranchPoint) -> SessionRow:
     source = session_row(tx.tables, point.from_session_id)
     segment, messages, states = _place(tx.tables, source, point)
-    calls = open_tail(message_of(entry) for _, entry in newest_messages(segment, messages))
     blank = replace(source, record=branched(session_id, source.record, options, tx.now), remembered=None)
     row = standing_at(tx, blank, segment, messages=messages, states=states)
     row = replace(row, first_state_count=row.state_count)
-    return with_checkpoint(tx, with_messages(tx, row, not_executed(calls)), "save")
+    return with_checkpoint(tx, with_messages(tx, row, missing_results(segment, messages)), "save")
+
+
+def missing_results(segment: Segment, messages: int) -> tuple[ToolMessage, ...]:
+    """Results that say "not executed" for the calls a history of so many messages ends with."""
+    return not_executed(open_tail(message_of(entry) for _, entry in newest_messages(segment, messages)))
 
 
 def _place(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from helix_agents.backends.in_memory.handle import Handle, own, page_of
-from helix_agents.backends.in_memory.rows import current_run, is_running
+from helix_agents.backends.in_memory.rows import current_run, driver_of, is_running
 from helix_agents.backends.in_memory.tables import Tables
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
@@ -109,7 +109,7 @@ class InMemoryPending(Handle):
                 tree = tx.tables.pending[row.root_session_id].values()
                 outcome = accepted(
                     row,
-                    running=is_running(tx.tables, row.root_session_id),
+                    running=is_running(tx.tables, driver_of(tx.tables, row.session_id)),
                     still_waiting=sum(other.state == "waiting" for other in tree),
                 )
         assert outcome is not None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from helix_agents.backends.in_memory.tables import SessionRow, Tables
+from helix_agents.domain.commits import is_detached
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.pending import PendingCall
@@ -60,3 +61,22 @@ def tree_calls(tables: Tables, session_id: SessionId) -> Iterator[PendingCall]:
         return
     members = set(tree(tables, session_id))
     yield from (call for call in calls if call.session_id in members)
+
+
+def driver_of(tables: Tables, session_id: SessionId) -> SessionId:
+    """The session whose run drives this one: a companion that stands on its own, here or above, or else the root."""
+    member: SessionId | None = session_id
+    seen: set[SessionId] = set()
+    while member in tables.sessions and member not in seen:
+        seen.add(member)
+        record = tables.sessions[member].record
+        if is_detached(record, current_run(tables, member)):
+            return member
+        member = record.parent_session_id
+    return session_row(tables, session_id).record.root_session_id
+
+
+def driven_calls(tables: Tables, session_id: SessionId) -> Iterator[PendingCall]:
+    """The tree's calls without those of companions that are driven on their own."""
+    driver = driver_of(tables, session_id)
+    yield from (call for call in tree_calls(tables, session_id) if driver_of(tables, call.session_id) == driver)

@@ -8,7 +8,7 @@ import msgspec
 from helix_agents.backends.in_memory.history import with_checkpoint, with_messages, with_state
 from helix_agents.backends.in_memory.memory import Memory, SharedStream
 from helix_agents.backends.in_memory.pending import ask_for, change_calls
-from helix_agents.backends.in_memory.rows import current_run, session_row, tree_calls
+from helix_agents.backends.in_memory.rows import current_run, driven_calls, session_row, tree_calls
 from helix_agents.backends.in_memory.runs import put_run
 from helix_agents.backends.in_memory.sessions import check_version, committed, store
 from helix_agents.backends.in_memory.staging import promote, stage
@@ -121,7 +121,7 @@ def _side_rows(
         calls = sorted(tree_calls(tx.tables, session_id), key=lambda call: (call.created_at, call.tool_call_id))
         answer = msgspec.structs.replace(
             answer,
-            again=any(call.state in READY for call in calls),
+            again=any(call.state in READY for call in driven_calls(tx.tables, session_id)),
             pending=tuple(call for call in calls if call.state in OPEN),
         )
     run = current_run(tx.tables, session_id)

@@ -9,7 +9,7 @@ from helix_agents.backends.in_memory.rows import session_row
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, updated
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, linked, updated
 
 
 def add_refs(tx: Transaction, session_id: SessionId, refs: Iterable[SubSessionRef]) -> None:
@@ -31,6 +31,12 @@ def update_ref(tx: Transaction, session_id: SessionId, update: SubSessionRefUpda
     changed = updated(ref, update, tx.now)
     tx.put(rows, update.sub_session_id, changed)
     return changed
+
+
+def link_ref(tx: Transaction, session_id: SessionId, ref: SubSessionRef) -> None:
+    """Add a reference for a child's start; one that is there is brought up to date."""
+    add_refs(tx, session_id, (ref,))
+    update_ref(tx, session_id, linked(ref))
 
 
 class InMemorySubSessions(Handle):

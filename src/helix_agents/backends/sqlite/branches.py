@@ -25,7 +25,7 @@ def open_branch(
     )
     row = new_row(namespace, branched(session_id, record_of(source), options, now), own)
     row.message_count, row.state_count = messages, writes
-    append_messages(connection, row, [encode(result).decode() for result in _missing_results(connection, row)], now)
+    _close_calls(connection, row, now)
     write_checkpoint(connection, row, source="save", now=now, has_writes=False)
     return row
 
@@ -44,13 +44,14 @@ def cut_back(connection: Connection, row: SessionRow, segment: int, messages: in
     row.state_base_bytes = row.state_since_bytes = 0
 
 
-def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId) -> None:
-    """Put a session's messages and state back to one of its checkpoints.
+def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId, now: int) -> None:
+    """Put a session's messages and state back to one of its checkpoints; calls that were open there get results.
 
     Raises:
         CheckpointNotFoundError: the session has no such checkpoint.
     """
     cut_back(connection, row, *own_checkpoint(connection, row.namespace, row.session_id, checkpoint_id))
+    _close_calls(connection, row, now)
 
 
 def _branch_point(connection: Connection, namespace: str, source: SessionRow, at: BranchPoint) -> tuple[int, int, int]:
@@ -62,6 +63,10 @@ def _branch_point(connection: Connection, namespace: str, source: SessionRow, at
     if not 0 <= at.message_count <= source.message_count:
         raise CheckpointNotFoundError(source.session_id, f"message {at.message_count} of {source.message_count}")
     return source.segment, at.message_count, state_count_at(connection, source, at.message_count)
+
+
+def _close_calls(connection: Connection, row: SessionRow, now: int) -> None:
+    append_messages(connection, row, [encode(result).decode() for result in _missing_results(connection, row)], now)
 
 
 def _missing_results(connection: Connection, row: SessionRow) -> tuple[ToolMessage, ...]:

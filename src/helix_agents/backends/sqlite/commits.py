@@ -7,7 +7,7 @@ from helix_agents.backends.sqlite.checkpoints import commit_at
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.flags import drop_flag
 from helix_agents.backends.sqlite.lineage import append_messages, load_custom_state
-from helix_agents.backends.sqlite.pending import calls_below, change_calls, save_call
+from helix_agents.backends.sqlite.pending import calls_below, change_calls, driven_calls, save_call
 from helix_agents.backends.sqlite.rows import (
     SessionRow,
     children_of,
@@ -22,7 +22,7 @@ from helix_agents.backends.sqlite.runs import current_run, make_current, next_tu
 from helix_agents.backends.sqlite.sessions import SQLiteSessions
 from helix_agents.backends.sqlite.staging import drop_staged, stage, take_staged
 from helix_agents.backends.sqlite.step_commit import EncodedStep, commit_step
-from helix_agents.backends.sqlite.sub_sessions import add_refs
+from helix_agents.backends.sqlite.sub_sessions import link_ref
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
     Committed,
@@ -116,9 +116,9 @@ class SQLiteCommits(SQLiteSessions):
         before = row.version
         settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
         if start.rewind_to is not None:
-            rewind(connection, row, start.rewind_to)
+            rewind(connection, row, start.rewind_to, now)
             drop_staged(connection, row, None)
-        for call in given_up(start, calls_below(connection, row)):
+        for call in given_up(start, driven_calls(connection, row)):
             save_call(connection, self._namespace, call)
         append_messages(connection, row, bodies, now)
         put(row, started(record_of(row), start, row.message_count, now))
@@ -157,7 +157,7 @@ class SQLiteCommits(SQLiteSessions):
     def _link_parent(self, connection: Connection, parent: ParentLink, now: int) -> None:
         row = load_session(connection, self._namespace, parent.session_id)
         check_fence(row.session_id, current_run(connection, row), parent.fence)
-        add_refs(connection, self._namespace, row.session_id, (parent.ref,), now)
+        link_ref(connection, self._namespace, row.session_id, parent.ref, now)
         if parent.stage:
             stage(connection, row, parent.stage, now)
 

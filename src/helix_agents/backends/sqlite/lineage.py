@@ -5,13 +5,17 @@ from typing import NamedTuple
 
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.rows import Place
-from helix_agents.domain.messages import StoredMessage, decode_message
+from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
 
 # A state smaller than this is not worth materialising: replaying it costs less than reading a second copy.
 SMALLEST_BASE = 8192
 _LOW = 0xFFFFFFFF
+_SPAN = """
+SELECT group_concat('{"sequence":' || sequence || ',"created_at":' || created_at || ',"message":' || body || '}', ',')
+FROM (SELECT sequence, created_at, body FROM __agents_messages WHERE id BETWEEN ? AND ? ORDER BY id)
+"""
 
 
 class Segment(NamedTuple):
@@ -71,14 +75,13 @@ def read_messages(connection: Connection, segment: int, first: int, last: int) -
             spans.append((at << 32 | own_first, at << 32 | last))
         last = min(last, above.message_boundary)
         at = above.parent
-    rows = [
-        row
-        for low, high in reversed(spans)
-        for row in connection.all(
-            "SELECT id, created_at, body FROM __agents_messages WHERE id BETWEEN ? AND ? ORDER BY id", (low, high)
-        )
-    ]
-    return [StoredMessage(sequence=row[0] & _LOW, created_at=row[1], message=decode_message(row[2])) for row in rows]
+    return [message for low, high in reversed(spans) for message in _read_span(connection, low, high)]
+
+
+def _read_span(connection: Connection, low: int, high: int) -> list[StoredMessage]:
+    """The messages between two keys. SQLite writes them as one JSON document, which costs far less than row by row."""
+    row = connection.one(_SPAN, (low, high))
+    return decode(f"[{row[0]}]", list[StoredMessage]) if row is not None and row[0] is not None else []
 
 
 def append_messages(connection: Connection, row: Place, bodies: Sequence[str], now: int) -> None:

@@ -1,11 +1,12 @@
 """Pending calls in SQLite: one row per call, found by its root or by its owner."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.paging import read_page
-from helix_agents.backends.sqlite.rows import Place, children_of, find_session
+from helix_agents.backends.sqlite.rows import Place, children_of, find_run, find_session, record_of
+from helix_agents.domain.commits import is_detached
 from helix_agents.domain.door import check_answer
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -93,6 +94,31 @@ def calls_below(connection: Connection, row: Place) -> list[PendingCall]:
             )
         ]
     return sorted(calls, key=lambda call: (call.created_at, call.tool_call_id))
+
+
+def driver_of(connection: Connection, namespace: str, session_id: SessionId, root: SessionId) -> SessionId:
+    """The session whose run drives this one: a companion that stands on its own, here or above, or else the root."""
+    member: SessionId | None = session_id
+    seen = {root}
+    while member is not None and member not in seen:
+        seen.add(member)
+        row = find_session(connection, namespace, member)
+        if row is None:
+            break
+        run = find_run(connection, namespace, row.run_id) if row.run_id is not None else None
+        if is_detached(record_of(row), run):
+            return member
+        member = row.parent_session_id
+    return root
+
+
+def driven_calls(connection: Connection, row: Place) -> Iterator[PendingCall]:
+    """The calls of a session and below it, without those of companions that are driven on their own."""
+    root = row.root_session_id
+    driver = driver_of(connection, row.namespace, row.session_id, root)
+    for call in calls_below(connection, row):
+        if driver_of(connection, row.namespace, call.session_id, root) == driver:
+            yield call
 
 
 def own_calls(connection: Connection, row: Place) -> list[PendingCall]:
@@ -217,14 +243,15 @@ class SQLitePending(Facet):
         return await self._db.read(work)
 
     def _accepted(self, connection: Connection, call: PendingCall) -> AnswerAccepted:
-        root = find_session(connection, self._namespace, call.root_session_id)
+        driver = driver_of(connection, self._namespace, call.session_id, call.root_session_id)
+        driving = find_session(connection, self._namespace, driver)
         waiting = connection.one(
             "SELECT count(*) FROM __agents_pending_calls"
             " WHERE namespace = ? AND root_session_id = ? AND state = 'waiting'",
             (self._namespace, call.root_session_id),
         )
         assert waiting is not None
-        return accepted(call, running=root is not None and bool(root.running), still_waiting=waiting[0])
+        return accepted(call, running=driving is not None and bool(driving.running), still_waiting=waiting[0])
 
     def _due(self, connection: Connection, root: SessionId | None, limit: int, now: int) -> list[PendingCall]:
         tree = "" if root is None else " AND root_session_id = ?"

@@ -9,7 +9,14 @@ from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.effects import forget_effects
 from helix_agents.backends.sqlite.flags import drop_flag
 from helix_agents.backends.sqlite.lineage import append_messages
-from helix_agents.backends.sqlite.pending import ask_calls, calls_below, change_calls, find_call, own_calls
+from helix_agents.backends.sqlite.pending import (
+    ask_calls,
+    calls_below,
+    change_calls,
+    driven_calls,
+    find_call,
+    own_calls,
+)
 from helix_agents.backends.sqlite.rows import (
     Place,
     SessionRow,
@@ -217,9 +224,9 @@ def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitE
         insert_usage(connection, namespace, commit.usage, now)
     extra = CommitExtra()
     if commit.suspend:
-        below = calls_below(connection, row)
-        waiting = tuple(call for call in below if call.state in OPEN)
-        extra = CommitExtra(again=any(call.state in READY for call in below), pending=waiting)
+        waiting = tuple(call for call in calls_below(connection, row) if call.state in OPEN)
+        again = any(call.state in READY for call in driven_calls(connection, row))
+        extra = CommitExtra(again=again, pending=waiting)
         connection.execute(
             "UPDATE __agents_sessions SET commit_extra = ? WHERE key = ?", (encode(extra).decode(), row.key)
         )

@@ -1,6 +1,7 @@
 """A stream as rows: how its head and its chunks are read and changed inside a transaction."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import cast
 
 from msgspec.structs import replace
@@ -190,23 +191,25 @@ def append_chunks(connection: Connection, namespace: str, append: StreamAppend, 
 def _extend(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int | None:
     """Append what its current writer sends to a stream without a bound; None when it is not as simple as that."""
     growth = rules.growth_of(append.chunks, append.run_id)
-    count, owner = len(append.chunks), (append.stream_id, append.run_id, append.attempt, append.writer)
-    found = connection.one(_EXTEND, (count, append.batch, now, *growth, namespace, *owner))
+    size, owner = len(append.chunks), (append.stream_id, append.run_id, append.attempt, append.writer)
+    found = connection.one(_EXTEND, (size, append.batch, now, *growth, namespace, *owner))
     if found is None:
         return None
     key, latest = found
-    _insert_chunks(connection, key << 32 | latest - count + 1, append.chunks)
+    _insert_chunks(connection, key << 32 | latest - size + 1, append.chunks, append.bodies)
     connection.ring(topic_of(namespace, append.stream_id))
     return latest
 
 
-def _insert_chunks(connection: Connection, first: int, chunks: Sequence[StreamChunk]) -> None:
+def _insert_chunks(
+    connection: Connection, first: int, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()
+) -> None:
     """Store chunks under consecutive ids; a body does not repeat the number that the id says."""
     connection.execute_many(
         _INSERT_CHUNK,
         [
-            (first + place, chunk.run_id, chunk.step, chunk.__struct_config__.tag, _body(chunk))
-            for place, chunk in enumerate(chunks)
+            (number, chunk.run_id, chunk.step, chunk.__struct_config__.tag, body)
+            for number, chunk, body in zip(count(first), chunks, bodies or map(_body, chunks))
         ],
     )
 

@@ -8,7 +8,7 @@ from helix_agents.backends.sqlite.rows import load_session
 from helix_agents.domain.door import check_ref
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import decode, encode
-from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, added, updated
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, added, linked, updated
 
 
 def add_refs(
@@ -40,6 +40,12 @@ def update_ref(
         (ref.status, encode(ref).decode(), row[0]),
     )
     return ref
+
+
+def link_ref(connection: Connection, namespace: str, session_id: SessionId, ref: SubSessionRef, now: int) -> None:
+    """Add a reference for a child's start; one that is there is brought up to date."""
+    add_refs(connection, namespace, session_id, (ref,), now)
+    update_ref(connection, namespace, session_id, linked(ref), now)
 
 
 class SQLiteSubSessions(Facet):

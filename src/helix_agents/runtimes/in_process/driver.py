@@ -25,10 +25,10 @@ from helix_agents.engine.effects import (
     RunFailed,
     Stopped,
 )
-from helix_agents.engine.ending import end_stream
 from helix_agents.engine.opening import open_run, open_scope
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
+from helix_agents.engine.settling import end_run
 from helix_agents.engine.stop import StopSignal, watching
 from helix_agents.engine.turn import run_turn
 from helix_agents.engine.working import run_call
@@ -42,10 +42,11 @@ WrapOps: TypeAlias = Callable[[Ops], Ops]
 
 
 class InProcessOps:
-    """The four effects of a run whose driver is an asyncio task."""
+    """The four effects of a run whose driver is an asyncio task; it is left at the next step once `leaving` says so."""
 
-    def __init__(self, scope: RunScope, max_parallel: int | None) -> None:
+    def __init__(self, scope: RunScope, max_parallel: int | None, leaving: Callable[[], bool] = lambda: False) -> None:
         self._scope = scope
+        self._leaving = leaving
         self._room = asyncio.Semaphore(max_parallel) if max_parallel is not None else None
 
     async def open(self) -> Position:
@@ -61,6 +62,10 @@ class InProcessOps:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._run(batch, place)) for place in range(len(batch.calls))]
         except BaseExceptionGroup as problems:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # The group forgets that its task is cancelled, too; whoever closes the executor waits for that.
+                raise asyncio.CancelledError from problems
             raise _weightiest(problems) from problems
         return tuple(task.result() for task in tasks)
 
@@ -68,7 +73,7 @@ class InProcessOps:
         return await commit_step(self._scope, request)
 
     def should_yield(self) -> bool:
-        return False
+        return self._leaving()
 
     async def _run(self, batch: Batch, place: int) -> CallOutcome:
         async with self._room or nullcontext():
@@ -85,8 +90,9 @@ async def drive(
     hooks: SomeHooks = None,
     model: LLMAdapter | None = None,
     wrap: WrapOps | None = None,
+    leaving: Callable[[], bool] = lambda: False,
 ) -> RunEnd:
-    """Drive one attempt of a run to its end, or to where it needs somebody."""
+    """Drive one attempt of a run to its end, to where it needs somebody, or to a step at which the process leaves."""
     deps: AbstractAsyncContextManager[Any] = nullcontext()
     if open_deps is not None:
         session = await services.store.load_state(session_id)
@@ -101,7 +107,7 @@ async def drive(
         if isinstance(scope, Position):
             return RunEnd(status=scope.ended or "superseded")
         try:
-            ops = InProcessOps(scope, max_parallel)
+            ops = InProcessOps(scope, max_parallel, leaving)
             end = await run_turn(ops if wrap is None else wrap(ops))
         except SupersededError:
             return RunEnd(status="superseded")
@@ -151,4 +157,4 @@ async def _end(services: Services, scope: RunScope) -> None:
         return
     run = await services.store.get_run(scope.run.run_id)
     if run is not None:
-        await end_stream(services.streams, scope.session, run)
+        await end_run(services, scope.session, run)

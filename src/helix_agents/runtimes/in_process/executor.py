@@ -38,22 +38,19 @@ from helix_agents.domain.pending import (
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import (
     BranchPoint,
-    InterruptContext,
     InterruptOutcome,
     InterruptSet,
     NothingRunning,
-    StatusChanged,
     StopKind,
 )
-from helix_agents.engine.companions import resume_detached
+from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops, RunEnd
 from helix_agents.engine.ending import end_stream, repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.outcomes import CANCELLED
-from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import EngineOptions, Services
+from helix_agents.engine.settling import settle_waiting
 from helix_agents.engine.stop import StopSignal
 from helix_agents.engine.submitting import submit
 from helix_agents.ports.backend import Backend, open_backend
@@ -130,7 +127,7 @@ class Executor:
             jitter=jitter,
             in_thread=asyncio.to_thread,
             drive_child=self._drive_child,
-            drive_detached=self._drive,
+            drive_detached=self._drive_detached,
             hooks=hooks,
             options=options or EngineOptions(),
         )
@@ -229,7 +226,7 @@ class Executor:
             start = await plan_resume(
                 self._services, agent, session_id, mode, messages=messages, checkpoint_id=checkpoint_id
             )
-        except (NothingToResumeError, StillWaitingError):
+        except (NothingToResumeError, StillWaitingError, AgentAlreadyRunningError):
             handle = await self.get_handle(agent, session_id) if companions else None
             if handle is None:
                 raise
@@ -323,12 +320,18 @@ class Executor:
         for task in self._background:
             task.cancel()
         running = tuple(self._running.values())
-        if running:
-            _, late = await asyncio.wait(running, timeout=self._grace)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-        await asyncio.gather(*self._background, return_exceptions=True)
+        try:
+            if running:
+                await asyncio.wait(running, timeout=self._grace)
+        finally:
+            # Also when whoever leaves does not want to wait any longer: nothing that was committed is lost.
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        late = (*self._running.values(), *self._background)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
         await self._lease.stop()
         for model in self._models.values():
             close = getattr(model, "close", None)
@@ -374,6 +377,17 @@ class Executor:
         task.add_done_callback(lambda done: self._finished(run, done))
         return task
 
+    def _drive_detached(self, run: RunRecord) -> None:
+        """Drive a companion that stands on its own, unless it is driven here already or will be elsewhere.
+
+        It takes no place of `max_running`: whoever started it may have one, and wait for it.
+        """
+        if self._closing or run.run_id in self._running:
+            return
+        task = asyncio.create_task(self._drive_now(run, None, None), name=f"helix run {run.run_id}")
+        self._running[run.run_id] = task
+        task.add_done_callback(lambda done: self._finished(run, done))
+
     async def _driving(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
         if self._room is None:
             return await self._drive_now(run, hooks, model)
@@ -393,6 +407,7 @@ class Executor:
                     hooks=hooks,
                     model=model,
                     wrap=self._wrap,
+                    leaving=lambda: self._closing,
                 )
             except HelixError as problem:
                 if not problem.retryable:
@@ -468,7 +483,7 @@ class Executor:
         """Drive companions of a tree that have the answer they waited for; says how many."""
         runs = await resume_detached(self._services, root, self._lease.owner)
         for run in runs:
-            self._drive(run)
+            self._drive_detached(run)
         return len(runs)
 
     async def _begun_with(
@@ -489,34 +504,18 @@ class Executor:
             raise NotARootSessionError(session_id, session.root_session_id)
         outcome = await store.set_interrupt_flag(session_id, reason, kind=kind)
         run = await store.get_current_run(session_id)
-        if isinstance(outcome, InterruptSet) or run is None or run.status not in SUSPENDED:
+        if isinstance(outcome, InterruptSet):
             return outcome
-        waiting = await store.load_state(session_id)
-        aborted = kind == "abort"
-        settled = await store.settle_session(
-            SettleSession(
-                session_id=session_id,
-                expected=("active", "paused"),
-                expected_run=run.fence,
-                status="failed" if aborted else "interrupted",
-                error=(reason or "The run was aborted.") if aborted else None,
-                failure_reason=CANCELLED if aborted else None,
-                interrupt_context=InterruptContext(reason=reason, run_id=run.run_id, at=store.now_ms()),
-                append_messages=await results_of_open_calls(store, waiting),
-                run_status="failed" if aborted else "interrupted",
-                completion_reason=CANCELLED if aborted else "interrupted",
-            )
-        )
-        if not isinstance(settled, StatusChanged):
+        if run is None or run.status not in SUSPENDED:
+            return await stop_companions(self._services, session_id, kind, reason)
+        if not await settle_waiting(self._services, session_id, run, reason, kind):
             return NothingRunning()
-        session = await store.load_state(session_id)
-        ended = await store.get_run(run.run_id)
-        if ended is not None:
-            await end_stream(self._services.streams, session, ended)
         return InterruptSet(run_id=run.run_id)
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:
         """Whoever recovers this run in this process finds its agent by name."""
+        if self._closing:
+            raise ExecutorClosedError
         if self._services.agents.find(agent.name) is not agent:
             self._services.agents.replace(agent)
 

@@ -86,7 +86,7 @@ class RunHandle(Generic[OutputT]):
         """
         if self._driver is not None:
             await asyncio.wait((self._driver,))
-            if self._driver.cancelled():
+            if self._driver.cancelled() or _was_left(self._driver):
                 raise ExecutorClosedError
         while True:
             result = await result_of(self._services, self._agent, self.session_id, self.run_id)
@@ -134,3 +134,7 @@ class RunHandle(Generic[OutputT]):
 
     async def _is_over(self) -> bool:
         return await result_of(self._services, self._agent, self.session_id, self.run_id) is not None
+
+
+def _was_left(driver: asyncio.Task[RunEnd]) -> bool:
+    return driver.exception() is None and driver.result().status == "yielded"

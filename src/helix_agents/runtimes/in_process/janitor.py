@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.errors import ConflictError, HelixError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import Record
@@ -86,7 +86,8 @@ class Janitor:
     async def _try(self, resume: Callable[[SessionId], Awaitable[int]], session_id: SessionId) -> int:
         try:
             return await resume(session_id)
-        except ConflictError:
+        except (ConflictError, NothingToResumeError, StillWaitingError):
+            # Somebody else was first, or only a companion had its answer and goes on already.
             return 0
         except HelixError as problem:
             log_exception("janitor.resume_failed", problem, session_id=session_id)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.log import log_event, log_exception
@@ -19,8 +20,11 @@ class Recovered(Record):
     errors: int = 0
 
 
-async def _let_go(services: Services, orphan: RunRecord) -> None:
-    """End a child that nobody will ever ask for its result."""
+async def _let_go(services: Services, orphan: RunRecord, parent_session_id: SessionId | None) -> None:
+    """End a child that nobody will ever ask for its result; a later run of its parent may still be about to."""
+    parent = await services.store.get_current_run(parent_session_id) if parent_session_id is not None else None
+    if parent is not None and parent.status == "running":
+        return
     await services.store.settle_session(
         SettleSession(
             session_id=orphan.session_id,
@@ -48,7 +52,7 @@ async def recover(
             session = await store.load_state(orphan.session_id)
             if orphan.parent_run_id is not None:
                 # A child is its parent's to adopt; this one's parent run has ended without it.
-                await _let_go(services, orphan)
+                await _let_go(services, orphan, session.parent_session_id)
                 continue
             agent = services.agents.find(session.agent_type)
             if agent is None:

@@ -55,5 +55,14 @@ class Sessions:
 
     async def delete(self, session_id: SessionId) -> None:
         """Remove the session, everything below it, and its stream; idempotent."""
+        streams = [session_id]
+        while True:
+            # Companions that stand on their own have streams of their own.
+            below = SessionFilter(root_session_id=session_id)
+            page = await self._store.list_sessions(below, offset=len(streams) - 1, limit=200)
+            streams.extend(item.session_id for item in page.items)
+            if not page.has_more:
+                break
         await self._store.delete_session(session_id)
-        await self._streams.delete_stream(session_id)
+        for stream_id in dict.fromkeys(streams):
+            await self._streams.delete_stream(stream_id)

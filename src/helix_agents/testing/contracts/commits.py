@@ -305,8 +305,15 @@ class CommitsContract(StoreContract):
         (row,) = await store.get_staged_changes(SESSION, step_meta().step_id)
         assert row.data == {"reply": 1}
         assert (await store.load_state(SESSION)).version == version
-        await start(store, "child", "r-child-2", parent=link, parent_run_id=RUN)
-        assert len(await store.get_sub_session_refs(SESSION)) == 1
+        await store.update_sub_session_ref(SESSION, SubSessionRefUpdate(sub_session_id="child", status="completed"))
+        again = replace(link, ref=replace(link.ref, tool_call_id="again", delegation="other", mode="persistent"))
+        await start(store, "child", "r-child-2", parent=again)
+        (ref,) = await store.get_sub_session_refs(SESSION)
+        assert (ref.status, ref.tool_call_id) == ("running", "again")
+        assert (ref.delegation, ref.mode) == (link.ref.delegation, "ephemeral")
+        second = await store.get_run("r-child-2")
+        assert second is not None
+        assert second.parent_run_id is None
 
     @proves("runs.start-needs-the-parents-fence", "versions.failed-write-changes-nothing")
     async def test_a_childs_start_under_an_outdated_parent_writes_nothing(self, store: SessionStateStore) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError, SessionNotFoundError
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
@@ -97,6 +98,18 @@ class LineageContract(StoreContract):
         assert earlier.message_count == 4
         assert [getattr(row.message, "tool_call_id", None) for row in rows] == ["c-1", "c-2"]
         assert await store.get_message_count(SESSION) == 3
+
+    @proves("lineage.rewind-is-exact")
+    async def test_calls_open_where_a_rewind_leads_are_answered_before_anything_new(
+        self, store: SessionStateStore
+    ) -> None:
+        await store.create_session(SESSION)
+        await store.append_messages(SESSION, [said("go"), asked("c-1", "c-2")])
+        open_there = await store.create_checkpoint(SESSION, CheckpointMeta(step_id="step-1", step_count=1))
+        await store.append_messages(SESSION, [ToolMessage(tool_call_id="c-1", tool_name="tool", content="done")])
+        await start(store, run_id="r-2", rewind_to=open_there.checkpoint_id, append_messages=(said("again"),))
+        rows = await store.load_transcript(SESSION, after=2)
+        assert [getattr(row.message, "tool_call_id", None) for row in rows] == ["c-1", "c-2", None]
 
     @proves("lineage.branch-is-apart")
     async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore) -> None:

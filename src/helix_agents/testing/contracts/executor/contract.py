@@ -1,5 +1,7 @@
 """All scenarios of an executor, summed up in one class to inherit."""
 
+from helix_agents.testing.contracts.executor.companion_lives import CompanionLivesContract
+from helix_agents.testing.contracts.executor.companions import CompanionsContract
 from helix_agents.testing.contracts.executor.conversations import ConversationsContract
 from helix_agents.testing.contracts.executor.deadlines import DeadlinesContract
 from helix_agents.testing.contracts.executor.deploys import DeploysContract
@@ -8,10 +10,13 @@ from helix_agents.testing.contracts.executor.expiring import ExpiringContract
 from helix_agents.testing.contracts.executor.hooks import HooksContract
 from helix_agents.testing.contracts.executor.janitors import JanitorsContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
+from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
 from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
 from helix_agents.testing.contracts.executor.returning import ReturningContract
 from helix_agents.testing.contracts.executor.stopping import StoppingContract
+from helix_agents.testing.contracts.executor.sub_agents import SubAgentsContract
 from helix_agents.testing.contracts.executor.tools import ToolsContract
+from helix_agents.testing.contracts.executor.tree_stops import TreeStopsContract
 from helix_agents.testing.contracts.executor.waiting import WaitingContract
 
 __all__ = ["ExecutorContract"]
@@ -31,5 +36,10 @@ class ExecutorContract(
     DeploysContract,
     ExpiringContract,
     JanitorsContract,
+    CompanionsContract,
+    CompanionLivesContract,
+    SubAgentsContract,
+    NestedAnswersContract,
+    TreeStopsContract,
 ):
     """Everything an executor has to keep: inherit it and give the fixtures `open_executor` and `open_parts`."""

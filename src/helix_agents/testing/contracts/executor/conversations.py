@@ -44,6 +44,14 @@ def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
     return scripted(script, fields, name="writer", tools=[note])
 
 
+def _at_once(_: CompletedStep[Any]) -> bool:
+    return True
+
+
+def _broken(_: CompletedStep[Any]) -> bool:
+    return bool(1 / 0)
+
+
 class ConversationsContract(ScenarioContract):
     """A conversation goes on for as many turns as its user likes, whichever process takes the next one."""
 
@@ -181,15 +189,15 @@ class ConversationsContract(ScenarioContract):
         assert (await spoken(helix))[-1] == "result note#call_2_1: noted x"
 
     async def test_stop_when_comes_before_max_steps(self, helix: Executor) -> None:
-        agent = _agent(reply("Noting.", calls=[call("note", {"text": "x"})]), max_steps=1, stop_when=lambda _: True)
+        agent = _agent(reply("Noting.", calls=[call("note", {"text": "x"})]), max_steps=1, stop_when=_at_once)
         assert await completed(await helix.execute(agent, "Begin", SESSION)) == "Noting."
 
     async def test_stop_when_before_the_output_is_a_failure(self, helix: Executor) -> None:
-        agent = _agent(call("note", {"text": "x"}), output=Report, stop_when=lambda _: True)
+        agent = _agent(call("note", {"text": "x"}), output=Report, stop_when=_at_once)
         assert (await failed(await helix.execute(agent, "Begin", SESSION))).code == "stopped_without_output"
 
     async def test_a_stop_when_that_raises_fails_the_run_after_the_step_it_judged(self, helix: Executor) -> None:
-        agent = _agent(call("note", {"text": "x"}), "Never.", stop_when=lambda step: bool(1 / 0))
+        agent = _agent(call("note", {"text": "x"}), "Never.", stop_when=_broken)
         assert (await failed(await helix.execute(agent, "Begin", SESSION))).code == "stop_when_failed"
         assert (await spoken(helix))[-1] == "result note#call_1_1: noted x"
 
@@ -271,6 +279,22 @@ class ConversationsContract(ScenarioContract):
             assert again.run_id == first.run_id
             assert await completed(again) == "One."
             assert len(await runs_of(other)) == 1
+
+    async def test_one_call_may_bring_its_own_model_and_state(self, helix: Executor) -> None:
+        agent = _agent("From the agent's model.")
+        handle = await helix.execute(agent, "1", SESSION, model=ScriptedModel(["From another."], name="other"))
+        assert await completed(handle) == "From another."
+        assert [each.source_name for each in (await handle.usage()).sources] == ["other"]
+
+    async def test_an_executor_runs_at_most_as_many_turns_at_once_as_it_may(self, open_executor: OpenExecutor) -> None:
+        gate = PieceGate(1)
+        async with open_executor(max_running=1) as helix:
+            first = await helix.execute(_agent(model=ScriptedModel(["One."], pace=gate)), "1", "s-1")
+            await gate.until_reached()
+            second = await helix.execute(_agent("Two."), "2", "s-2")
+            assert [run.step_count for run in await runs_of(helix, "s-2")] == [0]
+            gate.opened.set()
+            assert [await completed(first), await completed(second)] == ["One.", "Two."]
 
     async def test_a_session_has_one_turn_at_a_time(self, helix: Executor, open_executor: OpenExecutor) -> None:
         gate = PieceGate(1)

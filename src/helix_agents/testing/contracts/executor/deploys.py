@@ -23,6 +23,7 @@ from helix_agents.testing.contracts.executor.stage import (
     completed,
     failed,
     runs_of,
+    scripted,
     spoken,
     suspended,
 )
@@ -95,15 +96,8 @@ def _new(**fields: Any) -> Agent[Any, Any, Any]:
         ctx.state.entries.append(f"paid {amount:g} {currency}")
         return f"paid {amount:g} {currency} ({ctx.state.language})"
 
-    settings: dict[str, Any] = {
-        "name": "clerk",
-        "version": 2,
-        "model": ScriptedModel(SCRIPT),
-        "tools": [note, pay, locate],
-        "state": NewState,
-        "migrate_state": _renamed,
-    }
-    return Agent(**settings | fields)
+    tools = [note, pay, locate]
+    return scripted(SCRIPT, fields, name="clerk", version=2, tools=tools, state=NewState, migrate_state=_renamed)
 
 
 async def _park(open_executor: OpenExecutor) -> None:
@@ -248,8 +242,7 @@ class DeploysContract(ScenarioContract):
                 await gate.wait()
                 return "worked"
 
-            model = ScriptedModel([call("work"), "Done."])
-            return Agent(**{"name": "clerk", "model": model, "tools": [work], "state": OldState, **fields})
+            return scripted([call("work"), "Done."], fields, name="clerk", tools=[work], state=OldState)
 
         async with open_executor(grace=0) as dying:
             await dying.execute(agent(), "Go", SESSION)

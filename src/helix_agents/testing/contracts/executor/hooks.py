@@ -147,8 +147,8 @@ class HooksContract(ScenarioContract):
         ]
         writes = StepWrites(ops=(Append(key="notes", items=["a"], tool_call_id="call_1_1"),))
         assert told.of(StateChangeEvent) == [StateChangeEvent(tool_call_id="call_1_1", writes=writes)]
-        kinds = [type(event.message) for event in told.of(MessageEvent)]
-        assert kinds == [AssistantMessage, ToolMessage, AssistantMessage]
+        joined: list[MessageEvent] = told.of(MessageEvent)
+        assert [type(event.message) for event in joined] == [AssistantMessage, ToolMessage, AssistantMessage]
         finished: list[AfterToolEvent] = told.of(AfterToolEvent)
         assert [(each.tool_call_id, each.result, each.error, each.input) for each in finished] == [
             ("call_1_1", "noted a", False, {"text": "a"})

@@ -129,6 +129,22 @@ class ReturningContract(ScenarioContract):
         late = await helix.submit_tool_result(SESSION, "call_2_1", ToolAnswer(result="x"))
         assert isinstance(late, AnswerAlreadyCompleted)
 
+    async def test_a_rewind_to_where_calls_were_open_answers_them_first(self, helix: Executor) -> None:
+        agent = _agent(call("locate", {"city": "Rome"}), "There.")
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        waiting = (await _checkpoints(helix))[-1]
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="41.9 N"))
+        await completed(await helix.resume(agent, SESSION))
+        handle = await helix.resume(agent, SESSION, mode="from_checkpoint", checkpoint_id=waiting, message="Anew")
+        assert await completed(handle) == "There."
+        assert await spoken(helix) == [
+            "user: Where?",
+            "assistant: [locate#call_1_1]",
+            "error locate#call_1_1: not_executed",
+            "user: Anew",
+            "assistant: There.",
+        ]
+
     async def test_a_branch_at_a_checkpoint_begins_with_its_messages_and_state(
         self, helix: Executor, open_executor: OpenExecutor
     ) -> None:

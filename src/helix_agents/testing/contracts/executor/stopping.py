@@ -8,15 +8,23 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
-from helix_agents.agent.context import ToolContext
+from helix_agents.agent.context import RunContext, ToolContext
+from helix_agents.agent.hook_events import AgentSuspendedEvent
+from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import RunInterrupted, TextDelta
-from helix_agents.domain.errors import NothingToResumeError, NothingToRetryError, SessionNotFoundError
+from helix_agents.domain.errors import (
+    ModelUnavailableError,
+    NothingToResumeError,
+    NothingToRetryError,
+    SessionNotFoundError,
+)
 from helix_agents.domain.pending import AnswerAlreadyCompleted, ToolAnswer
 from helix_agents.domain.sessions import InterruptSet, NothingRunning, StatusChanged
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
+from helix_agents.ports.llm import ModelEvent
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
@@ -26,12 +34,14 @@ from helix_agents.testing.contracts.executor.stage import (
     ScenarioContract,
     chunks_of,
     completed,
+    ended,
     failed,
     interrupted,
     runs_of,
     scripted,
     spoken,
     suspended,
+    until,
 )
 
 SHORT_GRACE = EngineOptions(cancel_grace_seconds=0.05)
@@ -93,6 +103,23 @@ class StoppingContract(ScenarioContract):
             runs = await runs_of(other)
             assert [run.status for run in runs] == ["interrupted", "completed"]
             assert runs[1].previous_run_id == handle.run_id
+
+    async def test_an_interrupt_reaches_a_run_that_waits_to_ask_the_model_again(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        down = asyncio.Event()
+
+        async def broken(_: ModelEvent) -> None:
+            down.set()
+            raise ModelUnavailableError("scripted", "down")
+
+        async with open_executor(options=EngineOptions(first_retry_seconds=3_600)) as helix:
+            handle = await helix.execute(_agent(model=ScriptedModel(["Never."], pace=broken)), "Go", SESSION)
+            await down.wait()
+            await handle.interrupt()
+            await interrupted(handle)
+            assert await spoken(helix) == ["user: Go"]
+            assert await completed(await helix.resume(_agent("Back."), SESSION)) == "Back."
 
     async def test_calls_the_model_had_written_when_it_was_cut_count_as_not_executed(self, helix: Executor) -> None:
         # The first call is whole, the second one is being written.
@@ -207,6 +234,49 @@ class StoppingContract(ScenarioContract):
             else:
                 assert (await failed(handle)).code == "framework_cancelled"
                 assert await completed(await other.execute(agent, "Anew", SESSION)) == "On."
+
+    @pytest.mark.parametrize("kind", ["interrupt", "abort"])
+    async def test_a_stop_that_comes_while_the_run_is_suspending_is_not_lost(
+        self, helix: Executor, open_executor: OpenExecutor, kind: str
+    ) -> None:
+        async with open_executor() as other:
+
+            async def stop(ctx: RunContext[Any, Any], event: AgentSuspendedEvent) -> None:
+                stopping = other.interrupt if kind == "interrupt" else other.abort
+                assert await stopping(SESSION, "now") == InterruptSet(run_id=event.run_id)
+
+            agent = _agent(call("locate", {"city": "Rome"}), "On.", hooks=Hooks(on_agent_suspended=stop))
+            handle = await helix.execute(agent, "Go", SESSION)
+            result = await ended(handle)
+
+            async def settled() -> bool:
+                return (await other.sessions.get(SESSION)).status == (
+                    "interrupted" if kind == "interrupt" else "failed"
+                )
+
+            await until(settled)
+            assert result.status != "completed"
+            assert (await other.list_pending()).items == ()
+            assert (await spoken(other))[2] == "error locate#call_1_1: run_stopped"
+
+    async def test_a_tool_that_must_not_run_twice_and_is_cut_has_an_unknown_outcome(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        begun = asyncio.Event()
+
+        @tool(effect="once")
+        async def send() -> str:
+            """Send."""
+            begun.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        async with open_executor(options=SHORT_GRACE) as helix:
+            handle = await helix.execute(_agent(call("send"), "Never.", tools=[send]), "Go", SESSION)
+            await begun.wait()
+            await handle.interrupt()
+            await interrupted(handle)
+            assert (await spoken(helix))[2] == "error send#call_1_1: outcome_unknown"
 
     async def test_an_abort_fails_the_run_for_good_and_keeps_what_was_said(
         self, helix: Executor, open_executor: OpenExecutor

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
@@ -11,8 +12,9 @@ from helix_agents.agent.context import ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import Custom, StatePatch, StepCommitted, ToolEnd, ToolError, ToolStart
+from helix_agents.domain.errors import StateSizeExceededError
 from helix_agents.domain.messages import AssistantMessage
-from helix_agents.domain.writes import MergeWarning
+from helix_agents.domain.writes import Append, MergeWarning, Replace, StepWrites
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.state_store import StoreLimits
@@ -115,6 +117,28 @@ class ToolsContract(ScenarioContract):
         patches = [chunk.patch for chunk in await chunks_of(handle) if isinstance(chunk, StatePatch)]
         assert patches == [[{"op": "add", "path": "/notes/-", "value": "new"}]]
         assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["old", "new"]
+
+    async def test_a_change_of_the_state_from_outside_survives_the_run_beside_it(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work(ctx: ToolContext[Shelf]) -> str:
+            """Work."""
+            await gate.wait()
+            ctx.state.notes.append("from the tool")
+            return "worked"
+
+        handle = await helix.execute(_agent(call("work"), "Done.", tools=[work]), "Go", SESSION)
+        await gate.until_reached()
+        async with open_executor() as other:
+            await other.sessions.update_state(SESSION, StepWrites(ops=(Replace(key="title", value="outside"),)))
+            await other.sessions.update_state(SESSION, StepWrites(ops=(Append(key="notes", items=["outside"]),)))
+        gate.opened.set()
+        assert await completed(handle) == "Done."
+        state = (await helix.sessions.get(SESSION)).custom_state
+        assert (state["title"], state["notes"]) == ("outside", ["outside", "from the tool"])
 
     async def test_a_sync_tool_runs_beside_the_event_loop(self, helix: Executor) -> None:
         threads: list[int] = []
@@ -266,7 +290,22 @@ class ToolsContract(ScenarioContract):
             assert await completed(await helix.execute(_agent(*script), "Go", SESSION)) == "Full."
             assert len((await helix.sessions.get(SESSION)).custom_state["notes"]) == 2
 
-    async def test_a_message_that_is_too_large_fails_the_run_or_the_call_but_never_the_process(
+    async def test_a_reply_that_is_too_large_fails_the_run_with_a_reason(self, open_executor: OpenExecutor) -> None:
+        async with open_executor(limits=StoreLimits(message_bytes=2_000)) as helix:
+            handle = await helix.execute(_agent("x" * 3_000), "Go", SESSION)
+            assert (await failed(handle)).code == StateSizeExceededError.code
+            await chunks_of(handle)
+            assert await spoken(helix) == ["user: Go"]
+
+    async def test_an_input_that_is_too_large_is_refused_and_nothing_is_stored(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async with open_executor(limits=StoreLimits(message_bytes=2_000)) as helix:
+            with pytest.raises(StateSizeExceededError):
+                await helix.execute(_agent("Never."), "x" * 3_000, SESSION)
+            assert (await helix.sessions.list()).total == 0
+
+    async def test_a_result_larger_than_a_message_of_the_store_is_a_failed_result(
         self, open_executor: OpenExecutor
     ) -> None:
         @tool

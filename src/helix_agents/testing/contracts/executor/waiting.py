@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import ask_human, client_tool
 from helix_agents.agent.context import RunContext, ToolContext
+from helix_agents.agent.hook_events import AgentSuspendedEvent
+from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import RunPaused, RunResumed, ToolApprovalRequest, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import StillWaitingError
@@ -196,7 +198,7 @@ class WaitingContract(ScenarioContract):
         self, helix: Executor, open_executor: OpenExecutor
     ) -> None:
         result = await suspended(await helix.execute(_agent(*MIXED), "Go", SESSION))
-        assert (result.kind, set(result.tool_call_ids)) == ("suspended_step_partial", {"call_1_1", "call_1_3"})
+        assert (result.kind, result.tool_call_ids) == ("suspended_step_partial", ("call_1_1", "call_1_3"))
         # Until the batch is whole the transcript ends in the open calls; a state write counts at once.
         assert len(await transcript(helix)) == 2
         assert (await helix.sessions.get(SESSION)).custom_state["paid"] == [0]
@@ -218,6 +220,11 @@ class WaitingContract(ScenarioContract):
             ]
             assert (await other.sessions.get(SESSION)).custom_state["paid"] == [0, 5]
 
+    async def test_what_waits_is_listed_in_the_models_order(self, helix: Executor) -> None:
+        calls = [call("locate", {"city": name}, id=name) for name in ("c", "a", "b")]
+        result = await suspended(await helix.execute(_agent(reply(calls=calls)), "Go", SESSION))
+        assert result.tool_call_ids == ("c", "a", "b")
+
     async def test_answers_may_come_one_run_at_a_time(self, helix: Executor, open_executor: OpenExecutor) -> None:
         await suspended(await helix.execute(_agent(*MIXED), "Go", SESSION))
         await helix.submit_tool_result(SESSION, "call_1_3", ToolAnswer(result="41.9 N"))
@@ -238,6 +245,23 @@ class WaitingContract(ScenarioContract):
             runs = await runs_of(other)
             assert [run.status for run in runs] == ["suspended_step_partial", "suspended_step_partial", "completed"]
             assert [run.previous_run_id for run in runs] == [None, runs[0].run_id, runs[1].run_id]
+
+    async def test_an_answer_that_comes_while_a_run_is_suspending_again_is_taken_in_by_the_same_run(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        await suspended(await helix.execute(_agent(*MIXED), "Go", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_3", ToolAnswer(result="41.9 N"))
+        async with open_executor() as other:
+
+            async def approve(ctx: RunContext[Any, Any], event: AgentSuspendedEvent) -> None:
+                answered = await other.submit_tool_result(SESSION, "call_1_1", APPROVED)
+                assert isinstance(answered, AnswerAccepted)
+                assert answered.next == "nothing"
+
+            hooks: Hooks[Any, Any] = Hooks(on_agent_suspended=approve)
+            assert await completed(await helix.resume(_agent(*MIXED), SESSION, hooks=hooks)) == "Done."
+            assert [run.status for run in await runs_of(other)] == ["suspended_step_partial", "completed"]
+            assert (await spoken(other))[2] == "result pay#call_1_1: paid 5 EUR"
 
     async def test_a_finishing_tool_waits_for_the_calls_of_others(self, helix: Executor) -> None:
         @tool(finish_with=True)

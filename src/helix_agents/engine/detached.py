@@ -1,0 +1,110 @@
+"""Companions that stand on their own: their ends reach the parent, stops reach them, and their answers drive them."""
+
+import msgspec
+
+from helix_agents.agent.companions import SPAWN_AGENT
+from helix_agents.domain.commits import StartRun, is_detached
+from helix_agents.domain.errors import ConflictError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.pending import READY, PendingFilter
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, NothingRunning, SessionState, StopKind
+from helix_agents.domain.sub_sessions import SubSessionRefUpdate
+from helix_agents.engine.children import result_message
+from helix_agents.engine.effects import PlannedCall
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.services import Services
+from helix_agents.engine.settling import settle_waiting
+
+
+async def tell_finished_companions(scope: RunScope) -> None:
+    """Companions that ended since the last commit reach the model as one hidden message each, once.
+
+    The message and the end of the reference are one commit, so a crash repeats neither or both.
+    """
+    detached = {each.agent.name for each in scope.agent.persistent_agents if each.mode == "non_blocking"}
+    if not detached:
+        return
+    store = scope.services.store
+    updates: list[SubSessionRefUpdate] = []
+    for ref in await store.get_sub_session_refs(scope.session.session_id):
+        if ref.mode != "persistent" or ref.status != "running" or ref.agent_type not in detached:
+            continue
+        run = await store.get_current_run(ref.sub_session_id)
+        if run is None or run.status == "running" or run.status in SUSPENDED:
+            continue
+        session = await store.load_state(ref.sub_session_id)
+        named = PlannedCall(tool_call_id=ref.tool_call_id, tool_name=SPAWN_AGENT, kind="companion")
+        message, status = await result_message(scope, named, session, run)
+        text = f"Companion {ref.name!r} ({ref.agent_type}) is {status}: {message.content}"
+        notice = UserMessage(content=text, hidden=True, metadata={"helix": "companion_notice"})
+        scope.notices.append(notice)
+        scope.transcript.append(notice)
+        updates.append(
+            SubSessionRefUpdate(
+                sub_session_id=ref.sub_session_id, status=status, result=message.content, error=session.error
+            )
+        )
+    scope.settled_companions = tuple(updates)
+
+
+async def stop_companions(
+    services: Services, session_id: SessionId, kind: StopKind, reason: str | None
+) -> InterruptOutcome:
+    """A stop of a session reaches the companions that work or wait for it; says whether there was one."""
+    store = services.store
+    stopped: InterruptOutcome = NothingRunning()
+    for ref in await store.get_sub_session_refs(session_id):
+        if ref.mode != "persistent":
+            continue
+        outcome = await store.set_interrupt_flag(ref.sub_session_id, reason, kind=kind)
+        run = await store.get_current_run(ref.sub_session_id)
+        if run is not None and run.status in SUSPENDED:
+            if await settle_waiting(services, run.session_id, run, reason, kind):
+                outcome = InterruptSet(run_id=run.run_id)
+        elif isinstance(outcome, NothingRunning):
+            # It is at its end, but companions of its own may not be.
+            outcome = await stop_companions(services, ref.sub_session_id, kind, reason)
+        if isinstance(outcome, InterruptSet):
+            stopped = outcome
+    return stopped
+
+
+async def resume_detached(services: Services, root: SessionId, owner: str | None) -> tuple[RunRecord, ...]:
+    """Runs for companions of a tree that waited for somebody and have their answer; the caller drives them."""
+    store = services.store
+    ready = await store.list_pending(PendingFilter(root_session_id=root, states=tuple(READY)), limit=200)
+    started: dict[SessionId, RunRecord] = {}
+    for call in ready.items:
+        session = await store.load_state(call.session_id)
+        while session.parent_session_id is not None and session.session_id not in started:
+            run = await store.get_current_run(session.session_id)
+            if run is not None and is_detached(session, run):
+                if run.status in SUSPENDED and (begun := await _resume(services, session, run, owner)) is not None:
+                    started[session.session_id] = begun
+                break
+            session = await store.load_state(session.parent_session_id)
+    return tuple(started.values())
+
+
+async def _resume(services: Services, session: SessionState, run: RunRecord, owner: str | None) -> RunRecord | None:
+    """A run that goes on with what a companion left open; None when somebody else was first."""
+    start = StartRun(
+        session_id=session.session_id,
+        run_id=services.ids.new("run"),
+        expected_version=session.version,
+        expected_run=run.fence,
+        keep_suspension=True,
+        keep_step_count=True,
+        count_resume=True,
+        previous_run_id=run.run_id,
+        owner=owner,
+    )
+    agent = services.agents.find(session.agent_type)
+    if agent is None:
+        return None
+    try:
+        return (await services.store.start_run(msgspec.structs.replace(start, agent_version=agent.version))).run
+    except ConflictError:
+        return None

@@ -1,0 +1,49 @@
+"""Stopping a session that waits for somebody: no run is going that could see to it."""
+
+from helix_agents.domain.commits import SettleSession
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import InterruptContext, SessionState, StatusChanged, StopKind
+from helix_agents.engine.ending import end_stream
+from helix_agents.engine.salvage import results_of_open_calls
+from helix_agents.engine.services import Services
+from helix_agents.engine.step_work import CANCELLED
+
+
+async def settle_waiting(
+    services: Services, session_id: SessionId, run: RunRecord, reason: str | None, kind: StopKind
+) -> bool:
+    """End a suspended run as interrupted or aborted, with all that waits; false when somebody else was first."""
+    store = services.store
+    aborted = kind == "abort"
+    settled = await store.settle_session(
+        SettleSession(
+            session_id=session_id,
+            expected=("active", "paused"),
+            expected_run=run.fence,
+            status="failed" if aborted else "interrupted",
+            error=(reason or "The run was aborted.") if aborted else None,
+            failure_reason=CANCELLED if aborted else None,
+            interrupt_context=InterruptContext(reason=reason, run_id=run.run_id, at=store.now_ms()),
+            append_messages=await results_of_open_calls(store, await store.load_state(session_id)),
+            run_status="failed" if aborted else "interrupted",
+            completion_reason=CANCELLED if aborted else "interrupted",
+        )
+    )
+    if not isinstance(settled, StatusChanged):
+        return False
+    ended = await store.get_run(run.run_id)
+    if ended is not None:
+        await end_stream(services.streams, await store.load_state(session_id), ended)
+    return True
+
+
+async def end_run(services: Services, session: SessionState, run: RunRecord) -> None:
+    """What follows a run's last commit: its stream ends too, and a stop that came while it was suspending is carried
+    out, because whoever asked for it was told that a run was going."""
+    await end_stream(services.streams, session, run)
+    if run.status not in SUSPENDED:
+        return
+    flag = await services.store.find_interrupt_flag(session.session_id)
+    if flag is not None and flag.run_id == run.run_id:
+        await settle_waiting(services, session.session_id, run, flag.reason, flag.kind)
