@@ -42,17 +42,16 @@ Run = Callable[[int], Awaitable[float]]
 
 
 class Effort(NamedTuple):
-    """How long to measure."""
+    """How long to measure; a session of another framework that is likely to take longer than `patience` is left out."""
 
     rounds: int
     resumes: int
     peer_rounds: int
-    # Over a thousand steps the other frameworks take up to a minute each.
-    longest: dict[str, int]
+    patience: float
 
 
-QUICK = Effort(3, 5, 1, {"langgraph": 1_000, "pydantic_ai": 100, "openai_agents": 100})
-THOROUGH = Effort(9, 15, 3, dict.fromkeys(PEERS, 1_000))
+QUICK = Effort(rounds=3, resumes=5, peer_rounds=1, patience=10.0)
+THOROUGH = Effort(rounds=9, resumes=15, peer_rounds=5, patience=3600.0)
 
 
 async def per_step(run: Run, steps: int) -> float:
@@ -127,11 +126,11 @@ async def measure_peers(
     costs: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in peers}
     times: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ours}
     for name, peer in peers.items():
-        await peer.run(3)
-        for _ in range(effort.peer_rounds):
-            for steps in LENGTHS:
-                if steps > effort.longest[name]:
-                    continue
+        theirs = await peer.run(3) / 3
+        for steps in LENGTHS:
+            if theirs * steps > effort.patience:
+                continue
+            for _ in range(effort.peer_rounds if steps < max(LENGTHS) else 1):
                 mine = {backend: await per_step(each.run, steps) for backend, each in ours.items()}
                 theirs = await per_step(peer.run, steps)
                 costs[name][f"step_us_{steps}"].append(theirs * 1e6)

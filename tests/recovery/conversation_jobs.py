@@ -2,6 +2,7 @@
 
 import os
 import signal
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from helix_agents.system import SystemClock
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 from helix_agents.testing.seams import CountingSeam, KillingSeam
 from helix_agents.testing.workers import Job
-from tests.recovery.reference_conversation import AGENT, Traces, dependencies, go_on
+from tests.recovery.reference_conversation import Traces, dependencies
 
 MODULE = __name__
 
@@ -43,11 +44,13 @@ async def converse(
     deed: int | None = None,
     statement: int | None = None,
     side: Literal["before", "after"] = "before",
+    story: str = "tests.recovery.reference_conversation",
 ) -> Any:
-    """Go on with the conversation, or die before or after an effect, a deed, or a statement.
+    """Go on with the conversation that a module tells, or die before or after an effect, a deed, or a statement.
 
     Answers what there was to die at: the kinds of the effects, how many deeds and how many statements.
     """
+    told = import_module(story)
     deeds = 0
 
     def reached(number: int, at: Literal["before", "after"]) -> None:
@@ -70,7 +73,7 @@ async def converse(
             state=backend.state,
             streams=backend.streams,
             usage=backend.usage,
-            agents=[AGENT],
+            agents=told.AGENTS,
             deps=dependencies(Traces(Path(traces), reached=reached)),
             janitor_seconds=None,
         )
@@ -78,5 +81,5 @@ async def converse(
         if statement is not None:
             killing.arm(after=statement)
         async with helix:
-            await go_on(helix)
+            await told.go_on(helix)
         return {"effects": recorder.kinds, "deeds": deeds, "statements": counting.count}

@@ -137,6 +137,7 @@ AGENT = Agent(
     state=Desk,
     output=Report,
 )
+AGENTS = [AGENT]
 
 ONCE = {"send_ann", "send_ben", "publish_tides"}
 REPEATABLE = {"look_tides", "look_moon", "look_sun", "look_haiku"}

@@ -11,13 +11,13 @@ from helix_agents.testing.recording import StopAt, prove_replayable
 from tests.recovery import conversation_jobs
 from tests.recovery.lives import Life
 from tests.recovery.reference_household import Household
-from tests.recovery.test_crash_matrix import SIDES
 
 # Of parent and companion together; where they are side by side, which comes first is up to the machine.
 EFFECTS = 27
 MODES: tuple[CompanionMode, ...] = get_args(CompanionMode)
 
-CUTS = [StopAt(effect=number, side=side) for number in range(1, EFFECTS + 1) for side in SIDES]
+# After one effect is before the next.
+CUTS = [StopAt(effect=1, side="before"), *(StopAt(effect=number, side="after") for number in range(1, EFFECTS + 1))]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -41,9 +41,9 @@ async def test_cut_at_an_effect_of_parent_or_companion_the_household_goes_on_els
     assert stopped.has_stopped
     clock.advance(conversation_jobs.LONGER_THAN_ANY_LEASE_MS)
     recorded = await second.live()
+    unknown = await second.check()
     # A companion that stands on its own may have been in the middle of its tool when its parent was cut.
-    assert mode == "non_blocking" or await second.check() == set()
-    await second.check()
+    assert mode == "non_blocking" or not unknown
     for log in (*stopped.logs.values(), *recorded.logs.values()):
         await prove_replayable(log)
 

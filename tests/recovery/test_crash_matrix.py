@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import pytest
@@ -20,7 +21,7 @@ from helix_agents.testing.recording import (
 )
 from helix_agents.testing.seams import DyingSeam
 from helix_agents.testing.workers import Processes
-from tests.recovery import conversation_jobs
+from tests.recovery import conversation_jobs, reference_conversation
 from tests.recovery.reference_conversation import AGENT, Traces, check_end, dependencies, go_on
 
 SIDES: tuple[Side, ...] = get_args(Side)
@@ -138,7 +139,9 @@ def death_at(kind: EffectKind, side: Side) -> dict[str, Any]:
     return {"effect": place, "side": side}
 
 
-async def kill_and_go_on(processes: Processes, folder: Path, deaths: list[dict[str, Any]]) -> dict[str, set[str]]:
+async def kill_and_go_on(
+    processes: Processes, folder: Path, deaths: list[dict[str, Any]], story: ModuleType = reference_conversation
+) -> dict[str, set[str]]:
     """One conversation per death: killed there, gone on with elsewhere, checked; answers what stayed unknown."""
     unknown: dict[str, set[str]] = {}
     for begin in range(0, len(deaths), 8):
@@ -147,7 +150,7 @@ async def kill_and_go_on(processes: Processes, folder: Path, deaths: list[dict[s
         ends: list[dict[str, Any]] = []
         for place in places:
             place.mkdir()
-            ends.append({"url": url_in(place), "traces": str(place / "traces")})
+            ends.append({"url": url_in(place), "traces": str(place / "traces"), "story": story.__name__})
         job = f"{conversation_jobs.MODULE}:converse"
         killed = await processes.run(
             job, [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
@@ -157,7 +160,7 @@ async def kill_and_go_on(processes: Processes, folder: Path, deaths: list[dict[s
         assert [outcome.error for outcome in went_on] == [None] * len(together)
         for place in places:
             async with await open_backend(url_in(place)) as backend:
-                unknown[place.name] = await check_end(backend, Traces(place / "traces"))
+                unknown[place.name] = await story.check_end(backend, Traces(place / "traces"))
     return unknown
 
 

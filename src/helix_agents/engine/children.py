@@ -14,13 +14,11 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import msgspec
-
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
 from helix_agents.agent.sub_agents import SubAgentTool
-from helix_agents.domain.chunks import SubagentStart
+from helix_agents.domain.chunks import SubagentEnd, SubagentStart
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
 from helix_agents.domain.messages import ToolMessage
@@ -28,7 +26,6 @@ from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState
-from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import abandoned, tool_is_gone
@@ -87,9 +84,8 @@ async def _open_child(
         return await store.claim_run(child_id, run.fence, scope.run.owner)
     session = await store.load_state(child_id)
     if run.status in SUSPENDED and await answered_below(store, session):
-        start = next_start(scope, tool.agent, session, run)
-        link = _link(scope, planned, tool)
-        return (await store.start_run(msgspec.structs.replace(start, parent=link))).run
+        await check_still_driving(scope)
+        return (await store.start_run(next_start(scope, tool.agent, session, run))).run
     return run
 
 
@@ -123,7 +119,7 @@ async def _first_start(
             tracing_context=session.tracing_context,
         ),
         append_messages=(tool.opening_message(given, plain=tool.is_plain),),
-        parent=_link(scope, planned, tool, stage=await resting_reply(scope, batch)),
+        parent=await _link(scope, batch, planned, tool),
         parent_run_id=scope.run.run_id,
         owner=scope.run.owner,
     )
@@ -146,10 +142,8 @@ def next_start(scope: RunScope, agent: Agent[Any, Any, Any], session: SessionSta
     )
 
 
-def _link(
-    scope: RunScope, planned: PlannedCall, tool: SubAgentTool, stage: tuple[StagedChange, ...] = ()
-) -> ParentLink:
-    """Binds the child to the call and lets only the parent's driver start it; a reference that exists stays."""
+async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool) -> ParentLink:
+    """Binds the child to the call and lets only the parent's driver start it."""
     return ParentLink(
         session_id=scope.session.session_id,
         fence=scope.run.fence,
@@ -160,7 +154,7 @@ def _link(
             delegation=scope.services.ids.new("delegation"),
             parent_run_id=scope.run.run_id,
         ),
-        stage=stage,
+        stage=await resting_reply(scope, batch),
     )
 
 
@@ -251,7 +245,8 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_
     session = await store.load_state(child_id)
     message, status = await result_message(scope, planned, session, run)
     took = (run.ended_at or run.started_at) - session.created_at
-    await write_end(scope, end_chunk(scope, batch.step, planned, session.agent_type, status, message.content))
+    if not await _was_said(scope, SubagentEnd, batch.step, planned):
+        await write_end(scope, end_chunk(scope, batch.step, planned, session.agent_type, status, message.content))
     await announce(scope, batch.step, message, NO_WRITES)
     event = AfterSubAgentEvent(
         tool_call_id=planned.tool_call_id,
@@ -310,7 +305,7 @@ async def _announce_start(
     if batch.round > 0:
         return
     about = {"tool_call_id": planned.tool_call_id, "child_session_id": child_id_of(planned)}
-    if not await _is_announced(scope, batch.step, planned):
+    if not await _was_said(scope, SubagentStart, batch.step, planned):
         await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.agent.name))
     event = BeforeSubAgentEvent(**about, agent=tool.agent.name, input=given)
     written = await scope.fire_with_draft(batch.step, event)
@@ -318,12 +313,14 @@ async def _announce_start(
         scope.carried.append(written)
 
 
-async def _is_announced(scope: RunScope, step: int, planned: PlannedCall) -> bool:
-    """Whether an attempt that died said so: a start stays in the stream when the rest of its step is discarded."""
+async def _was_said(
+    scope: RunScope, kind: type[SubagentStart] | type[SubagentEnd], step: int, planned: PlannedCall
+) -> bool:
+    """Whether an attempt that died said so, and it was not discarded: a start never is."""
     if scope.run.attempt == 1:
         return False
     said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
-    return any(isinstance(chunk, SubagentStart) and chunk.tool_call_id == planned.tool_call_id for chunk in said)
+    return any(isinstance(chunk, kind) and chunk.tool_call_id == planned.tool_call_id for chunk in said)
 
 
 async def _dispatch_failed(scope: RunScope, batch: Batch, planned: PlannedCall, problem: HelixError) -> CallOutcome:

@@ -4,11 +4,12 @@ A companion call is run in the round after the commit that announced it. What it
 so a call that is run again after a crash finds the child it started before and starts no second one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from helix_agents.agent.companions import PersistentAgent
+from helix_agents.domain.chunks import ToolEnd, ToolError
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
@@ -68,8 +69,17 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
         result = _error(planned, str(problem))
     if isinstance(result, CallOutcome):
         return result
-    await announce(scope, batch.step, result.message, NO_WRITES)
+    if not await _is_said(scope, batch.step, planned):
+        await announce(scope, batch.step, result.message, NO_WRITES)
     return await settle(scope, batch, result)
+
+
+async def _is_said(scope: RunScope, step: int, planned: PlannedCall) -> bool:
+    """Whether an attempt that died told readers the result: of a step that was announced no chunk is taken back."""
+    if scope.run.attempt == 1:
+        return False
+    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
+    return any(isinstance(each, (ToolEnd, ToolError)) and each.tool_call_id == planned.tool_call_id for each in said)
 
 
 class _Companions:
@@ -125,7 +135,7 @@ class _Companions:
             if existing is not None and _is_at_work(await self._store.get_current_run(existing.sub_session_id)):
                 raise CompanionError(f"Companion {name!r} is still at work; send it a message, or choose another name.")
             run = await self._start(agent, name, existing, message)
-        return await self._started(agent, name, run)
+        return await self._started(agent, name, run, existing)
 
     async def _send(self, name: str, message: str) -> RestingResult | CallOutcome:
         ref = await self._child(name)
@@ -135,8 +145,9 @@ class _Companions:
         async with self._scope.companion_starts:
             if not await self._came_to_rest(ref.sub_session_id, "a message from the parent"):
                 raise CompanionError(f"Companion {name!r} did not come to rest in time; try again later.")
-            run = await self._start(agent, name, await self._child(name), message)
-        return await self._started(agent, name, run)
+            ref = await self._child(name)
+            run = await self._start(agent, name, ref, message)
+        return await self._started(agent, name, run, ref)
 
     async def _begun(self) -> RunRecord | None:
         """The run this very call started before a crash, or before it waited: its id is the call's own."""
@@ -167,10 +178,12 @@ class _Companions:
         )
         return (await self._store.start_run(owned)).run
 
-    async def _started(self, agent: PersistentAgent, name: str, run: RunRecord) -> RestingResult | CallOutcome:
+    async def _started(
+        self, agent: PersistentAgent, name: str, run: RunRecord, before: SubSessionRef | None
+    ) -> RestingResult | CallOutcome:
         if agent.mode == "non_blocking":
             self._scope.services.drive_detached(run)
-            return self._ok({"name": name, "status": "running"})
+            return await self._under_way(run, name, lambda _: before is None or before.status != "running")
         await drive_to_rest(self._scope, self._planned, run, watched=True)
         return await self._result(run.session_id, run.run_id)
 
@@ -183,7 +196,7 @@ class _Companions:
             if begun.status == "running" and begun.owner == self._scope.run.owner:
                 # This process started it, and may have lost the answer that said so.
                 self._scope.services.drive_detached(begun)
-            return self._ok({"name": ref.name, "status": "running"})
+            return await self._under_way(begun, ref.name, lambda previous: previous.output == ref.result)
         run = await self._store.get_current_run(child) if _is_at_work(begun) else begun
         assert run is not None
         if run.status == "running":
@@ -199,6 +212,14 @@ class _Companions:
             # The user went on with a new message: what the companion waits for will never be answered.
             await let_go(self._scope, child, ABANDONED)
         return await self._result(child, run.run_id)
+
+    async def _under_way(self, run: RunRecord, name: str | None, is_told: Callable[[RunRecord], bool]) -> RestingResult:
+        """A companion was sent off. Where it had just finished something else, no notice tells that: this does."""
+        said: dict[str, JSON] = {"name": name, "status": "running"}
+        previous = await self._store.get_run(run.previous_run_id) if run.previous_run_id is not None else None
+        if previous is not None and previous.status == "completed" and not is_told(previous):
+            said["previous_output"] = previous.output
+        return self._ok(said)
 
     async def _result(self, child: SessionId, run_id: RunId) -> RestingResult | CallOutcome:
         """What a companion came to, as the call that waits for it sees it."""

@@ -58,15 +58,18 @@ class InProcessOps:
     async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
         if len(batch.calls) == 1:
             return (await run_call(self._scope, batch, batch.calls[0]),)
+        # No task group: on Python 3.11 one leaves its task marked as cancelled when a call fails, which could not be
+        # told from an executor that is being closed.
+        tasks = [asyncio.create_task(self._run(batch, place)) for place in range(len(batch.calls))]
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._run(batch, place)) for place in range(len(batch.calls))]
-        except BaseExceptionGroup as problems:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                # The group forgets that its task is cancelled, too; whoever closes the executor waits for that.
-                raise asyncio.CancelledError from problems
-            raise _weightiest(problems) from problems
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        problems = [problem for task in tasks if not task.cancelled() and (problem := task.exception()) is not None]
+        if problems:
+            raise _weightiest(problems)
         return tuple(task.result() for task in tasks)
 
     async def commit(self, request: CommitRequest) -> CommitAck:
@@ -142,12 +145,11 @@ async def drive_child(
     return await run_turn(ops if wrap is None else wrap(ops))
 
 
-def _weightiest(problems: BaseExceptionGroup[BaseException]) -> BaseException:
+def _weightiest(problems: list[BaseException]) -> BaseException:
     """The one problem of many that decides what follows: another driver took over, else the store was lost."""
-    each = problems.exceptions
-    superseded = (problem for problem in each if isinstance(problem, SupersededError))
-    passing = (problem for problem in each if isinstance(problem, HelixError) and problem.retryable)
-    return next(superseded, None) or next(passing, None) or each[0]
+    superseded = (problem for problem in problems if isinstance(problem, SupersededError))
+    passing = (problem for problem in problems if isinstance(problem, HelixError) and problem.retryable)
+    return next(superseded, None) or next(passing, None) or problems[0]
 
 
 async def _end(services: Services, scope: RunScope) -> None:

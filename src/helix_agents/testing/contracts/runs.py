@@ -14,6 +14,7 @@ from helix_agents.domain.errors import (
     SessionAlreadyExistsError,
     StaleStateError,
 )
+from helix_agents.domain.pending import AnswerAccepted, PendingFilter
 from helix_agents.domain.runs import RunMetadata, RunRecord, RunStatus, RunUpdate
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.state_store import SessionStateStore
@@ -35,6 +36,7 @@ from helix_agents.testing.scenes import (
     set_key,
     start,
     start_child,
+    suspend,
     waiting,
 )
 
@@ -207,6 +209,29 @@ class RunsContract(StoreContract):
         open_calls = "waiting" if how == "kept" else "dropped"
         answered = "dropped" if how == "abandoned" else "answered"
         assert states == {"childs": open_calls, "own": open_calls, "answered": answered}
+
+    @proves("runs.start-abandons-on-request", "runs.start-drops-on-request", "pending.suspension-sees-answers")
+    @pytest.mark.parametrize("how", ["abandon_pending", "drop_unanswered"])
+    async def test_calls_of_a_companion_that_is_driven_on_its_own_are_not_its_parents(
+        self, store: SessionStateStore, how: str
+    ) -> None:
+        await start(store)
+        create = CreateSession(parent_session_id=SESSION, root_session_id=SESSION, mode="persistent")
+        await start(store, "child", "r-child", create=create)
+        await announce_in_child(store, of_child(store, "childs"), of_child(store, "answered"))
+        await store.submit_answer(answer("answered"))
+        parked = await suspend(store, 1, waiting(store, "own"))
+        assert not parked.again
+        assert {call.tool_call_id for call in parked.pending} == {"childs", "answered", "own"}
+        given = {"abandon_pending": how == "abandon_pending", "drop_unanswered": how == "drop_unanswered"}
+        await start(store, SESSION, "r-2", **given)
+        every = PendingFilter(root_session_id=SESSION, states=("waiting", "answered", "dropped"))
+        page = await store.list_pending(every)
+        states = {call.tool_call_id: call.state for call in page.items}
+        assert states == {"childs": "waiting", "answered": "answered", "own": "dropped"}
+        late = await store.submit_answer(answer("childs"))
+        assert isinstance(late, AnswerAccepted)
+        assert late.next == "nothing", "its own run is going, whatever its parent does"
 
     @proves("runs.start-counts-resumes")
     async def test_a_start_counts_a_resume_only_when_told_to(self, store: SessionStateStore) -> None:

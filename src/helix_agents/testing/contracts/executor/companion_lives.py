@@ -1,4 +1,4 @@
-"""Scenarios of companions across pauses, stops and processes: what they wait for, and who drives them then."""
+"""Scenarios of companions that wait for somebody or are stopped: who answers them, and who drives them then."""
 
 from typing import Any
 
@@ -7,26 +7,24 @@ import pytest
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import CompanionMode, PersistentAgent
-from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import NotARootSessionError
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import InterruptSet
-from helix_agents.engine.services import EngineOptions
-from helix_agents.llm.scripted import call, reply
+from helix_agents.llm.scripted import call
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.household import (
     DEPLOYING,
+    NO_GRACE,
     WORKING,
     about,
     boss,
     busy,
     careful,
-    companions,
-    helper,
     notices,
     only_companion,
+    pondering,
     results,
     send,
     spawn,
@@ -43,11 +41,9 @@ from helix_agents.testing.contracts.executor.stage import (
     spoken,
     suspended,
     until,
-    within,
 )
 
 APPROVED = ApprovalAnswer(approved=True)
-NO_GRACE = EngineOptions(cancel_grace_seconds=0.01)
 TOLD = ["Companion 'helper-1' (helper) is completed: Deployed."]
 
 
@@ -93,9 +89,7 @@ async def _approve(helix: Executor, call_id: str) -> AnswerAccepted:
 
 
 class CompanionLivesContract(ScenarioContract):
-    """Companions wait, are stopped, outlive their parent's process, and are lost by nobody."""
-
-    # -- people who answer
+    """What a companion waits for is answered at the root, and a stop reaches it wherever it is."""
 
     async def test_an_approval_inside_a_blocking_companion_is_answered_at_the_root_in_another_process(
         self, open_executor: OpenExecutor, parts: Backend
@@ -150,13 +144,7 @@ class CompanionLivesContract(ScenarioContract):
     ) -> None:
         gate = Gate()
 
-        @tool
-        async def ponder() -> str:
-            """Ponder."""
-            await gate.wait()
-            return "pondered"
-
-        agent = _deployer(call("ponder"), "Fine.", "Next.", tools=[ponder])
+        agent = _deployer(call("ponder"), "Fine.", "Next.", tools=[pondering(gate)])
         handle = await helix.execute(agent, "Hi", SESSION)
         await gate.until_reached()
         assert (await _approve(helix, await _until_it_waits(helix))).next == "resume"
@@ -237,24 +225,53 @@ class CompanionLivesContract(ScenarioContract):
             await completed(await second.execute(cast(), "And?", SESSION))
             assert await notices(second) == []
 
-    # -- stops
+    async def test_a_companion_of_a_companion_is_answered_at_the_root(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        def cast() -> Agent[Any, Any, Any]:
+            clerk = scripted(
+                [spawn(), "Clerk is done."], {}, name="clerk", persistent_agents=[PersistentAgent(careful(*DEPLOYING))]
+            )
+            return boss(spawn("clerk"), "Started.", "Next.", keeps=clerk, mode="non_blocking")
+
+        async with open_executor() as first:
+            await completed(await first.execute(cast(), "Hi", SESSION))
+            call_id = await _until_it_waits(first)
+            child = (await only_companion(parts)).sub_session_id
+            await until_ended(parts, child, "suspended_awaiting_children")
+        async with open_executor() as second:
+            await _approve(second, call_id)
+            await second.resume(cast(), SESSION)
+            await until_ended(parts, child)
+            await completed(await second.execute(cast(), "And?", SESSION))
+            assert await notices(second) == ["Companion 'clerk-1' (clerk) is completed: Clerk is done."]
+            assert (await only_companion(parts, child)).result == "Deployed."
+
+    async def test_a_terminated_companion_asks_nothing_any_more(self, helix: Executor, parts: Backend) -> None:
+        agent = _deployer("Started.", about("terminateChild", "helper-1"), "Fine.")
+        await completed(await helix.execute(agent, "Hi", SESSION))
+        await _until_it_waits(helix)
+        await completed(await helix.execute(agent, "Stop it", SESSION))
+        assert (await helix.list_pending()).items == ()
+        assert (await only_companion(parts)).status == "terminated"
 
     async def test_a_stop_of_the_parent_reaches_its_companions(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
-        gate, pondering = Gate(), Gate()
+        gate, thinking = Gate(), Gate()
 
-        @tool
-        async def ponder() -> str:
-            """Ponder."""
-            await pondering.wait()
-            return "pondered"
-
-        agent = boss(spawn(), call("ponder"), "Never.", keeps=busy(gate, *WORKING), mode="non_blocking", tools=[ponder])
+        agent = boss(
+            spawn(),
+            call("ponder"),
+            "Never.",
+            keeps=busy(gate, *WORKING),
+            mode="non_blocking",
+            tools=[pondering(thinking)],
+        )
         async with open_executor(options=NO_GRACE) as helix:
             handle = await helix.execute(agent, "Hi", SESSION)
             await gate.until_reached()
-            await pondering.until_reached()
+            await thinking.until_reached()
             assert isinstance(await helix.interrupt(SESSION, "enough"), InterruptSet)
             await interrupted(handle)
             await until_ended(parts, (await only_companion(parts)).sub_session_id, "interrupted")
@@ -274,102 +291,3 @@ class CompanionLivesContract(ScenarioContract):
             await until_ended(parts, child, "interrupted")
             await spoken(helix, child)
             assert (await helix.list_pending()).items == ()
-
-    # -- processes
-
-    async def test_a_companion_starts_only_after_the_step_that_announced_it_is_committed(
-        self, open_executor: OpenExecutor, parts: Backend
-    ) -> None:
-        gate = Gate()
-
-        @tool
-        async def ponder() -> str:
-            """Ponder."""
-            await gate.wait()
-            return "pondered"
-
-        def cast() -> Agent[Any, Any, Any]:
-            batch = reply(calls=[spawn(), call("ponder")])
-            return boss(batch, "Fine.", keeps=helper("Helped."), tools=[ponder])
-
-        async with open_executor(grace=0) as dying:
-            await dying.execute(cast(), "Hi", SESSION)
-            await gate.until_reached()
-            assert await companions(parts) == []
-        assert await companions(parts) == []
-        gate.opened.set()
-        async with open_executor(agents=[cast()]) as other:
-            await other.recover()
-            handle = await other.get_handle(cast(), SESSION)
-            assert handle is not None
-            assert await completed(handle) == "Fine."
-            assert (await only_companion(parts)).result == "Helped."
-
-    async def test_a_companion_ends_while_its_parents_process_is_dead_and_the_next_turn_sees_it_once(
-        self, open_executor: OpenExecutor, parts: Backend
-    ) -> None:
-        gate = Gate()
-
-        def cast() -> Agent[Any, Any, Any]:
-            keeps = busy(gate, *WORKING)
-            return boss(spawn(), "Started.", "Second.", "Third.", keeps=keeps, mode="non_blocking")
-
-        async with open_executor(grace=0) as dying:
-            await completed(await dying.execute(cast(), "Hi", SESSION))
-            await gate.until_reached()
-        child = (await only_companion(parts)).sub_session_id
-        gate.opened.set()
-        async with open_executor(agents=[busy(gate, *WORKING)]) as other:
-            assert len((await other.recover()).run_ids) == 1
-            await until_ended(parts, child)
-        async with open_executor() as third:
-            await completed(await third.execute(cast(), "And?", SESSION))
-            await completed(await third.execute(cast(), "And?", SESSION))
-            assert await notices(third) == ["Companion 'helper-1' (helper) is completed: Worked."]
-        assert len((await other_runs(parts, child))) == 1
-
-    async def test_a_notice_survives_a_crash_of_the_step_that_took_it_and_is_not_doubled(
-        self, open_executor: OpenExecutor, parts: Backend
-    ) -> None:
-        gate = Gate()
-
-        @tool
-        async def ponder() -> str:
-            """Ponder."""
-            await gate.wait()
-            return "pondered"
-
-        def cast() -> Agent[Any, Any, Any]:
-            script = [spawn(), "Started.", call("ponder"), "Second.", "Third."]
-            return boss(*script, keeps=helper("Helped."), mode="non_blocking", tools=[ponder])
-
-        async with open_executor(grace=0) as dying:
-            await completed(await dying.execute(cast(), "Hi", SESSION))
-            await until_ended(parts, (await only_companion(parts)).sub_session_id)
-            before = await notices(dying)
-            await dying.execute(cast(), "And?", SESSION)
-            await gate.until_reached()
-            assert await notices(dying) == before
-        gate.opened.set()
-        async with open_executor(agents=[cast()]) as other:
-            await other.recover()
-            handle = await other.get_handle(cast(), SESSION)
-            assert handle is not None
-            assert await completed(handle) == "Second."
-            assert len(await notices(other)) == 1
-            await completed(await other.execute(cast(), "And?", SESSION))
-            assert len(await notices(other)) == 1
-
-    async def test_companions_do_not_starve_a_parent_that_waits_for_them(self, open_executor: OpenExecutor) -> None:
-        other = PersistentAgent(scripted(["x"], {}, name="other"))
-        keeps = [PersistentAgent(helper("Helped."), mode="non_blocking"), other]
-        script = [spawn(), about("waitForResult", "helper-1", id="wait"), "Fine."]
-        agent = scripted(script, {}, name="boss", persistent_agents=keeps)
-        async with open_executor(max_running=1) as helix:
-            assert await completed(await within(helix.execute(agent, "Hi", SESSION))) == "Fine."
-            assert (await results(helix))["wait"] == "Helped."
-
-
-async def other_runs(parts: Backend, child: str) -> tuple[Any, ...]:
-    """All runs of a companion."""
-    return (await parts.state.list_runs(child)).items

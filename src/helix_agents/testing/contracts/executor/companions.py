@@ -15,15 +15,19 @@ from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.executor.household import (
+    DEPLOYING,
+    NO_GRACE,
     WORKING,
     about,
     boss,
     busy,
+    careful,
     companions,
     heard,
     helper,
     notices,
     only_companion,
+    pondering,
     results,
     send,
     spawn,
@@ -39,8 +43,6 @@ from helix_agents.testing.contracts.executor.stage import (
     spoken,
     transcript,
 )
-
-NO_GRACE = EngineOptions(cancel_grace_seconds=0.01)
 
 
 class CompanionsContract(ScenarioContract):
@@ -87,12 +89,14 @@ class CompanionsContract(ScenarioContract):
 
     async def test_names_are_given_or_counted_and_never_taken_twice(self, helix: Executor, parts: Backend) -> None:
         batch = reply(calls=[spawn(), spawn(name="eve"), spawn(), spawn(name="eve", id="twin")])
-        agent = boss(batch, spawn(), "Fine.", keeps=busy(Gate(), *WORKING), mode="non_blocking")
+        gate = Gate()
+        agent = boss(batch, spawn(), "Fine.", keeps=busy(gate, *WORKING), mode="non_blocking")
         await completed(await helix.execute(agent, "Hi", SESSION))
         names = sorted(str(ref.name) for ref in await companions(parts))
         assert names == ["eve", "helper-1", "helper-2", "helper-3"]
         errors = [line for line in await spoken(helix) if line.startswith("error")]
         assert errors == ["error companion__spawnAgent#twin: companion_refused"]
+        gate.opened.set()
 
     @pytest.mark.parametrize("how", ["spawnAgent", "sendMessage"])
     async def test_a_finished_companion_goes_on_where_it_was_with_a_fresh_budget(
@@ -162,10 +166,11 @@ class CompanionsContract(ScenarioContract):
             assert await notices(helix) == []
 
     async def test_a_companion_at_work_is_not_started_again(self, helix: Executor) -> None:
-        again = spawn(name="eve", id="again")
-        agent = boss(spawn(name="eve"), again, "Fine.", keeps=busy(Gate(), *WORKING), mode="non_blocking")
+        gate, again = Gate(), spawn(name="eve", id="again")
+        agent = boss(spawn(name="eve"), again, "Fine.", keeps=busy(gate, *WORKING), mode="non_blocking")
         await completed(await helix.execute(agent, "Hi", SESSION))
         assert "still at work" in (await results(helix))["again"]
+        gate.opened.set()
 
     async def test_a_message_interrupts_a_companion_at_work_which_goes_on_with_it(
         self, open_executor: OpenExecutor, parts: Backend
@@ -189,6 +194,39 @@ class CompanionsContract(ScenarioContract):
                 "assistant: heard Stop that",
             ]
             assert await notices(helix) == []
+
+    async def test_a_message_to_a_companion_that_has_just_finished_brings_what_it_found(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        working, thinking = Gate(), Gate()
+        script = [spawn(name="eve"), reply(calls=[call("ponder"), send("eve", "More", id="send")]), "Sent.", "Next."]
+        keeps = busy(working, *WORKING)
+        agent = boss(*script, keeps=keeps, mode="non_blocking", tools=[pondering(thinking)])
+        handle = await helix.execute(agent, "Hi", SESSION)
+        await thinking.until_reached()
+        working.opened.set()
+        child = (await only_companion(parts)).sub_session_id
+        await until_ended(parts, child)
+        thinking.opened.set()
+        await completed(handle)
+        sent = {"name": "eve", "status": "running", "previous_output": "Worked."}
+        assert (await results(helix))["send"] == sent
+        await until_ended(parts, child)
+        await completed(await helix.execute(agent, "And?", SESSION))
+        assert await notices(helix) == ["Companion 'eve' (helper) is completed: Again."]
+
+    async def test_a_message_to_a_companion_that_waits_takes_the_place_of_its_question(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        script = [spawn(name="eve"), "Started.", send("eve", "Never mind"), "Sent."]
+        agent = boss(*script, keeps=careful(DEPLOYING[0], heard), mode="non_blocking")
+        await completed(await helix.execute(agent, "Hi", SESSION))
+        child = (await only_companion(parts)).sub_session_id
+        await until_ended(parts, child, "suspended_client_tool")
+        await completed(await helix.execute(agent, "Go on", SESSION))
+        await until_ended(parts, child)
+        assert (await spoken(helix, child))[-2:] == ["user: Never mind", "assistant: heard Never mind"]
+        assert (await helix.list_pending()).items == ()
 
     async def test_children_are_listed_and_asked_after(self, helix: Executor) -> None:
         agent = boss(
@@ -276,7 +314,7 @@ class CompanionsContract(ScenarioContract):
         agent = boss(spawn(), send("helper-1", "More"), "Fine.", keeps=helper("One.", "Two."))
         await completed(await helix.execute(agent, "Hi", SESSION))
         entries = (await parts.usage.query_usage(UsageFilter(root_session_id=SESSION), limit=200)).items
-        spent = [entry.agent_type for entry in entries if entry.source_type == "tokens"]
+        spent = [str(entry.agent_type) for entry in entries if entry.source_type == "tokens"]
         assert sorted(spent) == ["boss"] * 3 + ["helper"] * 2
 
     async def test_a_deleted_session_takes_its_companions_along(self, helix: Executor, parts: Backend) -> None:

@@ -1,5 +1,6 @@
 """All scenarios of an executor, summed up in one class to inherit."""
 
+from helix_agents.testing.contracts.executor.companion_crashes import CompanionCrashesContract
 from helix_agents.testing.contracts.executor.companion_lives import CompanionLivesContract
 from helix_agents.testing.contracts.executor.companions import CompanionsContract
 from helix_agents.testing.contracts.executor.conversations import ConversationsContract
@@ -38,6 +39,7 @@ class ExecutorContract(
     JanitorsContract,
     CompanionsContract,
     CompanionLivesContract,
+    CompanionCrashesContract,
     SubAgentsContract,
     NestedAnswersContract,
     TreeStopsContract,

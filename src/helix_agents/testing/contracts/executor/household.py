@@ -5,9 +5,10 @@ from typing import Any
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.companions import CompanionMode, PersistentAgent
-from helix_agents.agent.tools import tool
-from helix_agents.domain.messages import ToolMessage
+from helix_agents.agent.tools import Tool, tool
+from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.sub_sessions import SubSessionRef
+from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.script import Call
 from helix_agents.llm.scripted import call
 from helix_agents.ports.backend import Backend
@@ -54,6 +55,18 @@ def busy(gate: Gate, *script: Any, **fields: Any) -> Agent[Any, Any, Any]:
     return helper(*script, tools=[work], **fields)
 
 
+def pondering(gate: Gate) -> Tool[..., Any]:
+    """A tool of the boss that takes until the gate is opened."""
+
+    @tool
+    async def ponder() -> str:
+        """Ponder."""
+        await gate.wait()
+        return "pondered"
+
+    return ponder
+
+
 def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None) -> Agent[Any, Any, Any]:
     """A companion whose tool `deploy` needs somebody's approval."""
 
@@ -65,6 +78,7 @@ def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None) -> A
     return helper(*script, tools=[deploy])
 
 
+NO_GRACE = EngineOptions(cancel_grace_seconds=0.01)
 DEPLOYING = (call("deploy", {"env": "live"}, id="deploy_1"), "Deployed.", "Again.")
 WORKING = (call("work", id="work_1"), "Worked.", "Again.")
 
@@ -104,5 +118,5 @@ async def results(helix: Executor, session_id: str = SESSION) -> dict[str, Any]:
 
 async def notices(helix: Executor, session_id: str = SESSION) -> list[str]:
     """What the boss was told of companions that ended."""
-    said = await transcript(helix, session_id)
-    return [str(each.content) for each in said if getattr(each, "metadata", {}).get("helix") == "companion_notice"]
+    said = (each for each in await transcript(helix, session_id) if isinstance(each, UserMessage))
+    return [str(each.content) for each in said if each.metadata.get("helix") == "companion_notice"]
