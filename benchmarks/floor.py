@@ -122,13 +122,13 @@ class FloorSession:
 
         def work(connection: apsw.Connection) -> None:
             version, messages = self._version, self._messages
+            fence = (self._id, self._run, 1, version)
             count = self._writes + (writes is not None)
             connection.execute(
                 "UPDATE sessions SET version = version + 1, status = ?, step_count = ?, message_count = ?,"
                 " state_count = ?, checkpoint = ?, updated_at = ?, filler = ?"
                 " WHERE session_id = ? AND run_id = ? AND attempt = ? AND version = ?",
-                ("active", step, messages + len(bodies), count, self._key << 32 | version + 1, now, FILLER)
-                + (self._id, self._run, 1, version),
+                ("active", step, messages + len(bodies), count, self._key << 32 | version + 1, now, FILLER, *fence),
             )
             assert connection.changes() == 1
             connection.executemany(
@@ -139,10 +139,10 @@ class FloorSession:
                 connection.execute(
                     "INSERT INTO state_log (id, writes) VALUES (?, ?)", (self._key << 32 | count, writes)
                 )
+            counts = (messages + len(bodies), count, 1, self._chunks + len(chunks), "staging", now)
             connection.execute(
                 "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (self._key << 32 | version + 1, self._id, self._run, f"{self._run}.{step}", step, "active")
-                + (messages + len(bodies), count, 1, self._chunks + len(chunks), "staging", now),
+                (self._key << 32 | version + 1, self._id, self._run, f"{self._run}.{step}", step, "active", *counts),
             )
             if chunks:
                 self._store_chunks(connection, step, chunks)

@@ -50,7 +50,7 @@ class Effort(NamedTuple):
     patience: float
 
 
-QUICK = Effort(rounds=3, resumes=5, peer_rounds=1, patience=10.0)
+QUICK = Effort(rounds=3, resumes=5, peer_rounds=1, patience=3.0)
 THOROUGH = Effort(rounds=9, resumes=15, peer_rounds=5, patience=3600.0)
 
 
@@ -210,9 +210,8 @@ def show(figures: dict[str, Any], peers_missing: list[str]) -> None:
         if measured is not None:
             print(f"{label:50}{measured:>10.2f}{aim:>10}")
     if peers_missing:
-        print(
-            f"Left out, not installed: {', '.join(peers_missing)}. Run it with: uv run --group bench python {__file__}"
-        )
+        print(f"Left out, as not installed: {', '.join(peers_missing)}. To have them beside us:")
+        print("  uv run --group bench python benchmarks/step_overhead.py")
 
 
 def main() -> None:

@@ -28,8 +28,9 @@ class Facet:
     def _encoded(self, session_id: SessionId, messages: Sequence[Message]) -> list[str]:
         """Messages as they are stored; encoded by the caller, so that the writing thread only writes."""
         bodies = [encode(message) for message in messages]
-        for body in bodies:
-            check_size(session_id, "message", len(body), self._limits.message_bytes)
+        if self._limits.message_bytes is not None:
+            for body in bodies:
+                check_size(session_id, "message", len(body), self._limits.message_bytes)
         return [body.decode() for body in bodies]
 
     def _check_staged(self, session_id: SessionId, changes: Iterable[StagedChange]) -> None:

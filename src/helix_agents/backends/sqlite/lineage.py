@@ -128,7 +128,7 @@ def log_writes(connection: Connection, row: Place, text: str) -> None:
 
 def outweighs(row: Place) -> bool:
     """Whether the writes since the last materialised state weigh more than it does."""
-    return row.state_since_bytes > max(row.state_base_bytes, SMALLEST_BASE)
+    return row.state_since_bytes > SMALLEST_BASE and row.state_since_bytes > row.state_base_bytes
 
 
 def materialise(connection: Connection, row: Place, state: dict[str, JSON]) -> None:

@@ -69,7 +69,7 @@ class StateWrites:
         known = self._not_lists.get(row.key)
         if known is not None and known[0] == version_before:
             not_lists = known[1]
-        elif any(type(op) is Append for op in ops):
+        elif Append in map(type, ops):
             state = load_custom_state(connection, row.segment, row.state_count)
             not_lists = {key for key, value in state.items() if type(value) is not list}
         else:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Self, TypeAlias
 
@@ -13,7 +13,7 @@ from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.domain.commits import SettleSession, StartRun
+from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     ConflictError,
@@ -44,26 +44,24 @@ from helix_agents.domain.sessions import (
     StopKind,
 )
 from helix_agents.engine.detached import resume_detached, stop_companions
-from helix_agents.engine.effects import Ops, RunEnd
-from helix_agents.engine.ending import end_stream, repair_stream
+from helix_agents.engine.effects import Ops
+from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
-from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import EngineOptions, Services
 from helix_agents.engine.settling import settle_waiting
-from helix_agents.engine.stop import StopSignal
 from helix_agents.engine.submitting import submit
-from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.locks import LockManager
 from helix_agents.ports.models import open_model
 from helix_agents.ports.state_store import SessionStateStore, check_complete
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
-from helix_agents.runtimes.in_process.driver import OpenDeps, drive, drive_child
+from helix_agents.runtimes.in_process.driver import OpenDeps
+from helix_agents.runtimes.in_process.drivers import Drivers
 from helix_agents.runtimes.in_process.handle import RunHandle
 from helix_agents.runtimes.in_process.janitor import Janitor, Swept
 from helix_agents.runtimes.in_process.leases import LeaseKeeper
+from helix_agents.runtimes.in_process.opening import OpeningExecutor
 from helix_agents.runtimes.in_process.recovery import Recovered, recover
 from helix_agents.runtimes.in_process.sessions import Sessions
 from helix_agents.system import RandomIds, jitter
@@ -101,21 +99,24 @@ class Executor:
         janitor_seconds: float | None = 15.0,
         resume_grace_ms: int = 30_000,
         stream_retention_ms: int = DAY_MS,
+        on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         check_complete(state)
-        self._opened: Backend | None = None
-        self._usage = usage
         self.locks = locks
-        self._deps = deps
-        self._max_parallel_tools = max_parallel_tools
-        self._room = asyncio.Semaphore(max_running) if max_running is not None else None
+        self._usage = usage
         self._grace = grace
         self._janitor_seconds = janitor_seconds
+        self._on_close = on_close
         self._models: dict[str, LLMAdapter] = {}
-        self._running: dict[str, asyncio.Task[RunEnd]] = {}
-        self._background: set[asyncio.Task[Any]] = set()
-        self._closing = False
         ids = RandomIds()
+        self._lease = LeaseKeeper(state, ids.new("process"), lease_ms)
+        self._drivers = Drivers(
+            self._lease.owner,
+            open_deps=deps,
+            max_running=max_running,
+            max_parallel_tools=max_parallel_tools,
+            wrap=self._wrap,
+        )
         self._services = Services(
             store=state,
             streams=streams,
@@ -126,12 +127,12 @@ class Executor:
             sleep=asyncio.sleep,
             jitter=jitter,
             in_thread=asyncio.to_thread,
-            drive_child=self._drive_child,
-            drive_detached=self._drive_detached,
+            drive_child=self._drivers.drive_child,
+            drive_detached=self._drivers.drive_detached,
             hooks=hooks,
             options=options or EngineOptions(),
         )
-        self._lease = LeaseKeeper(state, ids.new("process"), lease_ms)
+        self._drivers.services = self._services
         self.sessions = Sessions(state, streams)
         self.janitor = Janitor(
             self._services,
@@ -143,7 +144,7 @@ class Executor:
         )
 
     @classmethod
-    def open(cls, url: str | None = None, *, namespace: str = "", **settings: Any) -> "OpeningExecutor":
+    def open(cls, url: str | None = None, *, namespace: str = "", **settings: Any) -> OpeningExecutor:
         """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
         return OpeningExecutor(cls, url or os.environ.get("HELIX_STORE") or DEFAULT_STORE, namespace, settings)
 
@@ -155,7 +156,7 @@ class Executor:
     async def __aenter__(self) -> Self:
         await self._lease.start()
         if self._janitor_seconds is not None:
-            self._in_background(self.janitor.run(self._janitor_seconds))
+            self._drivers.in_background(self.janitor.run(self._janitor_seconds))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -255,7 +256,7 @@ class Executor:
         run = await self._services.store.get_current_run(session_id)
         if run is None:
             return None
-        if run.run_id not in self._running:
+        if self._drivers.find(run.run_id) is None:
             await repair_stream(self._services, run.run_id)
         return self._handle(agent, run)
 
@@ -306,7 +307,7 @@ class Executor:
 
     async def recover(self) -> Recovered:
         """Continue runs whose process died, each as the next attempt of the same run; one process gets each."""
-        return await recover(self._services, self._lease.owner, self._take_over)
+        return await recover(self._services, self._lease.owner, self._drivers.take_over)
 
     async def sweep(self) -> Swept:
         """One round of the janitor, now."""
@@ -314,31 +315,23 @@ class Executor:
 
     async def close(self) -> None:
         """Start nothing new, give running steps their grace, then let go of what is left."""
-        if self._closing:
+        if self._drivers.leaving:
             return
-        self._closing = True
-        for task in self._background:
-            task.cancel()
-        running = tuple(self._running.values())
         try:
-            if running:
-                await asyncio.wait(running, timeout=self._grace)
+            await self._drivers.leave(self._grace)
         finally:
-            # Also when whoever leaves does not want to wait any longer: nothing that was committed is lost.
+            # Also when whoever leaves does not want to wait any longer.
             await self._let_go()
 
     async def _let_go(self) -> None:
-        late = (*self._running.values(), *self._background)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await self._drivers.let_go()
         await self._lease.stop()
         for model in self._models.values():
             close = getattr(model, "close", None)
             if close is not None:
                 await close()
-        if self._opened is not None:
-            await self._opened.close()
+        if self._on_close is not None:
+            await self._on_close()
 
     # -- inside
 
@@ -351,7 +344,7 @@ class Executor:
         model: str | LLMAdapter | None,
     ) -> RunHandle[OutputT]:
         """Commit the start, which decides who runs, and drive it."""
-        if self._closing:
+        if self._drivers.leaving:
             raise ExecutorClosedError
         owned = msgspec.structs.replace(start, owner=self._lease.owner, call_hooks=hooks is not None)
         try:
@@ -366,109 +359,15 @@ class Executor:
             stream_id = start.session_id
             await self._services.streams.reactivate_stream(stream_id, started.run.run_id, turn=started.run.turn)
         adapter = open_model(model) if isinstance(model, str) else model
-        self._drive(started.run, hooks=hooks, model=adapter)
+        self._drivers.drive(started.run, hooks=hooks, model=adapter)
         return self._handle(agent, started.run)
-
-    def _drive(
-        self, run: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None
-    ) -> asyncio.Task[RunEnd]:
-        task = asyncio.create_task(self._driving(run, hooks, model), name=f"helix run {run.run_id}")
-        self._running[run.run_id] = task
-        task.add_done_callback(lambda done: self._finished(run, done))
-        return task
-
-    def _drive_detached(self, run: RunRecord) -> None:
-        """Drive a companion that stands on its own, unless it is driven here already or will be elsewhere.
-
-        It takes no place of `max_running`: whoever started it may have one, and wait for it.
-        """
-        if self._closing or run.run_id in self._running:
-            return
-        task = asyncio.create_task(self._drive_now(run, None, None), name=f"helix run {run.run_id}")
-        self._running[run.run_id] = task
-        task.add_done_callback(lambda done: self._finished(run, done))
-
-    async def _driving(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
-        if self._room is None:
-            return await self._drive_now(run, hooks, model)
-        async with self._room:
-            return await self._drive_now(run, hooks, model)
-
-    async def _drive_now(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
-        """Drive the run; when the store is lost in between, go on as the next attempt once it is back."""
-        for wait in _backoff():
-            try:
-                return await drive(
-                    self._services,
-                    run.session_id,
-                    run.fence,
-                    open_deps=self._deps,
-                    max_parallel=self._max_parallel_tools,
-                    hooks=hooks,
-                    model=model,
-                    wrap=self._wrap,
-                    leaving=lambda: self._closing,
-                )
-            except HelixError as problem:
-                if not problem.retryable:
-                    raise
-                log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
-            await asyncio.sleep(wait)
-            try:
-                run = await self._services.store.claim_run(run.session_id, run.fence, self._lease.owner)
-            except ConflictError:
-                return RunEnd(status="superseded")
-            except HelixError as problem:
-                log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
-        raise AssertionError("the waits never end")
-
-    async def _drive_child(
-        self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal
-    ) -> RunEnd:
-        limit = self._max_parallel_tools
-        return await drive_child(parent, run, tool_call_id, stop, max_parallel=limit, wrap=self._wrap)
 
     def _wrap(self, ops: Ops) -> Ops:
         """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
         return ops
 
-    def _finished(self, run: RunRecord, task: asyncio.Task[RunEnd]) -> None:
-        self._running.pop(run.run_id, None)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            log_exception("run.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
-            self._in_background(self._fail(run, problem))
-
-    async def _fail(self, run: RunRecord, problem: BaseException) -> None:
-        """Settle a run that cannot be driven, so that nobody waits for it; retry begins from its last commit."""
-        current = await self._services.store.get_current_run(run.session_id)
-        if current is None or current.run_id != run.run_id or current.owner != self._lease.owner:
-            # Somebody else has taken over; it is theirs.
-            return
-        code = problem.code if isinstance(problem, HelixError) else "internal_error"
-        await self._services.store.settle_session(
-            SettleSession(
-                session_id=run.session_id,
-                expected=("active", "paused"),
-                expected_run=current.fence,
-                status="failed",
-                error=str(problem),
-                failure_reason=code,
-                completion_reason=code,
-            )
-        )
-        session = await self._services.store.load_state(run.session_id)
-        ended = await self._services.store.get_run(run.run_id)
-        if ended is not None:
-            await end_stream(self._services.streams, session, ended)
-
-    def _take_over(self, run: RunRecord) -> None:
-        log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
-        if run.call_hooks:
-            log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
-        self._drive(run)
-
     def _handle(self, agent: Agent[Any, OutputT, Any], run: RunRecord) -> RunHandle[OutputT]:
-        return RunHandle(self._services, agent, run, usage=self._usage, driver=self._running.get(run.run_id))
+        return RunHandle(self._services, agent, run, usage=self._usage, driver=self._drivers.find(run.run_id))
 
     async def _resume_by_name(self, session_id: SessionId) -> bool:
         """Go on with a session if its agent is known here."""
@@ -483,7 +382,7 @@ class Executor:
         """Drive companions of a tree that have the answer they waited for; says how many."""
         runs = await resume_detached(self._services, root, self._lease.owner)
         for run in runs:
-            self._drive_detached(run)
+            self._drivers.drive_detached(run)
         return len(runs)
 
     async def _begun_with(
@@ -514,7 +413,7 @@ class Executor:
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:
         """Whoever recovers this run in this process finds its agent by name."""
-        if self._closing:
+        if self._drivers.leaving:
             raise ExecutorClosedError
         if self._services.agents.find(agent.name) is not agent:
             self._services.agents.replace(agent)
@@ -526,51 +425,6 @@ class Executor:
         if adapter is None:
             adapter = self._models[agent.model] = open_model(agent.model)
         return adapter
-
-    def _in_background(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-
-class OpeningExecutor:
-    """What `Executor.open` gives: `async with` opens the backend and closes it again."""
-
-    def __init__(self, kind: type[Executor], url: str, namespace: str, settings: dict[str, Any]) -> None:
-        self._kind = kind
-        self._url = url
-        self._namespace = namespace
-        self._settings = settings
-        self._executor: Executor | None = None
-
-    async def __aenter__(self) -> Executor:
-        backend = await open_backend(self._url, namespace=self._namespace)
-        try:
-            executor = self._kind(
-                state=backend.state,
-                streams=backend.streams,
-                usage=backend.usage,
-                locks=backend.locks,
-                **self._settings,
-            )
-            executor._opened = backend  # pyright: ignore[reportPrivateUsage]
-            self._executor = await executor.__aenter__()
-        except BaseException:
-            await backend.close()
-            raise
-        return self._executor
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._executor is not None:
-            await self._executor.close()
-
-
-def _backoff() -> Iterator[float]:
-    """Waits in seconds between two tries to reach a store: soon at first, then every half minute."""
-    wait = 0.5
-    while True:
-        yield wait
-        wait = min(wait * 2, 30.0)
 
 
 def _messages(given: Input, key: str | None) -> tuple[UserMessage, ...]:

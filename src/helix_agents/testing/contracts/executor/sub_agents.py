@@ -103,8 +103,8 @@ class SubAgentsContract(ScenarioContract):
         child = worker(pauses=False)
         parent = boss(delegate("worker"), tools=[child.as_tool()])
         state = {"done": ["by the parent"]}
-        given: dict[str, Any] = {"user_id": "ann", "expires_in": 3_600, "tags": ["t"], "metadata": {"k": "v"}, "state": state}
-        await completed(await helix.execute(parent, "Hi", SESSION, **given))
+        given: dict[str, Any] = {"user_id": "ann", "expires_in": 3_600, "tags": ["t"], "metadata": {"k": "v"}}
+        await completed(await helix.execute(parent, "Hi", SESSION, state=state, **given))
         root, below = await helix.sessions.get(SESSION), await helix.sessions.get(await only_child(parts))
         assert (below.user_id, below.expires_at) == ("ann", root.expires_at)
         assert (below.parent_session_id, below.root_session_id) == (SESSION, SESSION)

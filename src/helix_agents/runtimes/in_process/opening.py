@@ -1,0 +1,74 @@
+"""Opening an executor by URL, and leaving it in good order when the process is asked to end."""
+
+import asyncio
+import os
+import signal
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from helix_agents.ports.backend import open_backend
+
+if TYPE_CHECKING:
+    from helix_agents.runtimes.in_process.executor import Executor
+
+
+class OpeningExecutor:
+    """What `Executor.open` gives: `async with` opens the backend and closes it again.
+
+    While the block runs, SIGTERM leaves it as the end of the block does: running steps get their grace, leases are
+    released, and then the process ends as the signal would have ended it.
+    """
+
+    def __init__(self, kind: "type[Executor]", url: str, namespace: str, settings: dict[str, Any]) -> None:
+        self._kind = kind
+        self._url = url
+        self._namespace = namespace
+        self._settings = settings
+        self._executor: Executor | None = None
+        self._listens = False
+        self._terminated = False
+
+    async def __aenter__(self) -> "Executor":
+        backend = await open_backend(self._url, namespace=self._namespace)
+        try:
+            executor = self._kind(
+                state=backend.state,
+                streams=backend.streams,
+                usage=backend.usage,
+                locks=backend.locks,
+                on_close=backend.close,
+                **self._settings,
+            )
+            self._executor = await executor.__aenter__()
+        except BaseException:
+            await backend.close()
+            raise
+        self._listen_for_sigterm()
+        return self._executor
+
+    async def __aexit__(self, *exc: object) -> None:
+        try:
+            if self._executor is not None:
+                await self._executor.close()
+        finally:
+            if self._listens:
+                asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+            if self._terminated:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def _listen_for_sigterm(self) -> None:
+        """Only where nobody else has said what the signal shall do, and where signals arrive at all."""
+        task = asyncio.current_task()
+        if task is None or threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return
+
+        def leave() -> None:
+            self._terminated = True
+            task.cancel()
+
+        with suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave)
+            self._listens = True
