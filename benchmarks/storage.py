@@ -58,6 +58,11 @@ def size_of(path: Path) -> int:
     return path.stat().st_size
 
 
+def files_with(word: str, folder: Path) -> int:
+    """How many files hold this word."""
+    return sum(word.encode() in file.read_bytes() for file in folder.iterdir() if file.is_file())
+
+
 async def conversation(folder: Path, turns: int) -> dict[str, float]:
     """A session of many turns, a branch of it, and what is left when it is deleted."""
     path = folder / "turns.db"
@@ -76,7 +81,7 @@ async def conversation(folder: Path, turns: int) -> dict[str, float]:
     assert kept == 2 * turns + 2, kept
     await store.delete_session("branch")
     await store.vacuum()
-    left = sum(WORD.encode() in file.read_bytes() for file in folder.iterdir() if file.is_file())
+    left = await asyncio.to_thread(files_with, WORD, folder)
     await store.close()
     return {"bytes_200_turns": whole, "branch_bytes": branched - whole, "files_with_text_after_delete": left}
 

@@ -58,7 +58,7 @@ def check_json(value: JSON, what: str) -> None:
     Raises:
         UnstorableValueError: it holds something JSON has no form for.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if value is None or kind is str or kind is bool or kind is int:
         return
     if kind is float:

@@ -2,8 +2,8 @@
 
 from helix_agents.backends.in_memory.tables import Tables
 from helix_agents.backends.in_memory.transaction import Transaction
-from helix_agents.system import RandomIds
 from helix_agents.ports.state_store import StoreLimits
+from helix_agents.system import RandomIds
 
 
 def begin() -> Transaction:
