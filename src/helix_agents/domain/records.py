@@ -1,7 +1,7 @@
 """How a record looks in memory and in JSON: frozen, keyword-only, and strict about fields it does not know."""
 
 import math
-from typing import Any, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, TypeAlias, TypeVar, cast, dataclass_transform
 
 import msgspec
 
@@ -58,22 +58,21 @@ def check_json(value: JSON, what: str) -> None:
     Raises:
         UnstorableValueError: it holds something JSON has no form for.
     """
-    kind: Any = type(value)
-    if value is None or kind is str or kind is bool or kind is int:
-        return
-    if kind is float:
-        if not math.isfinite(value):
-            raise UnstorableValueError(what, f"{value} is no JSON number")
-    elif kind is list:
-        for item in value:
-            check_json(item, what)
-    elif kind is dict:
-        for key, item in value.items():
-            if type(key) is not str:
-                raise UnstorableValueError(what, f"the key {key!r} is no string")
-            check_json(item, what)
-    else:
-        raise UnstorableValueError(what, f"{kind.__name__} has no JSON form")
+    match value:
+        case None | bool() | int() | str():
+            pass
+        case float() if math.isfinite(value):
+            pass
+        case list():
+            for item in cast("list[JSON]", value):
+                check_json(item, what)
+        case dict():
+            for key, item in cast("dict[JSON, JSON]", value).items():
+                if not isinstance(key, str):
+                    raise UnstorableValueError(what, f"the key {key!r} is no string")
+                check_json(item, what)
+        case _:
+            raise UnstorableValueError(what, f"{type(value).__name__} {value!r} has no JSON form")
 
 
 def decode(data: bytes | str, record: type[T]) -> T:
