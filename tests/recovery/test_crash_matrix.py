@@ -1,28 +1,24 @@
 """A conversation that is cut at every effect goes on in another process as if nothing had happened."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 import pytest
 
-from helix_agents.domain.errors import ExecutorClosedError, HelixError
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.recording import (
     EffectKind,
-    Recorder,
-    RecordingExecutor,
     Side,
     StopAt,
     prove_replayable,
 )
-from helix_agents.testing.seams import DyingSeam
 from helix_agents.testing.workers import Processes
 from tests.recovery import conversation_jobs, reference_conversation
-from tests.recovery.reference_conversation import AGENT, Traces, check_end, dependencies, go_on
+from tests.recovery.lives import Conversation, Life
+from tests.recovery.reference_conversation import AGENT, Traces, check_end, go_on
 
 SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -50,47 +46,11 @@ def url_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'helix.db'}?synchronous=normal"
 
 
-class Life:
-    """One process as far as the store can tell: it opens the file, goes on, and ends well or not at all."""
-
-    def __init__(self, folder: Path, clock: ManualClock) -> None:
-        self._folder = folder
-        self._clock = clock
-        self.traces = Traces(folder / "traces")
-
-    async def live(self, stop_at: StopAt | None = None) -> Recorder:
-        """Hold the conversation to its end, or up to the cut; nothing is written after that."""
-        seam = DyingSeam()
-        recorder = Recorder(stop_at, on_stop=lambda: seam.arm(after=1))
-        backend = await open_backend(url_in(self._folder), seam=seam, clock=self._clock)
-        helix = RecordingExecutor(
-            recorder=recorder,
-            state=backend.state,
-            streams=backend.streams,
-            usage=backend.usage,
-            agents=[AGENT],
-            deps=dependencies(self.traces),
-            janitor_seconds=None,
-        )
-        await helix.__aenter__()
-        try:
-            await go_on(helix)
-        except ExecutorClosedError:
-            assert recorder.has_stopped
-        finally:
-            with suppress(HelixError):
-                await helix.close()
-            await backend.close()
-        return recorder
-
-    async def check(self) -> set[str]:
-        """What must hold now that the conversation is over."""
-        async with await open_backend(url_in(self._folder), clock=self._clock) as backend:
-            return await check_end(backend, self.traces)
+CONVERSATION = Conversation(agents=[AGENT], go_on=go_on, check_end=check_end)
 
 
 async def test_the_reference_conversation_has_the_effects_that_are_cut(tmp_path: Path):
-    life = Life(tmp_path, ManualClock())
+    life = Life(tmp_path, ManualClock(), CONVERSATION)
     recorder = await life.live()
     assert tuple(recorder.kinds) == EFFECTS
     assert await life.check() == set()
@@ -101,7 +61,7 @@ async def test_the_reference_conversation_has_the_effects_that_are_cut(tmp_path:
 @pytest.mark.parametrize("cut", CUTS, ids=name_of)
 async def test_cut_at_an_effect_the_conversation_goes_on_elsewhere(tmp_path: Path, cut: StopAt):
     clock = ManualClock()
-    first, second = Life(tmp_path, clock), Life(tmp_path, clock)
+    first, second = Life(tmp_path, clock, CONVERSATION), Life(tmp_path, clock, CONVERSATION)
     stopped = await first.live(cut)
     assert stopped.has_stopped
     clock.advance(conversation_jobs.LONGER_THAN_ANY_LEASE_MS)
@@ -114,7 +74,7 @@ async def test_cut_at_an_effect_the_conversation_goes_on_elsewhere(tmp_path: Pat
 
 async def test_a_conversation_whose_every_process_dies_after_five_effects_arrives_all_the_same(tmp_path: Path):
     clock = ManualClock()
-    life = Life(tmp_path, clock)
+    life = Life(tmp_path, clock, CONVERSATION)
     died = 0
     while (await life.live(StopAt(effect=5, side="after"))).has_stopped:
         died += 1

@@ -1,23 +1,19 @@
 """A parent with children that is cut at every effect of any of them goes on elsewhere as if nothing had happened."""
 
-import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helix_agents.domain.errors import HelixError
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.family import assert_well_told, story
-from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt, prove_replayable
-from helix_agents.testing.seams import DyingSeam
+from helix_agents.testing.recording import StopAt, prove_replayable
 from helix_agents.testing.workers import Processes
 from tests.recovery import conversation_jobs, family_jobs, reference_family
-from tests.recovery.reference_conversation import Traces, dependencies
+from tests.recovery.lives import Conversation, Life
 from tests.recovery.reference_family import AGENTS, check_end, go_on
 from tests.recovery.test_crash_matrix import SIDES, kill_and_go_on, url_in
 
@@ -27,51 +23,11 @@ EFFECTS = 24
 CUTS = [StopAt(effect=number, side=side) for number in range(1, EFFECTS + 1) for side in SIDES]
 
 
-class Life:
-    """One process as far as the store can tell: it opens the file, goes on, and ends well or not at all."""
-
-    def __init__(self, folder: Path, clock: ManualClock) -> None:
-        self._folder = folder
-        self._clock = clock
-        self.traces = Traces(folder / "traces")
-
-    async def live(self, stop_at: StopAt | None = None) -> Recorder:
-        """Hold the conversation to its end, or up to the cut; nothing is written after that."""
-        seam, died = DyingSeam(), asyncio.Event()
-
-        def die() -> None:
-            seam.arm(after=1)
-            died.set()
-
-        recorder = Recorder(stop_at, on_stop=die)
-        backend = await open_backend(url_in(self._folder), seam=seam, clock=self._clock)
-        parts = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
-        settings = {"agents": AGENTS, "deps": dependencies(self.traces), "janitor_seconds": None, "grace": 0.0}
-        helix = RecordingExecutor(recorder=recorder, **parts, **settings)
-        await helix.__aenter__()
-        going, dying = asyncio.create_task(go_on(helix)), asyncio.create_task(died.wait())
-        try:
-            async with asyncio.timeout(20):
-                await asyncio.wait((going, dying), return_when=asyncio.FIRST_COMPLETED)
-            if not died.is_set():
-                await going
-        finally:
-            for task in (going, dying):
-                task.cancel()
-            with suppress(HelixError):
-                await helix.close()
-            await asyncio.gather(going, dying, return_exceptions=True)
-            await backend.close()
-        return recorder
-
-    async def check(self) -> set[str]:
-        """What must hold now that the conversation is over."""
-        async with await open_backend(url_in(self._folder), clock=self._clock) as backend:
-            return await check_end(backend, self.traces)
+FAMILY = Conversation(agents=AGENTS, go_on=go_on, check_end=check_end)
 
 
 async def test_the_family_has_the_effects_that_are_cut(tmp_path: Path):
-    life = Life(tmp_path, ManualClock())
+    life = Life(tmp_path, ManualClock(), FAMILY)
     recorder = await life.live()
     assert len(recorder.kinds) == EFFECTS
     assert await life.check() == set()
@@ -82,7 +38,7 @@ async def test_the_family_has_the_effects_that_are_cut(tmp_path: Path):
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.side} {cut.effect}")
 async def test_cut_at_an_effect_of_parent_or_child_the_family_goes_on_elsewhere(tmp_path: Path, cut: StopAt):
     clock = ManualClock()
-    first, second = Life(tmp_path, clock), Life(tmp_path, clock)
+    first, second = Life(tmp_path, clock, FAMILY), Life(tmp_path, clock, FAMILY)
     stopped = await first.live(cut)
     assert stopped.has_stopped
     clock.advance(conversation_jobs.LONGER_THAN_ANY_LEASE_MS)
@@ -95,7 +51,7 @@ async def test_cut_at_an_effect_of_parent_or_child_the_family_goes_on_elsewhere(
 
 async def test_cut_again_and_again_the_family_still_arrives(tmp_path: Path):
     clock = ManualClock()
-    life = Life(tmp_path, clock)
+    life = Life(tmp_path, clock, FAMILY)
     lives = 0
     while (await life.live(StopAt(effect=12, side="after"))).has_stopped:
         lives += 1
