@@ -5,6 +5,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState, StatusChanged, StopKind
 from helix_agents.engine.ending import end_stream
+from helix_agents.engine.log import log_event
 from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
@@ -32,6 +33,7 @@ async def settle_waiting(
     )
     if not isinstance(settled, StatusChanged):
         return False
+    log_event("client_tool.aborted", session_id=session_id, run_id=run.run_id, kind=kind, reason=reason)
     ended = await store.get_run(run.run_id)
     if ended is not None:
         await end_stream(services.streams, await store.load_state(session_id), ended)
