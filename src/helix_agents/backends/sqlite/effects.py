@@ -73,7 +73,7 @@ class SQLiteEffects(Facet):
             if stored is not None:
                 save_effect(connection, self._namespace, stored)
             if request.consume_answer and isinstance(outcome, EffectBegun):
-                self._consume_answer(connection, row.root_session_id, request.tool_call_id, now)
+                self._consume_answer(connection, row.session_id, request.tool_call_id, now)
             return outcome
 
         return await self._db.write(work)
@@ -120,8 +120,8 @@ class SQLiteEffects(Facet):
             save_effect(connection, self._namespace, effect)
         return outcome
 
-    def _consume_answer(self, connection: Connection, root: SessionId, call_id: ToolCallId, now: int) -> None:
-        call = find_call(connection, self._namespace, root, call_id)
+    def _consume_answer(self, connection: Connection, owner: SessionId, call_id: ToolCallId, now: int) -> None:
+        call = find_call(connection, self._namespace, owner, call_id)
         consumed = consume(call, now) if call is not None else None
         if consumed is not None:
             save_call(connection, self._namespace, consumed)

@@ -20,7 +20,18 @@ from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
-from helix_agents.testing.scenes import FENCE, SESSION, commit, effect, fence_of, staged, start, step_meta, waiting
+from helix_agents.testing.scenes import (
+    FENCE,
+    SESSION,
+    commit,
+    effect,
+    fence_of,
+    staged,
+    start,
+    start_child,
+    step_meta,
+    waiting,
+)
 
 
 class EffectsContract(StoreContract):
@@ -181,6 +192,19 @@ class EffectsContract(StoreContract):
         call = await store.get_pending_call(SESSION, "pay-1")
         assert call is not None
         assert (call.state, call.consumed_at) == ("consumed", clock.now_ms())
+
+    @proves("effects.consumes-the-approval")
+    async def test_an_approval_of_another_session_is_left_alone(self, store: SessionStateStore) -> None:
+        await start(store)
+        await commit(store, pending=(waiting(store, "pay-1", kind="approval"),))
+        await store.submit_answer(
+            SubmitAnswer(session_id=SESSION, tool_call_id="pay-1", answer=ApprovalAnswer(approved=True))
+        )
+        run_id = await start_child(store)
+        await store.begin_effect(effect("pay-1", session_id="child", fence=fence_of(run_id), consume_answer=True))
+        call = await store.get_pending_call(SESSION, "pay-1")
+        assert call is not None
+        assert call.state == "answered"
 
     @proves("effects.forgotten-by-a-step")
     async def test_a_step_forgets_the_effects_it_names(self, store: SessionStateStore) -> None:
