@@ -335,6 +335,23 @@ def rested(head: StreamHead, claim: Claim, rest: Rest, now: int) -> StreamHead:
     )
 
 
+def check_last(head: StreamHead, claim: Claim, last: StreamAppend, chunk_bytes: int | None = None) -> bool:
+    """Whether the last chunks of a run that leaves its stream are still to be stored.
+
+    Raises:
+        SupersededError: another run or attempt owns the stream, or it does not take the chunks.
+        ChunkTooLargeError: a chunk is larger than `chunk_bytes`.
+    """
+    check_owner(head, claim)
+    if claim_of(last) != claim:
+        raise superseded(claim, f"its last chunks are of run {last.run_id!r}, attempt {last.attempt}")
+    if (last.attempt, last.writer) == (head.attempt, head.writer) and is_repeated(head, last):
+        # The stream took them before, and may have come to rest with them.
+        return False
+    check_append(head, last, chunk_bytes)
+    return True
+
+
 def resumed(head: StreamHead, now: int) -> StreamHead:
     """The stream, active again if it was paused."""
     if head.status != "paused":

@@ -157,28 +157,51 @@ class StreamManager(Protocol):
         ...
 
     async def end_stream(
-        self, stream_id: StreamId, run_id: RunId, *, status: EndStatus, output: JSON = None, attempt: int = 1
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        *,
+        status: EndStatus,
+        output: JSON = None,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
     ) -> None:
         """End the stream of this run; idempotent.
 
+        `last` are its writer's last chunks, stored in the same transaction, before the status changes:
+
+            async with writer.take() as last:
+                await streams.end_stream(…, last=last)
+
+        They are checked like any others. When they are refused nothing changes; when an earlier call has stored them
+        they are not stored again.
+
         Raises:
-            SupersededError: the stream belongs to a newer run or attempt.
+            SupersededError: the stream belongs to a newer run or attempt, or does not take the last chunks.
         """
         ...
 
-    async def fail_stream(self, stream_id: StreamId, run_id: RunId, error: StreamError, *, attempt: int = 1) -> None:
+    async def fail_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        error: StreamError,
+        *,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
         """Fail the stream of this run: readers get the history and then the error; idempotent.
 
-        Raises:
-            SupersededError: the stream belongs to a newer run or attempt.
+        `last` and what is raised are as for `end_stream`.
         """
         ...
 
-    async def pause_stream(self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1) -> None:
+    async def pause_stream(
+        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
+    ) -> None:
         """Close readers cleanly at a human boundary; idempotent.
 
-        Raises:
-            SupersededError: the stream belongs to a newer run or attempt.
+        `last` and what is raised are as for `end_stream`.
         """
         ...
 

@@ -14,7 +14,16 @@ from helix_agents.domain.streams import EndStatus, StreamError
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.handles import opened
-from helix_agents.testing.stream_scenes import AGENT, STREAM, committed, delta, interrupted, read_to
+from helix_agents.testing.stream_scenes import (
+    AGENT,
+    RESTS,
+    STREAM,
+    come_to_rest,
+    committed,
+    delta,
+    interrupted,
+    read_to,
+)
 
 Act: TypeAlias = Callable[[StreamManager], Awaitable[Any]]
 
@@ -109,6 +118,20 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(run=RUNS, attempt=ATTEMPTS)
     def pause(self, run: str, attempt: int) -> None:
         self.both(lambda streams: streams.pause_stream(STREAM, run, attempt=attempt))
+
+    @precondition(lambda self: self._writers)
+    @rule(which=st.integers(0, 100), chunks=CHUNKS, how=st.sampled_from(RESTS), times=st.integers(1, 2))
+    def rest_with_the_last_chunks(self, which: int, chunks: list[StreamChunk], how: str, times: int) -> None:
+        pair = self._writers[-1 - which % min(2, len(self._writers))]
+
+        async def act(streams: StreamManager) -> None:
+            for chunk in chunks:
+                await pair[streams].write(chunk)
+            async with pair[streams].take() as last:
+                for _ in range(times if last is not None else 0):
+                    await come_to_rest(streams, how, last=last)
+
+        self.both(act)
 
     @rule()
     def resume(self) -> None:

@@ -46,6 +46,12 @@ class MemoryStream(SharedStream):
         if not rules.is_repeated(self.head, append):
             self._add(*rules.appended(self.head, append, self._clock.now_ms()))
 
+    def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None, now: int) -> None:
+        """Come to rest, after the writer's last chunks."""
+        if last is not None and rules.check_last(self.head, claim, last, self._chunk_bytes):
+            self.append(last)
+        self.change(rules.rested(self.head, claim, rest, now))
+
     def end_readers(self) -> None:
         """Have the readers look again, and find that their stream or their manager is gone."""
         self._wakeups.ring_everybody()
@@ -173,15 +179,32 @@ class InMemoryStreamManager(Handle, StreamManager):
         )
 
     async def end_stream(
-        self, stream_id: StreamId, run_id: RunId, *, status: EndStatus, output: JSON = None, attempt: int = 1
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        *,
+        status: EndStatus,
+        output: JSON = None,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
     ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output))
+        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output), last)
 
-    async def fail_stream(self, stream_id: StreamId, run_id: RunId, error: StreamError, *, attempt: int = 1) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error))
+    async def fail_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        error: StreamError,
+        *,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
 
-    async def pause_stream(self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"))
+    async def pause_stream(
+        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
 
     async def resume_stream(self, stream_id: StreamId) -> None:
         await self._change(stream_id, "resume_stream", rules.resumed)
@@ -261,9 +284,16 @@ class InMemoryStreamManager(Handle, StreamManager):
             if stream is not None:
                 stream.change(change(stream.head, now))
 
-    async def _rest(self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest) -> None:
+    async def _rest(
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+    ) -> None:
         claim = Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
-        await self._change(stream_id, "rest", lambda head, now: rules.rested(head, claim, own(rest), now))
+        async with self._changing("rest") as now:
+            stream = self._find(stream_id)
+            if stream is not None:
+                stream.rest(claim, own(rest), last, now)
+            elif last is not None:
+                raise rules.deleted(last)
 
     async def _append(self, append: StreamAppend) -> int:
         async with self._changing("append"):

@@ -133,15 +133,32 @@ class SQLiteStreamManager(StreamManager):
         )
 
     async def end_stream(
-        self, stream_id: StreamId, run_id: RunId, *, status: EndStatus, output: JSON = None, attempt: int = 1
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        *,
+        status: EndStatus,
+        output: JSON = None,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
     ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output))
+        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output), last)
 
-    async def fail_stream(self, stream_id: StreamId, run_id: RunId, error: StreamError, *, attempt: int = 1) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error))
+    async def fail_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        error: StreamError,
+        *,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
 
-    async def pause_stream(self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"))
+    async def pause_stream(
+        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
 
     async def resume_stream(self, stream_id: StreamId) -> None:
         await self._change(stream_id, rules.resumed)
@@ -205,9 +222,20 @@ class SQLiteStreamManager(StreamManager):
         now = self._clock.now_ms()
         return await self._db.write(lambda connection: append_chunks(connection, self._namespace, append, now))
 
-    async def _rest(self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest) -> None:
+    async def _rest(
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+    ) -> None:
         claim = Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
-        await self._change(stream_id, lambda head, now: rules.rested(head, claim, rest, now))
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> None:
+            stream = StreamRow.find(connection, self._namespace, stream_id)
+            if stream is not None:
+                stream.rest(claim, rest, last, now)
+            elif last is not None:
+                raise rules.deleted(last)
+
+        await self._db.write(work)
 
     async def _change(self, stream_id: StreamId, change: Callable[[StreamHead, int], StreamHead]) -> None:
         now = self._clock.now_ms()

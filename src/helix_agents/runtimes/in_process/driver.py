@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, TypeAlias
 
 from helix_agents.agent.hooks import SomeHooks
@@ -153,10 +153,8 @@ def _weightiest(problems: list[BaseException]) -> BaseException:
 
 
 async def _end(services: Services, scope: RunScope) -> None:
-    try:
-        await scope.writer.close()
-    except SupersededError:
-        return
     run = await services.store.get_run(scope.run.run_id)
     if run is not None:
-        await end_run(services, scope.session, run)
+        await end_run(services, scope.session, run, scope.writer)
+    with suppress(SupersededError):
+        await scope.writer.close()
