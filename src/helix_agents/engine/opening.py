@@ -1,6 +1,5 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
-import asyncio
 from typing import Any
 
 from helix_agents.agent.failures import FailRun
@@ -12,6 +11,7 @@ from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
+from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.delegated_writer import DelegatedWriter
 from helix_agents.engine.desk import Desk, RestingReply
 from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
@@ -50,9 +50,8 @@ async def open_scope(
         return _elsewhere(session, run, fence)
     agent = services.agents.get(session.agent_type)
     loaded = agent.load_state(session.custom_state, session.agent_version)
-    # A long transcript takes a while to read, and a writer is a write to the store: neither needs the other.
-    stored, writer = await asyncio.gather(store.load_transcript(session_id), _writer(services, session, run, parent))
-    transcript: list[Message] = [each.message for each in stored]
+    writer = await _writer(services, session, run, parent)
+    transcript: list[Message] = [each.message for each in await store.load_transcript(session_id)]
     scope = RunScope(
         services,
         agent,
@@ -82,13 +81,15 @@ async def _writer(services: Services, session: SessionState, run: RunRecord, par
             await parent.writer.flush()
             await services.streams.cleanup_to_step(parent.stream_id, run.run_id, _first_unsaid_step(session, run) - 1)
         return DelegatedWriter(parent)
-    return await services.streams.create_writer(
-        session.stream_id or session.session_id,
-        run.run_id,
-        session.agent_type,
-        turn=run.turn,
-        attempt=run.attempt,
-        step=_first_unsaid_step(session, run),
+    return ComingWriter(
+        services.streams.create_writer(
+            session.stream_id or session.session_id,
+            run.run_id,
+            session.agent_type,
+            turn=run.turn,
+            attempt=run.attempt,
+            step=_first_unsaid_step(session, run),
+        )
     )
 
 
@@ -169,6 +170,9 @@ def _kind(name: str) -> CallKind:
 
 async def _find_resting_reply(scope: RunScope) -> RestingReply | None:
     """A reply that was paid for and recorded before a crash is not bought twice."""
+    if scope.run.attempt == 1:
+        # It rests under the name of this run, which nobody has driven before.
+        return None
     step = scope.session.step_count + 1
     staged = await scope.services.store.get_staged_changes(scope.session.session_id, scope.step_id(step))
     change = next((change for change in staged if change.tool_call_id == REPLY), None)
