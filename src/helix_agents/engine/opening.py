@@ -76,30 +76,37 @@ async def open_scope(
 
 async def _writer(services: Services, session: SessionState, run: RunRecord, parent: RunScope | None) -> StreamWriter:
     """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said."""
+    step, after = _first_unsaid_step(session), await _said_for_good(services, session, run)
     if parent is not None:
         if run.attempt > 1:
             await parent.writer.flush()
-            await services.streams.cleanup_to_step(parent.stream_id, run.run_id, _first_unsaid_step(session, run) - 1)
+            await services.streams.cleanup_to_step(parent.stream_id, run.run_id, step - 1, after=after)
         return DelegatedWriter(parent)
-    return ComingWriter(
-        services.streams.create_writer(
-            session.stream_id or session.session_id,
-            run.run_id,
-            session.agent_type,
-            turn=run.turn,
-            attempt=run.attempt,
-            step=_first_unsaid_step(session, run),
-        )
+    coming = services.streams.create_writer(
+        session.stream_id or session.session_id,
+        run.run_id,
+        session.agent_type,
+        turn=run.turn,
+        attempt=run.attempt,
+        step=step,
+        after=after,
     )
+    # A later attempt looks at what its predecessor said, and that has to be without what is discarded.
+    return ComingWriter(coming) if run.attempt == 1 else await coming
 
 
-def _first_unsaid_step(session: SessionState, run: RunRecord) -> int:
-    """Chunks of this run from this step on were never committed: an attempt that died left them."""
+def _first_unsaid_step(session: SessionState) -> int:
+    """What an attempt that died left in the stream is of this step or of a later one."""
     suspended = session.suspension_context
-    if suspended is not None and suspended.run_id != run.run_id:
-        # The step was said by the run that suspended; whatever this run said of it came later.
-        return suspended.step
-    return session.step_count + 1
+    return suspended.step if suspended is not None else session.step_count + 1
+
+
+async def _said_for_good(services: Services, session: SessionState, run: RunRecord) -> int:
+    """The last number of the stream that a commit answers for: of a step that is open, some rounds are committed."""
+    if run.attempt == 1 or session.checkpoint_id is None:
+        return 0
+    checkpoint = await services.store.get_checkpoint(session.session_id, session.checkpoint_id)
+    return checkpoint.stream_sequence if checkpoint is not None else 0
 
 
 def _hooks(services: Services, own: SomeHooks, call: SomeHooks, parent: RunScope | None) -> HookOrder:
