@@ -13,13 +13,12 @@ from helix_agents.testing.contracts.locks import LockManagerContract, OpenLocks
 from helix_agents.testing.contracts.processes import KillsContract
 from helix_agents.testing.contracts.state_store import OpenStore, StateStoreContract
 from helix_agents.testing.contracts.usage import OpenParts, UsageStoreContract
-from helix_agents.testing.postgres_service import PostgresService
 
 
 class OnOneDatabase:
     @pytest.fixture
-    def store_url(self, postgres_service: PostgresService) -> str:
-        return postgres_service.new_url()
+    def store_url(self, postgres_url: str) -> str:
+        return postgres_url
 
     @pytest.fixture
     def open_store(self, store_url: str) -> OpenStore:

@@ -4,15 +4,14 @@ import pytest
 
 from helix_agents.backends.postgres import PostgresStreamManager
 from helix_agents.testing.contracts.streams import OpenStreams, StreamManagerContract
-from helix_agents.testing.postgres_service import PostgresService
 
 
 class TestPostgresStreamManager(StreamManagerContract):
     backend = "postgres"
 
     @pytest.fixture
-    def store_url(self, postgres_service: PostgresService) -> str:
-        return postgres_service.new_url()
+    def store_url(self, postgres_url: str) -> str:
+        return postgres_url
 
     @pytest.fixture
     def open_streams(self, store_url: str) -> OpenStreams:

@@ -1,11 +1,13 @@
 """A Postgres server for tests: the one an environment names, or one of their own from a wheel."""
 
+import asyncio
 import itertools
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -80,8 +82,8 @@ class PostgresService:
         self.start()
 
     def close(self) -> None:
-        """Stop the server and take its data away."""
-        self.stop()
+        """End the server and take its data away."""
+        self.kill()
         self._process.remove()
 
     def __enter__(self) -> "PostgresService":
@@ -117,6 +119,44 @@ class ForeignPostgres:
     def new_url(self, **options: Any) -> str:
         """A URL with a schema of its own, in which nothing was stored yet."""
         return with_new_schema(self.url, **options)
+
+
+class Schemas:
+    """Migrated schemas, lent to one test after the other: emptying one costs a tenth of making one."""
+
+    def __init__(self, service: PostgresService | ForeignPostgres) -> None:
+        self._service = service
+        self._free: list[str] = []
+
+    def lend(self) -> str:
+        """A URL whose schema holds nothing."""
+        return self._free.pop() if self._free else self._service.new_url()
+
+    def take_back(self, url: str) -> None:
+        """Empty the schema for the next one."""
+        _in_a_thread(_emptied(url))
+        self._free.append(url)
+
+
+async def _emptied(url: str) -> None:
+    import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+    dsn, _, schema = url.partition("?schema=")
+    raw: Any = await asyncpg.connect(dsn)  # pyright: ignore[reportUnknownMemberType]
+    try:
+        found = await raw.fetch(
+            "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename <> '__agents_migrations'", schema
+        )
+        # Not TRUNCATE: that makes every table anew on disk. Keys go on counting, as they do in a database that lives.
+        await raw.execute(";".join(f"DELETE FROM {schema}.{name}" for (name,) in found) or "SELECT 1")
+    finally:
+        await raw.close()
+
+
+def _in_a_thread(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end from code that may be inside or outside an event loop."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(asyncio.run, work).result()
 
 
 def with_new_schema(url: str, **options: Any) -> str:
@@ -165,3 +205,17 @@ def postgres_service() -> Iterator[PostgresService | ForeignPostgres]:
         pytest.skip(str(missing))
     with service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def postgres_schemas(postgres_service: PostgresService | ForeignPostgres) -> Schemas:
+    """The schemas of this test process."""
+    return Schemas(postgres_service)
+
+
+@pytest.fixture
+def postgres_url(postgres_schemas: Schemas) -> Iterator[str]:
+    """A URL for one test, whose schema holds nothing."""
+    url = postgres_schemas.lend()
+    yield url
+    postgres_schemas.take_back(url)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from helix_agents.backends.postgres.branches import rewind
 from helix_agents.backends.postgres.checkpoints import commit_at
-from helix_agents.backends.postgres.connection import Connection, Row, has_to_be_looked_at
+from helix_agents.backends.postgres.connection import Connection, Row, Value, has_to_be_looked_at
 from helix_agents.backends.postgres.flags import drop_flag
 from helix_agents.backends.postgres.lineage import append_messages, load_custom_state
 from helix_agents.backends.postgres.pending import calls_below, change_calls, driven_calls, save_calls
@@ -19,6 +19,14 @@ from helix_agents.backends.postgres.rows import (
     put,
     record_of,
     save_session,
+)
+from helix_agents.backends.postgres.run_start import (
+    READ,
+    START,
+    PlainStart,
+    in_new_session,
+    in_session_as_read,
+    is_plain,
 )
 from helix_agents.backends.postgres.runs import current_run, make_current, next_turn, settle_current, store_current
 from helix_agents.backends.postgres.sessions import PostgresSessions
@@ -48,7 +56,13 @@ from helix_agents.domain.commits import (
     started_run,
 )
 from helix_agents.domain.door import check_start, check_step
-from helix_agents.domain.errors import RunAlreadyExistsError, SessionNotFoundError, StaleStateError, StoreError
+from helix_agents.domain.errors import (
+    ConflictError,
+    RunAlreadyExistsError,
+    SessionNotFoundError,
+    StaleStateError,
+    StoreError,
+)
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import abandon
@@ -68,7 +82,23 @@ class PostgresCommits(PostgresSessions):
         if start.parent is not None:
             self._check_staged(start.parent.session_id, start.parent.stage)
         now = self._clock.now_ms()
+        if is_plain(start, self._limits.state_bytes):
+            plain = await self._planned_start(start, bodies, now)
+            stored = await self._tried(START, plain.values) if plain is not None else None
+            if plain is not None and stored is not None:
+                return plain.answer(stored, self._state_writes)
         return await self._db.write(lambda connection: self._start(connection, start, bodies, now))
+
+    async def _planned_start(self, start: StartRun, bodies: list[str], now: int) -> PlainStart | None:
+        """The rows a plain start leads to; None when it has to be looked at under a lock."""
+        try:
+            if start.create is not None:
+                return in_new_session(self._namespace, start, bodies, now)
+            found = await self._db.one(READ, (self._namespace, start.session_id))
+            return in_session_as_read(start, found, bodies, now, self._state_writes) if found is not None else None
+        except ConflictError:
+            # Perhaps a start that was made before, which is no conflict.
+            return None
 
     async def save_state_and_promote_staging(
         self,
@@ -108,17 +138,17 @@ class PostgresCommits(PostgresSessions):
         """
         plain = PlainStep(step, self._state_writes)
         if plain.is_plain:
-            row = await self._tried(plain)
+            row = await self._tried(COMMIT, plain.values())
             if row is not None:
                 if has_outgrown(row):
                     await self._materialise(step.session_id, row)
                 return plain.answer(row)
         return await self._db.write(lambda connection: commit_carefully(connection, step, self._state_writes))
 
-    async def _tried(self, plain: PlainStep) -> Row | None:
-        """What the function answered; None when it did nothing."""
+    async def _tried(self, statement: str, values: Sequence[Value]) -> Row | None:
+        """What a function in SQL answered; None when it did nothing."""
         try:
-            return await self._db.call(COMMIT, plain.values())
+            return await self._db.call(statement, values)
         except StoreError as problem:
             if has_to_be_looked_at(problem.__cause__):
                 return None

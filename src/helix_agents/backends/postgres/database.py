@@ -23,7 +23,7 @@ from helix_agents.backends.postgres.connection import (
 )
 from helix_agents.backends.postgres.database_clock import DatabaseClock
 from helix_agents.backends.postgres.listener import Listener
-from helix_agents.backends.postgres.migrations import check_schema, migrate, migrations
+from helix_agents.backends.postgres.migrations import check_schema, known_version, migrate, migrations, schema_version
 from helix_agents.backends.postgres.pool import Pool
 from helix_agents.backends.postgres.settings import PostgresSettings
 from helix_agents.domain.errors import StoreClosedError
@@ -210,7 +210,10 @@ class Database:
     async def _prepare(self, mode: Migrate) -> None:
         settings = self.settings
         await asyncio.to_thread(migrations)
-        if mode == "auto":
+        version = await self.read(schema_version)
+        if version == known_version():
+            return
+        if mode == "auto" and version < known_version():
             await self.write(lambda connection: migrate(connection, self._statements, settings.schema))
         await self.read(lambda connection: check_schema(connection, self.name))
 

@@ -1,5 +1,6 @@
 """Sessions in Postgres: made, loaded, changed, listed, deleted."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from helix_agents.backends.postgres.branches import open_branch
@@ -33,7 +34,6 @@ from helix_agents.backends.postgres.rows import (
     save_session,
     summary_of,
 )
-from helix_agents.backends.postgres.stream_rows import delete_stream_rows
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_create, check_merge, check_saved
 from helix_agents.domain.errors import (
@@ -61,17 +61,6 @@ from helix_agents.domain.sessions import (
     StatusOutcome,
 )
 from helix_agents.domain.writes import Merged, StepWrites, difference, merge_warnings
-
-_OWNED_TABLES = (
-    "__agents_runs",
-    "__agents_staging",
-    "__agents_sub_session_refs",
-    "__agents_interrupt_flags",
-    "__agents_pending_calls",
-    "__agents_effects",
-    "__agents_usage",
-)
-
 
 # A session with everything a reader sees of it, in one statement and so of one moment.
 _WHOLE = f"""
@@ -136,10 +125,16 @@ class PostgresSessions(Facet):
                     below.extend(await own_children(connection, self._namespace, gone.session_id))
                 elif not rows:
                     below.extend(await own_children(connection, self._namespace, session_id))
+            if rows:
+                ids = [row.session_id for row in rows]
+                streams = [record_of(row).stream_id or row.session_id for row in rows]
+                await connection.execute("SELECT __agents_delete_sessions(?, ?, ?)", (self._namespace, ids, streams))
             for row in reversed(rows):
-                await self._delete_row(connection, row)
+                await release_segments(connection, self._namespace, row.session_id)
 
-        await self._db.write(work)
+        with contextlib.suppress(UnstorableValueError):
+            # An id that can never be is not there.
+            await self._db.write(work)
 
     async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
         return await self.create_session(session_id, CreateSession(branch=source))
@@ -326,18 +321,6 @@ class PostgresSessions(Facet):
         """A session that this transaction made, as a reader sees it: others may have asked for calls at its root."""
         state = await load_custom_state(connection, row.segment, row.state_count)
         return assembled(record_of(row), state, await calls_seen_from(connection, row), None)
-
-    async def _delete_row(self, connection: Connection, row: SessionRow) -> None:
-        stream_id = record_of(row).stream_id or row.session_id
-        await delete_stream_rows(connection, self._namespace, stream_id)
-        for table in _OWNED_TABLES:
-            await connection.execute(
-                f"DELETE FROM {table} WHERE namespace = ? AND session_id = ?", (self._namespace, row.session_id)
-            )
-        await connection.execute(
-            "DELETE FROM __agents_sessions WHERE namespace = ? AND session_id = ?", (self._namespace, row.session_id)
-        )
-        await release_segments(connection, self._namespace, row.session_id)
 
 
 def _conditions(where: SessionFilter) -> tuple[str, list[Value]]:

@@ -44,8 +44,8 @@ def known_version() -> int:
 
 async def schema_version(connection: Connection) -> int:
     """The schema the database has; 0 for a new one."""
-    there = await connection.one("SELECT to_regclass('__agents_migrations') IS NOT NULL")
-    if there is None or not there[0]:
+    there = await connection.one("SELECT to_regclass('__agents_migrations')::text")
+    if there is None or there[0] is None:
         return 0
     row = await connection.one("SELECT version FROM __agents_migrations ORDER BY version DESC LIMIT 1")
     return row[0] if row is not None else 0
