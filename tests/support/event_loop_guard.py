@@ -26,7 +26,7 @@ ONCE_PER_PROCESS: tuple[tuple[str, Iterable[str]], ...] = (
     ("importlib/metadata/__init__.py", {"entry_points", "distributions", "version"}),
 )
 
-# What runs under these in the loop is not ours to judge: pytest's own bookkeeping, hypothesis' example database, a driver's.
+# What runs under these in the loop is not ours to judge: bookkeeping of pytest, of hypothesis and of drivers.
 NOT_OURS: tuple[tuple[str, Iterable[str]], ...] = (
     ("_pytest/capture.py", {"read", "write", "flush"}),
     ("_pytest/assertion/rewrite.py", {"exec_module"}),

