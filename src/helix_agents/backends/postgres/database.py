@@ -24,7 +24,7 @@ from helix_agents.backends.postgres.connection import (
 from helix_agents.backends.postgres.database_clock import DatabaseClock
 from helix_agents.backends.postgres.listener import Listener
 from helix_agents.backends.postgres.migrations import check_schema, known_version, migrate, migrations, schema_version
-from helix_agents.backends.postgres.pool import Pool
+from helix_agents.backends.postgres.pool import Pool, uninterrupted
 from helix_agents.backends.postgres.settings import PostgresSettings
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.ports.backend import Migrate
@@ -160,10 +160,6 @@ class Database:
 
     async def _tell(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do it, and tell a problem of the driver in the words of the domain."""
-        if self._closed:
-            raise StoreClosedError(self.name)
-        if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError(f"{self.name} was opened in another event loop; open it once in each")
         try:
             return await work()
         except Exception as problem:
@@ -176,7 +172,9 @@ class Database:
         self, work: Callable[[Connection], Awaitable[T]], *, writes: bool = False, asks: bool = False
     ) -> T:
         """Do it with a connection. One that is lost says so in one way, and is not used again."""
-        raw = await self._pool.acquire()
+        if self._closed:
+            raise StoreClosedError(self.name)
+        raw = await self._acquire()
         usable = False
         try:
             result = await work(Connection(raw, self._statements, self._seam, writes=writes, asks=asks))
@@ -191,11 +189,30 @@ class Database:
             raise
         finally:
             # Whoever was cancelled left a statement behind that may still be running there.
+            await self._release(raw, usable=usable)
+
+    async def _acquire(self) -> Any:
+        """A connection of the pool; a caller in another event loop, such as the one that keeps leases alive while this
+        one is busy, gets one for itself, as a connection belongs to the loop that opened it."""
+        if asyncio.get_running_loop() is self._loop:
+            return await self._pool.acquire()
+        return await uninterrupted(self._connect())
+
+    async def _release(self, raw: Any, *, usable: bool) -> None:
+        if asyncio.get_running_loop() is self._loop:
             self._pool.release(raw, usable=usable)
+        elif usable:
+            await raw.close(timeout=2.0)
+        else:
+            raw.terminate()
 
     async def _connect(self) -> Any:
         raw = await self._connected(self.settings.dsn)
-        await self.clock.look_at(raw)
+        try:
+            await self.clock.look_at(raw)
+        except BaseException:
+            raw.terminate()
+            raise
         return raw
 
     async def _connected(self, dsn: str) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from helix_agents.backends.postgres.pool import uninterrupted
 from helix_agents.backends.wakeups import Waiter, Wakeups
 
 FIRST_WAIT = 0.1
@@ -29,7 +30,7 @@ class Listener:
         self._wakeups = Wakeups()
         self._task: asyncio.Task[None] | None = None
         self._listening = asyncio.Event()
-        self._raw: Any = None
+        self._loop = asyncio.get_running_loop()
 
     @asynccontextmanager
     async def listen(self, topic: str) -> AsyncGenerator[Waiter]:
@@ -52,7 +53,7 @@ class Listener:
 
     async def _start(self) -> None:
         """Have the connection listen before the first look, or at least try: a lost server keeps no waiter."""
-        if self._connect is None:
+        if self._connect is None or asyncio.get_running_loop() is not self._loop:
             return
         if self._task is None:
             self._task = asyncio.create_task(self._keep_listening())
@@ -76,7 +77,7 @@ class Listener:
 
     async def _listen_until_lost(self) -> None:
         assert self._connect is not None
-        raw = await self._connect()
+        raw = await uninterrupted(self._connect())
         lost = asyncio.Event()
 
         def lost_at(_raw: Any) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from helix_agents.backends.postgres.connection import Connection, Row, Value
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.paging import read_page
-from helix_agents.backends.postgres.rows import Place, children_of, find_run, find_session, lock_tree, record_of
+from helix_agents.backends.postgres.rows import Place, children_of, find_run, find_session, lock_tree_of, record_of
 from helix_agents.domain.commits import is_detached
 from helix_agents.domain.door import check_answer
 from helix_agents.domain.ids import SessionId, ToolCallId
@@ -243,7 +243,7 @@ class PostgresPending(Facet):
         """Keep the run that may wait for this answer from going to sleep over it."""
         found = await connection.one(_NAMED, (self._namespace, submission.session_id, (submission.tool_call_id,)))
         if found is not None:
-            await lock_tree(connection, self._namespace, call_of(found).root_session_id)
+            await lock_tree_of(connection, self._namespace, call_of(found).root_session_id)
 
     async def _accepted(self, connection: Connection, call: PendingCall) -> AnswerAccepted:
         driver = await driver_of(connection, self._namespace, call.session_id, call.root_session_id)

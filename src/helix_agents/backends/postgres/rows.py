@@ -115,25 +115,19 @@ async def save_session(connection: Connection, row: SessionRow) -> None:
     await connection.execute(_UPDATE, (*(getattr(row, name) for name in _CHANGEABLE), row.namespace, row.session_id))
 
 
-async def lock_tree(connection: Connection, namespace: str, root_session_id: str) -> None:
-    """Keep everybody else who looks at more than one session of this tree out until the transaction ends.
-
-    It comes before any lock on a row, and rows of parents before those of children, so that nobody waits in a circle.
-    """
-    await connection.execute(
-        "SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (f"helix tree {namespace}/{root_session_id}",)
-    )
+_LOCK_TREE = """
+SELECT pg_advisory_xact_lock(hashtextextended('helix tree ' || ?1 || '/' || coalesce(
+    (SELECT root_session_id FROM __agents_sessions WHERE namespace = ?1 AND session_id = ?2), ?2), 0))
+"""
 
 
 async def lock_tree_of(connection: Connection, namespace: str, session_id: str) -> None:
-    """Keep everybody else who looks at more than one session out of the tree that this session is in, if it is there.
+    """Keep everybody else who looks at more than one session of its tree out until the transaction ends.
 
+    It comes before any lock on a row, and rows of parents before those of children, so that nobody waits in a circle.
     A session never changes its tree, so its root may be read before the lock is there.
     """
-    row = await connection.one(
-        "SELECT root_session_id FROM __agents_sessions WHERE namespace = ? AND session_id = ?", (namespace, session_id)
-    )
-    await lock_tree(connection, namespace, row[0] if row is not None else session_id)
+    await connection.execute(_LOCK_TREE, (namespace, session_id))
 
 
 async def own_children(connection: Connection, namespace: str, session_id: str) -> list[str]:
