@@ -15,16 +15,19 @@ from helix_agents.testing.seams import CountingSeam
 _TABLES = """
 CREATE TABLE floor_sessions (id bigint PRIMARY KEY, version bigint NOT NULL, updated_at bigint, detail text)
     WITH (fillfactor = 60);
-CREATE TABLE floor_messages (session bigint, number bigint, created_at bigint, body text, PRIMARY KEY (session, number));
-CREATE TABLE floor_writes (session bigint, number bigint, writes text, PRIMARY KEY (session, number));
-CREATE TABLE floor_checkpoints (session bigint, number bigint, step text, created_at bigint, PRIMARY KEY (session, number));
+CREATE TABLE floor_messages (id bigint PRIMARY KEY, created_at bigint, body text);
+CREATE TABLE floor_writes (id bigint PRIMARY KEY, writes text);
+CREATE TABLE floor_checkpoints (id bigint PRIMARY KEY, step text, created_at bigint);
 """
 _COMMIT = """
-WITH s AS (UPDATE floor_sessions SET version = version + 1, updated_at = $2, detail = $6 WHERE id = $1 RETURNING version),
-m AS (INSERT INTO floor_messages SELECT $1, (SELECT version FROM s) * 2 + place, $2, body
+WITH s AS (
+    UPDATE floor_sessions SET version = version + 1, updated_at = $2, detail = $6 WHERE id = $1
+    RETURNING (id << 32) + version * 2 AS at
+),
+m AS (INSERT INTO floor_messages SELECT (SELECT at FROM s) + place, $2, body
       FROM unnest($3::text[]) WITH ORDINALITY AS u (body, place)),
-w AS (INSERT INTO floor_writes SELECT $1, version, $4 FROM s)
-INSERT INTO floor_checkpoints SELECT $1, version, $5, $2 FROM s RETURNING number
+w AS (INSERT INTO floor_writes SELECT at, $4 FROM s)
+INSERT INTO floor_checkpoints SELECT at, $5, $2 FROM s RETURNING id
 """
 
 
