@@ -40,7 +40,8 @@ async def raw_notify(url: str, *, quick: bool) -> dict[str, float]:
     await raw.execute("CREATE TABLE bench_rows (id bigserial PRIMARY KEY, body text)")
     with Processes(preload=["postgres_streams"]) as processes:
         hearing = asyncio.create_task(processes.run("postgres_streams:listen", [{"url": url, "count": count}]))
-        await asyncio.sleep(1.0)
+        while not await raw.fetchval("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         for _ in range(count):
             sent = str(time.monotonic_ns())
             await raw.fetchval(

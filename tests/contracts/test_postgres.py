@@ -27,6 +27,7 @@ class OnOneDatabase:
 
 class TestPostgresStateStore(OnOneDatabase, StateStoreContract):
     backend = "postgres"
+    most_histories = 8
 
 
 class TestPostgresLockManager(OnOneDatabase, LockManagerContract):

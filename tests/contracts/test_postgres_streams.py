@@ -8,6 +8,7 @@ from helix_agents.testing.contracts.streams import OpenStreams, StreamManagerCon
 
 class TestPostgresStreamManager(StreamManagerContract):
     backend = "postgres"
+    most_histories = 12
 
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:

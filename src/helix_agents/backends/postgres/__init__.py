@@ -8,6 +8,7 @@ from helix_agents.domain.errors import MissingExtraError
 if find_spec("asyncpg") is None:
     raise MissingExtraError("The Postgres backend", "postgres")
 
+from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.locks import PostgresLockManager
 from helix_agents.backends.postgres.settings import PostgresSettings, parse_url
@@ -17,6 +18,7 @@ from helix_agents.backends.postgres.usage import PostgresUsageStore
 from helix_agents.ports.backend import Backend, Migrate
 
 __all__ = [
+    "Connection",
     "Database",
     "PostgresLockManager",
     "PostgresSettings",

@@ -87,11 +87,15 @@ class PostgresStaging(Facet):
         await self._db.write(work)
 
     async def get_staged_changes(self, session_id: SessionId, step_id: StepId) -> tuple[StagedChange, ...]:
-        async def work(connection: Connection) -> tuple[StagedChange, ...]:
-            await load_session(connection, self._namespace, session_id)
-            return tuple(await read_staged(connection, self._namespace, session_id, step_id))
-
-        return await self._db.read(work)
+        found = await self._db.one(
+            "SELECT (SELECT array_agg(g.body ORDER BY g.position, g.tool_call_id) FROM __agents_staging g"
+            " WHERE g.namespace = ?1 AND g.session_id = ?2 AND g.step_id = ?3)"
+            " FROM __agents_sessions s WHERE s.namespace = ?1 AND s.session_id = ?2",
+            (self._namespace, session_id, step_id),
+        )
+        if found is None:
+            raise SessionNotFoundError(session_id)
+        return tuple(decode(body, StagedChange) for body in found[0] or ())
 
     async def has_staged_changes(self, session_id: SessionId, step_id: StepId | None = None) -> bool:
         row = await self._db.one(

@@ -23,6 +23,8 @@ from helix_agents.testing.workers import Processes
 
 asyncpg = pytest.importorskip("asyncpg")
 
+NEWEST = known_version()
+
 
 async def in_sql(url: str, statement: str) -> list[tuple[object, ...]]:
     raw = await asyncpg.connect(parse_url(url)[0].dsn)
@@ -48,13 +50,13 @@ async def test_a_database_is_migrated_once_by_many_processes(
     url = postgres_service.new_url()
     jobs = [{"url": url, "session_id": f"s-{number}"} for number in range(6)]
     outcomes = await processes.run(f"{MODULE}:open_first", jobs)
-    assert [(outcome.error, outcome.value) for outcome in outcomes] == [(None, known_version())] * 6
+    assert [(outcome.error, outcome.value) for outcome in outcomes] == [(None, NEWEST)] * 6
     ledger = await in_sql(url, f"SELECT version, name FROM {schema_of(url)}.__agents_migrations ORDER BY version")
     assert ledger == [(step.version, step.name) for step in migrations()]
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
-    assert [step.version for step in migrations()] == list(range(1, known_version() + 1))
+    assert [step.version for step in migrations()] == list(range(1, NEWEST + 1))
 
 
 async def test_checking_creates_nothing_and_names_the_cure(postgres_service: PostgresService) -> None:
