@@ -13,7 +13,7 @@ import msgspec
 
 from helix_agents.backends.postgres.checkpoints import read_checkpoint
 from helix_agents.backends.postgres.connection import Connection, Row, Value
-from helix_agents.backends.postgres.lineage import load_custom_state, outweighs
+from helix_agents.backends.postgres.lineage import load_custom_state, materialise, outweighs
 from helix_agents.backends.postgres.pending import (
     ask_calls,
     calls_below,
@@ -229,6 +229,8 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
         more["run"] = _run_update(commit.run, goes_on=extra.again)
     stored = await connection.one(COMMIT, step.values(writes=text, sequence=sequence, more=more))
     assert stored is not None, "the fence was checked under the lock"
+    if text is not None:
+        await _materialise_if_large(connection, row, stored, state_writes)
     return step.answer(stored, ops, extra)
 
 
@@ -264,6 +266,20 @@ async def _checked_writes(
         state = apply_writes(await load_custom_state(connection, row.segment, row.state_count), ops)
         state_writes.check_size(row.session_id, state, ops)
     return text
+
+
+async def _materialise_if_large(
+    connection: Connection, row: SessionRow, stored: Row, state_writes: StateWrites
+) -> None:
+    """Keep a copy of a state that outgrew its last one, or whose upper bound says no more whether it is too large."""
+    row.state_count, row.state_base_bytes, row.state_since_bytes = tuple(stored)[5:8]
+    if has_outgrown(stored) or state_writes.may_exceed(row.state_base_bytes + row.state_since_bytes):
+        await materialise(connection, row, await load_custom_state(connection, row.segment, row.state_count))
+        await connection.execute(
+            "UPDATE __agents_sessions SET state_base_bytes = ?, state_since_bytes = 0"
+            " WHERE namespace = ? AND session_id = ?",
+            (row.state_base_bytes, row.namespace, row.session_id),
+        )
 
 
 async def _side_rows(connection: Connection, step: Step, row: SessionRow) -> CommitExtra:

@@ -86,8 +86,9 @@ class PostgresStateStore(
         return await self._db.read(schema_version)
 
     async def vacuum(self) -> None:
-        for table in _GROWING:
-            await self._db.execute_once(f"VACUUM {table}")
+        # Plain VACUUM only marks the place of deleted rows as free; FULL writes each table anew, without them.
+        for table in _WITH_TEXT:
+            await self._db.execute_once(f"VACUUM (FULL) {table}")
 
     async def close(self) -> None:
         if not self._closed:
@@ -95,5 +96,17 @@ class PostgresStateStore(
             await self._db.close()
 
 
-_GROWING = ("__agents_messages", "__agents_state_log", "__agents_stream_chunks", "__agents_checkpoints")
+_WITH_TEXT = (
+    "__agents_sessions",
+    "__agents_messages",
+    "__agents_state_log",
+    "__agents_stream_chunks",
+    "__agents_pending_calls",
+    "__agents_staging",
+    "__agents_effects",
+    "__agents_runs",
+    "__agents_sub_session_refs",
+    "__agents_interrupt_flags",
+    "__agents_usage",
+)
 _: type[SessionStateStore] = PostgresStateStore
