@@ -37,11 +37,13 @@ def stamped() -> TextDelta:
 
 
 async def follow(job: Job | None, url: str) -> list[float]:
-    """Read to the end; answers, for each chunk, the milliseconds between writing and reading it."""
+    """Read to the end; answers, for each chunk written since this began, the milliseconds between writing and reading."""
     async with await open_backend(url) as backend:
         while (reader := await backend.streams.create_reader(STREAM)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        return [(time.monotonic_ns() - int(chunk.delta)) / 1e6 async for chunk in reader]
+        began = time.monotonic_ns()
+        found = [(time.monotonic_ns(), int(chunk.delta)) async for chunk in reader]
+        return [(read - written) / 1e6 for read, written in found if written >= began or written == found[-1][1]]
 
 
 async def wait_in_vain(job: Job | None, url: str, seconds: float) -> dict[str, float]:
