@@ -37,7 +37,7 @@ def stamped() -> TextDelta:
 
 
 async def follow(job: Job | None, url: str) -> list[float]:
-    """Read to the end; answers, for each chunk written since this began, the milliseconds between writing and reading."""
+    """Read to the end; answers the milliseconds between writing and reading of each chunk written since this began."""
     async with await open_backend(url) as backend:
         while (reader := await backend.streams.create_reader(STREAM)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
