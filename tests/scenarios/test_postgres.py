@@ -5,6 +5,8 @@ import pytest
 from tests.scenarios.test_in_process import InProcess
 
 
+# Some scenarios keep four janitors busy with hundreds of sessions, over a network.
+@pytest.mark.timeout(300)
 class TestInProcessOnPostgres(InProcess):
     backend = "postgres"
 
