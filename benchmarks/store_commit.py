@@ -1,4 +1,4 @@
-"""What a step commit costs on SQLite, as a ratio to the same rows and bytes written by hand.
+"""What a step commit costs, as a ratio to the same rows and bytes written by hand.
 
 Run: uv run python benchmarks/store_commit.py [--quick]
 """
@@ -22,6 +22,7 @@ from helix_agents.domain.records import encode
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import CreateSession, SessionState
 from helix_agents.domain.writes import Replace, StepWrites
+from helix_agents.ports.state_store import SessionStateStore
 
 Commit = Callable[[], Awaitable[None]]
 
@@ -41,7 +42,7 @@ def step_writes(step: int) -> StepWrites:
 class StoreSession:
     """A session of our store with a run that commits steps."""
 
-    def __init__(self, store: SQLiteStateStore, number: int) -> None:
+    def __init__(self, store: SessionStateStore, number: int) -> None:
         self._store = store
         self._id = f"session-{number}"
         self._fence = Fence(run_id=f"run-{number}")
@@ -159,14 +160,27 @@ def main() -> None:
     """Measure, print a table, and the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less than a minute")
-    figures = {name: round(value, 3) for name, value in asyncio.run(measure(parser.parse_args().quick)).items()}
+    quick = parser.parse_args().quick
+    figures = rounded(asyncio.run(measure(quick)))
     print("Step commit on SQLite, synchronous=FULL, about 600 bytes; floor = the same rows by hand")
     print(f"{'':24}{'ours':>12}{'floor':>12}{'ratio':>9}{'aim':>9}")
     for name, label, aim in (("1", "one session", 1.5), ("100", "100 sessions at once", 1.3)):
         ours, floor = figures[f"commit_us_{name}"], figures[f"floor_us_{name}"]
         print(f"{label:24}{ours:>9.0f} us{floor:>9.0f} us{figures[f'ratio_{name}']:>9.2f}{aim:>9}")
     print(f"{'10,000 over 10 messages':24}{'':>12}{'':>12}{figures['flatness']:>9.2f}{1.1:>9}")
-    print(json.dumps({"sqlite": figures}))
+    # Here, as these modules measure with what is defined above.
+    import postgres_commit
+
+    on_servers = {"postgres": postgres_commit}
+    for name, backend in on_servers.items():
+        on_servers[name] = rounded(asyncio.run(backend.measure(quick)))
+        backend.show(on_servers[name])
+    print(json.dumps({"sqlite": figures, **on_servers}))
+
+
+def rounded(figures: dict[str, float]) -> dict[str, float]:
+    """Figures to three places."""
+    return {name: round(value, 3) for name, value in figures.items()}
 
 
 if __name__ == "__main__":

@@ -12,15 +12,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import postgres_streams
+
 from helix_agents.domain.chunks import TextDelta
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing.postgres_service import PostgresService
 from helix_agents.testing.seams import CountingSeam
 from helix_agents.testing.workers import Job, Processes
 
 STREAM, RUN = "session-1", "run-1"
 # The one statement of each backend that every flush sends once.
-ONCE_PER_FLUSH = ("COMMIT", "append")
-BACKENDS = {"memory": "memory://streams", "sqlite": "sqlite:///{folder}/helix.db"}
+ONCE_PER_FLUSH = ("COMMIT", "append", postgres_streams.FLUSH)
+BACKENDS = {"memory": "memory://streams", "sqlite": "sqlite:///{folder}/helix.db", "postgres": "{postgres}"}
 
 
 def stamped() -> TextDelta:
@@ -34,11 +37,13 @@ def stamped() -> TextDelta:
 
 
 async def follow(job: Job | None, url: str) -> list[float]:
-    """Read to the end; answers, for each chunk, the milliseconds between writing and reading it."""
+    """Read to the end; answers the milliseconds between writing and reading of each chunk written since this began."""
     async with await open_backend(url) as backend:
         while (reader := await backend.streams.create_reader(STREAM)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        return [(time.monotonic_ns() - int(chunk.delta)) / 1e6 async for chunk in reader]
+        began = time.monotonic_ns()
+        found = [(time.monotonic_ns(), int(chunk.delta)) async for chunk in reader]
+        return [(read - written) / 1e6 for read, written in found if written >= began or written == found[-1][1]]
 
 
 async def wait_in_vain(job: Job | None, url: str, seconds: float) -> dict[str, float]:
@@ -153,12 +158,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="less than a minute")
     quick = parser.parse_args().quick
     figures: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, PostgresService() as postgres:
         for name, url in BACKENDS.items():
-            figures[name] = asyncio.run(measure(name, url.format(folder=Path(folder)), quick=quick))
+            at = url.format(folder=Path(folder), postgres=postgres.new_url())
+            figures[name] = asyncio.run(measure(name, at, quick=quick))
+        # What the server itself takes to tell another process, with nothing of ours around it.
+        figures["postgres"]["raw_notify_ms"] = asyncio.run(postgres_streams.raw_notify(postgres.url, quick=quick))
     rows = {
         "stored and seen elsewhere, p50 (aim < 10 ms)": lambda f: f"{f['latency_ms']['p50']} ms",
         "stored and seen elsewhere, p99": lambda f: f"{f['latency_ms']['p99']} ms",
+        "told by the bare server, p50": lambda f: _ms(f.get("raw_notify_ms"), "p50"),
+        "told by the bare server, p99": lambda f: _ms(f.get("raw_notify_ms"), "p99"),
         "through the buffer of 25 ms, p50": lambda f: f"{f['buffered_latency_ms']['p50']} ms",
         "through the buffer of 25 ms, p99": lambda f: f"{f['buffered_latency_ms']['p99']} ms",
         "flushes for 1,000 deltas in a second (at most 45)": lambda f: f["flushes_per_1000_deltas"],
@@ -170,6 +180,10 @@ def main() -> None:
     for label, show in rows.items():
         print(f"{label:54}" + "".join(f"{show(found)!s:>12}" for found in figures.values()))
     print(json.dumps(figures))
+
+
+def _ms(figures: dict[str, float] | None, name: str) -> str:
+    return f"{figures[name]} ms" if figures is not None else ""
 
 
 if __name__ == "__main__":

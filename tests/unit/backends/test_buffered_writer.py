@@ -280,3 +280,17 @@ async def test_a_hand_over_first_stores_what_a_failed_flush_left(store: Store, w
         assert append is not None
         assert texts(append.chunks) == ["b"]
     assert writer.sequence == 2
+
+
+async def test_a_flush_that_waited_behind_a_refused_one_is_refused_too(store: Store):
+    writer = writer_on(store, FlushPolicy(chunks=1, interval_ms=3_600_000))
+    store.problem = SupersededError("s-1", "r-1", 3, "a newer writer took over")
+    store.open.clear()
+    await writer.write(delta("a"))
+    await until(lambda: store.calls == 1)
+    flushing = asyncio.create_task(writer.flush())
+    await asyncio.sleep(0)
+    store.open.set()
+    with pytest.raises(SupersededError):
+        await flushing
+    assert store.stored == []

@@ -47,7 +47,7 @@ class StreamProcessesContract(StreamsContract):
         got: list[list[Any]] = []
         for life in range(1, LIVES + 1):
             dies = life < LIVES
-            writer = {"attempt": life, "die_after": 2 + life * 7 if dies else None}
+            writer = {"attempt": life, "die_after": 2 + life * 4 if dies else None}
             reader = {"cursor": len(got), "die_after": 5 + life * 3 if dies else None}
             told = await self._both_ends(processes, store_url, writer, reader, dies=dies)
             got += told
