@@ -18,8 +18,8 @@ from helix_agents.cli.output import Output
 def command(output: Output, session_id: str, reason: str | None, store_url: str) -> ExitCode:
     """Fail a session's run for good; only a new message goes on.
 
-    The request is durable and reaches the run in whichever process it is, and everything below it. Exit code 1 says that
-    nothing was running.
+    The request is durable and reaches the run in whichever process it is, and everything below it. Exit code 1 says
+    that nothing was running.
     """
     from helix_agents.cli.stopping import stop
 

@@ -33,7 +33,7 @@ def load_agents(place: str) -> AgentRegistry:
     where, _, name = place.partition(":")
     module = _import(place, where)
     if not name:
-        found = [value for value in vars(module).values() if isinstance(value, (Agent, AgentRegistry))]
+        found: list[Any] = [value for value in vars(module).values() if isinstance(value, (Agent, AgentRegistry))]
         if not found:
             raise AgentsNotFoundError(place, f"module {module.__name__!r} defines none; name one as module:name.")
         return _registry(place, [agent for value in found for agent in _agents_in(place, value)])
@@ -80,17 +80,13 @@ def _delegates_to(agent: AnyAgent, other: AnyAgent) -> bool:
 
 
 def _agents_in(place: str, value: Any) -> list[AnyAgent]:
-    if isinstance(value, Agent):
-        return [cast("AnyAgent", value)]
     if isinstance(value, AgentRegistry):
         return list(value)
-    if isinstance(value, (list, tuple)):
-        items = cast("list[Any]", value)
-        if items and all(isinstance(item, Agent) for item in items):
-            return [cast("AnyAgent", item) for item in items]
-    raise AgentsNotFoundError(
-        place, f"it is {type(value).__name__}, and has to be an Agent, a list of them or an AgentRegistry."
-    )
+    items = cast("list[Any]", value if isinstance(value, (list, tuple)) else [value])
+    if not items or not all(isinstance(item, Agent) for item in items):
+        kind = type(cast("object", value)).__name__
+        raise AgentsNotFoundError(place, f"it is {kind}, and has to be an Agent, a list of them or an AgentRegistry.")
+    return [cast("AnyAgent", item) for item in items]
 
 
 def _registry(place: str, agents: list[AnyAgent]) -> AgentRegistry:

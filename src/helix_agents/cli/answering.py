@@ -1,7 +1,7 @@
 """What waits for people, as the command line lists it and stores their answers."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from helix_agents.cli.agent_modules import load_agents
 from helix_agents.cli.exit_codes import ExitCode
@@ -92,14 +92,15 @@ async def answer_call(
 
 def option_or_text(call: PendingCall, text: str) -> JSON:
     """An answer as it was typed; where the question offers options, the option that reads so."""
-    given: Any = call.input
-    options: list[JSON] = (given.get("options") or []) if isinstance(given, dict) else []
-    return next((option for option in options if shown_json(option) == text), text)
+    return next((option for option in options_of(call) if shown_json(option) == text), text)
 
 
-async def _find(
-    helix: Executor, session_id: str, tool_call_id: str | None, *, wants_approval: bool
-) -> PendingCall:
+def options_of(call: PendingCall) -> list[JSON]:
+    """The answers that a question offers."""
+    return cast("dict[str, Any]", call.input).get("options") or [] if call.kind == "question" else []
+
+
+async def _find(helix: Executor, session_id: str, tool_call_id: str | None, *, wants_approval: bool) -> PendingCall:
     """The call that is named, or the only one of its kind that waits in the session."""
     session = await helix.sessions.get(session_id)
     page = await helix.list_pending(PendingFilter(root_session_id=session.root_session_id), limit=200)

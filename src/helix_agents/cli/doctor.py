@@ -53,8 +53,8 @@ class Finding:
 def command(output: Output, store_url: str) -> ExitCode:
     """Check the installation and the store; changes nothing.
 
-    Looks at versions, extras, the store's schema, clock and limits, and at what is stuck there. The exit code is that of
-    the worst finding.
+    Looks at versions, extras, the store's schema, clock and limits, and at what is stuck there. The exit code is that
+    of the worst finding.
     """
     findings: list[Finding] = []
     for finding in (*look_at_installation(), *asyncio.run(look_at_store(store_url))):

@@ -22,9 +22,7 @@ from helix_agents.cli.output import Output
 @store_option
 @json_option
 @click.pass_obj
-def command(
-    output: Output, agents: str | None, every: float | None, resume_grace: float, store_url: str
-) -> None:
+def command(output: Output, agents: str | None, every: float | None, resume_grace: float, store_url: str) -> None:
     """Expire deadlines, end expired sessions, prune old streams.
 
     With agents it also continues runs whose process died and sessions that were answered and forgotten, and waits for

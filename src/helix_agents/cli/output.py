@@ -1,6 +1,8 @@
 """How commands speak: sentences for people on the terminal, or one JSON document for scripts."""
 
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,10 +66,7 @@ def _one_line(text: str) -> str:
 
 def _cut(line: str) -> str:
     """The line as far as a person's terminal goes; whole where it is piped on."""
-    stream = click.get_text_stream("stdout")
-    if not stream.isatty():
+    if not sys.stdout.isatty():
         return line
-    import shutil
-
     width = shutil.get_terminal_size().columns
     return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -117,8 +117,11 @@ def answer_command(
 
     wanted = 0 if error is not None else 1
     if not wanted <= len(words) <= wanted + 1:
-        raise click.UsageError("Give an answer, or --error with the reason; a call before it says which." if wanted else
-                               "--error takes the place of an answer; only a call may be given with it.")
+        raise click.UsageError(
+            "Give an answer, or --error with the reason; a call before it says which."
+            if wanted
+            else "--error takes the place of an answer; only a call may be given with it."
+        )
     tool_call_id = words[0] if len(words) > wanted else None
     value = _json(words[-1], "ANSWER") if as_json and wanted else None
 

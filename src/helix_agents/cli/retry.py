@@ -11,7 +11,6 @@ from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
     from helix_agents.agent.registry import AgentRegistry
-    from helix_agents.cli.driving import Begun
     from helix_agents.ports.llm import LLMAdapter
     from helix_agents.runtimes.in_process import Executor
 

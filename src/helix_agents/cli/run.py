@@ -1,6 +1,7 @@
 """`helix run`: one message to an agent, its answer on the terminal as it is written."""
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,6 @@ from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
     from helix_agents.agent.registry import AgentRegistry
-    from helix_agents.cli.driving import Begun
     from helix_agents.ports.llm import LLMAdapter
     from helix_agents.runtimes.in_process import Executor
 
@@ -42,14 +42,14 @@ def command(
 ) -> ExitCode:
     """Send an agent one message.
 
-    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry; the
-    current directory is importable. MESSAGE is the text, or - to read it from standard input. The answer goes to
+    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry;
+    the current directory is importable. MESSAGE is the text, or - to read it from standard input. The answer goes to
     standard output, what the agent does beside it to standard error. Ctrl-C interrupts the run; resume goes on.
     """
     from helix_agents.cli.agent_modules import choose_agent
     from helix_agents.cli.driving import Begun, Place, check_model, drive
 
-    text = click.get_text_stream("stdin").read() if message == "-" else message
+    text = sys.stdin.read() if message == "-" else message
 
     async def begin(helix: "Executor", known: "AgentRegistry", adapter: "LLMAdapter | None") -> Begun:
         agent = choose_agent(known, agents, agent_name)

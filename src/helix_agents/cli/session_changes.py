@@ -1,5 +1,6 @@
 """Changes to stored sessions that need no agent: branching, rewinding, deleting."""
 
+import sys
 from collections.abc import Sequence
 
 import click
@@ -46,8 +47,8 @@ async def delete_sessions(output: Output, url: str, session_ids: Sequence[str]) 
     missing: list[str] = []
     async with open_desk(url) as helix:
         many = not output.as_json and len(session_ids) >= MANY
-        with click.progressbar(session_ids, label="deleting", file=click.get_text_stream("stderr"), hidden=not many) as each:
-            for session_id in each:
+        with click.progressbar(session_ids, label="deleting", file=sys.stderr, hidden=not many) as going:
+            for session_id in going:
                 try:
                     await helix.sessions.get(session_id)
                 except SessionNotFoundError as problem:

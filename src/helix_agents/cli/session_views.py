@@ -130,7 +130,13 @@ async def list_checkpoints(output: Output, url: str, session_id: str, *, offset:
     output.table(
         ("checkpoint", "step", "messages", "status", "created"),
         [
-            (each.checkpoint_id, str(each.step_count), str(each.message_count), each.status, shown_time(each.created_at))
+            (
+                each.checkpoint_id,
+                str(each.step_count),
+                str(each.message_count),
+                each.status,
+                shown_time(each.created_at),
+            )
             for each in page.items
         ],
     )

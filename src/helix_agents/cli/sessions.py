@@ -1,6 +1,7 @@
 """`helix sessions`: what is stored, and the changes that need no agent."""
 
 import asyncio
+import sys
 
 import click
 
@@ -165,7 +166,7 @@ def delete_command(output: Output, session_ids: tuple[str, ...], sure: bool, sto
     from helix_agents.cli.session_changes import delete_sessions
 
     if not sure:
-        if output.as_json or not click.get_text_stream("stdin").isatty():
+        if output.as_json or not sys.stdin.isatty():
             raise click.UsageError("Deleting cannot be undone; say --yes where nobody can be asked.")
         click.confirm(f"Delete {', '.join(session_ids)} and everything below for good?", abort=True)
     return asyncio.run(delete_sessions(output, store_url, session_ids))

@@ -15,7 +15,9 @@ async def sweep(output: Output, url: str, agents: str | None, *, every: float | 
     # The janitor is no reason for a store to exist; one of an older schema is for `helix migrate`.
     async with await open_backend(url, migrate="check"):
         pass
-    async with Executor.open(url, agents=known, janitor_seconds=None, resume_grace_ms=int(resume_grace * 1000)) as helix:
+    async with Executor.open(
+        url, agents=known, janitor_seconds=None, resume_grace_ms=int(resume_grace * 1000)
+    ) as helix:
         while True:
             swept = await helix.sweep()
             output.answer(plain(swept))
