@@ -24,6 +24,7 @@ STORE, SESSION = "sqlite:///helix.db", "trip-1"
 @client_tool(deadline=3600)
 def where_are_you() -> str:
     """Ask the app where the traveller is; the app runs this, not we."""
+    ...
 
 
 @tool(require_approval=lambda given, ctx: given["price"] > 100)

@@ -5,9 +5,10 @@ from typing import Any, cast
 
 from helix_agents.cli.agent_modules import load_agents
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.opened import open_desk, open_stored
+from helix_agents.cli.opened import open_desk
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span
+from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import CallerError, SessionNotFoundError
 from helix_agents.domain.pending import (
     Answer,

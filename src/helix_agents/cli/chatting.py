@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from helix_agents.cli.agent_modules import agent_of_session, choose_agent, load_agents
 from helix_agents.cli.chat_answers import ask_person
 from helix_agents.cli.chat_commands import COMMANDS, Leave, explain
-from helix_agents.cli.driving import AnyAgent, Place, check_model
+from helix_agents.cli.driving import AnyAgent, Place, check_model, find_model
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.following import follow
 from helix_agents.cli.keyboard import Keyboard
@@ -23,7 +23,6 @@ from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.ports.llm import LLMAdapter
-from helix_agents.ports.models import open_model
 from helix_agents.runtimes.in_process import Executor, RunHandle
 from helix_agents.system import RandomIds
 
@@ -47,7 +46,7 @@ def chat(
 ) -> ExitCode:
     """Hold a conversation until the person leaves."""
     agents = load_agents(place.agents)
-    adapter = open_model(model) if model is not None else None
+    adapter = find_model(model)
     with LoopThread() as loop:
         leaving = AsyncExitStack()
         helix = loop.run(leaving.enter_async_context(open_driving(place.store_url, agents)))

@@ -13,7 +13,6 @@ from pydantic_core import to_jsonable_python
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.cli.agent_modules import load_agents
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
@@ -51,15 +50,13 @@ class Begun:
     handle: RunHandle[Any]
 
 
-Begin: TypeAlias = Callable[[Executor, AgentRegistry, LLMAdapter | None], Awaitable[Begun]]
+Begin: TypeAlias = Callable[[Executor], Awaitable[Begun]]
 
 
-async def drive(output: Output, place: Place, begin: Begin, *, model: str | None = None) -> ExitCode:
+async def drive(output: Output, place: Place, agents: AgentRegistry, begin: Begin) -> ExitCode:
     """Begin a run, show it to its end, say how it ended and what can be done next."""
-    agents = load_agents(place.agents)
-    adapter = open_model(model) if model is not None else None
     async with open_driving(place.store_url, agents) as helix:
-        begun = await begin(helix, agents, adapter)
+        begun = await begin(helix)
         output.note(f"session {begun.handle.session_id}")
         with stopping_by_key(output, begun.handle) as stopped:
             result = await follow(output, begun.handle)
@@ -67,6 +64,11 @@ async def drive(output: Output, place: Place, begin: Begin, *, model: str | None
         output.answer({**document_of(result), "usage": plain(usage.tokens)})
         tell_end(output, begun.agent, result, place)
     return ExitCode.INTERRUPTED if stopped.is_set() and isinstance(result, Interrupted) else exit_code_of(result)
+
+
+def find_model(name: str | None) -> LLMAdapter | None:
+    """The model that the command line names in place of the agent's own."""
+    return open_model(name) if name is not None else None
 
 
 def check_model(agent: AnyAgent, model: LLMAdapter | None) -> None:

@@ -1,18 +1,11 @@
-"""Stores as commands open them: looked at without changing their schema, or with agents to drive."""
+"""Executors as commands open them: for what needs no run, or with agents to drive."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.cli.stored import open_stored
 from helix_agents.runtimes.in_process import Executor
-
-
-@asynccontextmanager
-async def open_stored(url: str) -> AsyncGenerator[Backend, None]:
-    """What is stored at a URL. A store that is not there is not created, one of another schema not migrated."""
-    async with await open_backend(url, migrate="check") as backend:
-        yield backend
 
 
 @asynccontextmanager

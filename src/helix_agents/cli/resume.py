@@ -10,8 +10,6 @@ from helix_agents.cli.options import agents_argument, json_option, model_option,
 from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
-    from helix_agents.agent.registry import AgentRegistry
-    from helix_agents.ports.llm import LLMAdapter
     from helix_agents.runtimes.in_process import Executor
 
 
@@ -37,13 +35,15 @@ def command(
 
     Answered calls are taken up, an interrupted turn continues. Exit code 6 says that somebody has to answer first.
     """
-    from helix_agents.cli.agent_modules import agent_of_session
-    from helix_agents.cli.driving import Begun, Place, check_model, drive
+    from helix_agents.cli.agent_modules import agent_of_session, load_agents
+    from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
 
     if message is not None and checkpoint_id is not None:
         raise click.UsageError("--message and --checkpoint exclude each other.")
 
-    async def begin(helix: "Executor", known: "AgentRegistry", adapter: "LLMAdapter | None") -> Begun:
+    known, adapter = load_agents(agents), find_model(model)
+
+    async def begin(helix: "Executor") -> Begun:
         agent = agent_of_session(known, (await helix.sessions.get(session_id)).agent_type)
         check_model(agent, adapter)
         mode = "from_checkpoint" if checkpoint_id is not None else "with_message" if message is not None else "continue"
@@ -52,4 +52,4 @@ def command(
         )
         return Begun(agent=agent, handle=handle)
 
-    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), begin, model=model))
+    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), known, begin))

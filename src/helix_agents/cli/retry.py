@@ -10,8 +10,6 @@ from helix_agents.cli.options import agents_argument, json_option, model_option,
 from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
-    from helix_agents.agent.registry import AgentRegistry
-    from helix_agents.ports.llm import LLMAdapter
     from helix_agents.runtimes.in_process import Executor
 
 
@@ -23,13 +21,18 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def command(output: Output, agents: str, session_id: str, model: str | None, store_url: str) -> ExitCode:
-    """Try a failed run again from its last commit, with a fresh budget."""
-    from helix_agents.cli.agent_modules import agent_of_session
-    from helix_agents.cli.driving import Begun, Place, check_model, drive
+    """Try a failed run again from its last commit.
 
-    async def begin(helix: "Executor", known: "AgentRegistry", adapter: "LLMAdapter | None") -> Begun:
+    It has a fresh budget of steps. What was committed before is not done again.
+    """
+    from helix_agents.cli.agent_modules import agent_of_session, load_agents
+    from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
+
+    known, adapter = load_agents(agents), find_model(model)
+
+    async def begin(helix: "Executor") -> Begun:
         agent = agent_of_session(known, (await helix.sessions.get(session_id)).agent_type)
         check_model(agent, adapter)
         return Begun(agent=agent, handle=await helix.retry(agent, session_id, model=adapter))
 
-    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), begin, model=model))
+    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), known, begin))

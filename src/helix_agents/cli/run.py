@@ -11,8 +11,6 @@ from helix_agents.cli.options import agents_argument, json_option, model_option,
 from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
-    from helix_agents.agent.registry import AgentRegistry
-    from helix_agents.ports.llm import LLMAdapter
     from helix_agents.runtimes.in_process import Executor
 
 
@@ -46,14 +44,16 @@ def command(
     the current directory is importable. MESSAGE is the text, or - to read it from standard input. The answer goes to
     standard output, what the agent does beside it to standard error. Ctrl-C interrupts the run; resume goes on.
     """
-    from helix_agents.cli.agent_modules import choose_agent
-    from helix_agents.cli.driving import Begun, Place, check_model, drive
+    from helix_agents.cli.agent_modules import choose_agent, load_agents
+    from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
 
     text = sys.stdin.read() if message == "-" else message
 
-    async def begin(helix: "Executor", known: "AgentRegistry", adapter: "LLMAdapter | None") -> Begun:
-        agent = choose_agent(known, agents, agent_name)
-        check_model(agent, adapter)
+    known, adapter = load_agents(agents), find_model(model)
+    agent = choose_agent(known, agents, agent_name)
+    check_model(agent, adapter)
+
+    async def begin(helix: "Executor") -> Begun:
         handle = await helix.execute(
             agent,
             text,
@@ -65,4 +65,4 @@ def command(
         )
         return Begun(agent=agent, handle=handle)
 
-    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), begin, model=model))
+    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), known, begin))

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.opened import open_desk, open_stored
+from helix_agents.cli.opened import open_desk
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
+from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.sessions import BranchPoint
 

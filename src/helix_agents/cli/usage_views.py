@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from helix_agents.cli.opened import open_stored
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
+from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll_up
 from helix_agents.ports.backend import Backend

@@ -49,7 +49,7 @@ def test_every_command_is_listed_with_its_purpose(capsys: pytest.CaptureFixture[
 
 def test_every_exit_code_is_explained_in_the_help() -> None:
     explained = app.epilog or ""
-    assert all(f"{code.value} " in explained for code in ExitCode)
+    assert all(f"{code.value}  " in explained for code in ExitCode)
 
 
 @pytest.mark.parametrize(("error", "code"), TROUBLE, ids=lambda value: type(value).__name__)
@@ -73,8 +73,16 @@ def test_a_script_gets_the_error_as_json(
     assert json.loads(capsys.readouterr().out) == {"error": {"code": error.code, "message": str(error)}}
 
 
-def test_a_bug_is_not_dressed_up_as_an_expected_error(meets_trouble) -> None:
-    meets_trouble(ZeroDivisionError())
+def test_a_bug_is_called_one_and_shown_to_whoever_looks_for_it(
+    meets_trouble, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meets_trouble(ZeroDivisionError("nothing to share"))
+    monkeypatch.delenv("HELIX_DEBUG", raising=False)
+    assert run(["fail", "--json"]) == ExitCode.BUG
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "internal_error"
+    assert "ZeroDivisionError: nothing to share" in error["message"]
+    monkeypatch.setenv("HELIX_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         run(["fail"])
 
