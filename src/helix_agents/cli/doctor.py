@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from helix_agents.cli.exit_codes import ExitCode, exit_code_for
-from helix_agents.cli.options import DEFAULT_STORE, DEFAULT_STORE_FILE, json_option, store_option
+from helix_agents.cli.options import DEFAULT_STORE, DEFAULT_STORE_FILE, json_option, shown_url, store_option
 from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ async def look_at_store(url: str) -> list[Finding]:
     try:
         async with await open_backend(url, migrate="check") as backend:
             schema = await backend.state.migration_version()
-            findings.append(Finding(subject="store", detail=f"{url} opens, schema version {schema}"))
+            findings.append(Finding(subject="store", detail=f"{shown_url(url)} opens, schema version {schema}"))
             findings.extend(look_at_settings(backend))
             findings.append(await look_for_stuck(backend))
     except HelixError as error:

@@ -16,7 +16,7 @@ from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
-from helix_agents.cli.options import DEFAULT_STORE
+from helix_agents.cli.options import DEFAULT_STORE, shown_url
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain, shown_json
 from helix_agents.domain.pending import PendingCall
@@ -38,7 +38,7 @@ class Place:
     def command(self, *words: str) -> str:
         """A command line that works here."""
         is_default = self.store_url == os.environ.get("HELIX_STORE", DEFAULT_STORE)
-        store = () if is_default else ("--store", self.store_url)
+        store = () if is_default else ("--store", shown_url(self.store_url))
         return shlex.join(("helix", *words, *store))
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import json_option, store_option
+from helix_agents.cli.options import json_option, shown_url, store_option
 from helix_agents.cli.output import Output
 
 
@@ -15,13 +15,14 @@ from helix_agents.cli.output import Output
 def command(output: Output, store_url: str) -> None:
     """Bring the store to the current schema. Safe to repeat, and to run from several machines at once."""
     before, after = asyncio.run(migrate(output, store_url))
-    output.answer({"store": store_url, "schema_version": after, "previous_version": before})
+    store = shown_url(store_url)
+    output.answer({"store": store, "schema_version": after, "previous_version": before})
     if before is None:
-        output.say(f"{store_url} was made; it has schema version {after}.")
+        output.say(f"{store} was made; it has schema version {after}.")
     elif before == after:
-        output.say(f"{store_url} has schema version {after} already.")
+        output.say(f"{store} has schema version {after} already.")
     else:
-        output.say(f"{store_url} went from schema version {before} to {after}.")
+        output.say(f"{store} went from schema version {before} to {after}.")
 
 
 async def migrate(output: Output, url: str) -> tuple[int | None, int]:

@@ -1,5 +1,6 @@
 """Options and arguments that mean the same thing on every command."""
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,11 @@ DEFAULT_STORE_FILE = "helix.db"
 DEFAULT_STORE = f"sqlite:///{DEFAULT_STORE_FILE}"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def shown_url(url: str) -> str:
+    """A store URL as it may be shown: without its password."""
+    return re.sub(r"(://[^/@]*:)[^/@]+@", r"\1***@", url)
 
 
 def store_option(command: Command) -> Command:

@@ -1,6 +1,7 @@
 """The `helix` command answers in sentences, one JSON document or an exit code, never in a traceback."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import helix_agents
 from helix_agents.cli.app import COMMANDS, app, run
 from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.options import shown_url
 from helix_agents.domain.errors import (
     HelixError,
     LockHeldError,
@@ -117,3 +119,22 @@ def test_the_store_is_chosen_by_option_then_environment_then_default(
     meets_trouble(SessionNotFoundError("s-1"))
     run(["fail", *arguments])
     assert capsys.readouterr().err.startswith(store)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:secret@db:5432/helix", "postgresql://ann:***@db:5432/helix"),
+        ("redis://:secret@cache/0", "redis://:***@cache/0"),
+        ("sqlite:///helix.db", "sqlite:///helix.db"),
+    ],
+)
+def test_a_password_in_a_store_url_is_never_shown(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+def test_the_shell_is_told_how_to_complete() -> None:
+    helix = Path(sys.executable).parent / "helix"
+    asked = {"_HELIX_COMPLETE": "bash_complete", "COMP_WORDS": "helix se", "COMP_CWORD": "1"}
+    told = subprocess.run([helix], capture_output=True, text=True, check=True, env=os.environ | asked).stdout
+    assert told == "plain,sessions\n"

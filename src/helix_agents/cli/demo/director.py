@@ -4,8 +4,8 @@ import asyncio
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.opened import open_desk
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
-from helix_agents.domain.errors import StreamFailedError
+from helix_agents.domain.errors import HelixError, StreamFailedError
 from helix_agents.domain.pending import ApprovalAnswer, PendingFilter
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.models import open_model
@@ -29,6 +29,27 @@ HELD_ORDER = list(FINDINGS)[-1]
 # How much of a reply must be visible before the process is killed in the middle of it.
 PIECES_OF_A_REPLY = 6
 MOST_SECONDS = 120.0
+
+
+class WorkerFailedError(HelixError):
+    """A worker of the demonstration ended where it should not have."""
+
+    code = "worker_failed"
+    pid: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"Process {self.pid} of the demonstration ended too early: {self.problem}"
+
+
+@contextmanager
+def _keyboard_as_usual() -> Generator[None, None, None]:
+    """Let Ctrl-C end the block, in which a person is waited for; the event loop would first let it finish."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Director:
@@ -44,6 +65,7 @@ class Director:
         self._shop = Shop(folder)
         self._scene = Scene(view.event)
         self._held: str | None = None
+        self._workers: list[asyncio.subprocess.Process] = []
         self._news = asyncio.Event()
 
     async def direct(self) -> ExitCode:
@@ -66,15 +88,18 @@ class Director:
         serving = asyncio.create_task(self._serve_orders())
         try:
             in_flight = await self._begin_and_kill(backend)
-            await self._let_work("recover", "takes the run over: the same run, its next attempt")
+            await self._let_work(backend, "recover", "takes the run over: the same run, its next attempt")
             approvals = await self._decide()
             if approvals:
-                await self._let_work("resume", "goes on with what was decided")
+                await self._let_work(backend, "resume", "goes on with what was decided")
             run = await backend.state.get_current_run(SESSION_ID)
             status = "missing" if run is None else run.status
             scene.tell(f"the run is {status}")
             await self._catch_up(backend)
         finally:
+            for worker in self._workers:
+                if worker.returncode is None:
+                    worker.kill()
             for task in (watching, serving):
                 task.cancel()
             await asyncio.gather(watching, serving, return_exceptions=True)
@@ -97,7 +122,7 @@ class Director:
             worker.send_signal(signal.SIGKILL)
         _, complaint = await worker.communicate()
         if worker.returncode != -signal.SIGKILL:
-            raise RuntimeError(f"the first worker ended by itself: {complaint.decode(errors='replace')[-500:]}")
+            raise await self._explained(backend, process, complaint)
         process.state = "killed"
         in_flight = await self._in_flight(backend)
         self._scene.tell(
@@ -106,13 +131,23 @@ class Director:
         )
         return in_flight
 
-    async def _let_work(self, task: str, what: str) -> None:
+    async def _let_work(self, backend: Backend, task: str, what: str) -> None:
         worker, process = await self._start(task, what)
         _, complaint = await worker.communicate()
         process.state = "left"
         self._view.refresh()
         if worker.returncode != 0:
-            raise RuntimeError(f"worker {process.pid} failed: {complaint.decode(errors='replace')[-500:]}")
+            raise await self._explained(backend, process, complaint)
+
+    async def _explained(self, backend: Backend, process: Process, complaint: bytes) -> "WorkerFailedError":
+        """Why a worker ended that should not have: what its run says, or else its last words."""
+        run = await backend.state.get_current_run(SESSION_ID)
+        words = complaint.decode(errors="replace").strip().splitlines()
+        if run is not None and run.error:
+            return WorkerFailedError(process.pid, run.error)
+        if words:
+            return WorkerFailedError(process.pid, words[-1])
+        return WorkerFailedError(process.pid, "the model was done before there was anything to interrupt; try again")
 
     async def _decide(self) -> int:
         """Ask about every call that waits; no process is kept alive for that. Answers how many were decided."""
@@ -122,8 +157,8 @@ class Director:
             for call in waiting.items:
                 self._scene.tell("no process is alive now; the question is a row in the store")
                 question = f"May the editor {call.tool_name} {call.input}?"
-                # A person takes their time, on a thread that nobody else waits for.
-                approved = await asyncio.to_thread(self._view.ask, question)
+                with _keyboard_as_usual():
+                    approved = self._view.ask(question)
                 await helix.submit_tool_result(SESSION_ID, call.tool_call_id, ApprovalAnswer(approved=approved))
                 self._scene.tell(f"{call.tool_name} is {'approved' if approved else 'denied'}, stored once")
                 decided += 1
@@ -212,6 +247,7 @@ class Director:
             stdout=DEVNULL,
             stderr=PIPE,
         )
+        self._workers.append(worker)
         process = Process(pid=worker.pid, task=task)
         self._scene.processes.append(process)
         self._scene.tell(f"process {worker.pid} {what}")
