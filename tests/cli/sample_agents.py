@@ -43,6 +43,7 @@ async def linger(ctx: ToolContext) -> str:
 @tool
 def fragile() -> str:
     """Fail until somebody has repaired it."""
+    print("a tool may print")
     return "whole"
 
 

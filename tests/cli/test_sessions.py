@@ -6,7 +6,7 @@ import pytest
 
 from helix_agents.cli.exit_codes import ExitCode
 from tests.cli.conftest import TALKED, WAITS
-from tests.support.command_line import helix
+from tests.support.command_line import Terminal, helix
 
 
 def test_sessions_are_listed_and_narrowed_down(office: Path) -> None:
@@ -58,6 +58,14 @@ def test_a_session_is_branched_rewound_and_deleted(office: Path) -> None:
     assert "--yes" in refused.err
     deleted = helix(office, "sessions", "delete", "copy", "nobody", "--yes", "--json")
     assert (deleted.code, deleted.json) == (ExitCode.FAILED, {"deleted": ["copy"], "missing": ["nobody"]})
+
+
+def test_at_a_terminal_a_deletion_is_asked_about(office: Path) -> None:
+    with Terminal(office, "sessions", "delete", TALKED) as terminal:
+        terminal.wait_for("for good? [y/N]: ")
+        terminal.press("n\n")
+        terminal.wait_for("Nothing was deleted.")
+        assert terminal.wait() == ExitCode.FAILED
 
 
 @pytest.mark.parametrize(

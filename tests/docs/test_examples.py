@@ -38,7 +38,7 @@ SAYS = {
     ],
     "report_writer.py": ["Let me look that up. Tides"],
     "refresh_the_page.py": [
-        "the page shows 'The sea ', and is closed",
+        "the page shows 'The sea ' and is closed",
         "The sea breathes twice a day, and the moon is the one who asks it to.",
         "every number once: True",
     ],

@@ -60,6 +60,13 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; an expected error never shows a traceback."""
     output = Output()
     try:
+        return _run(arguments, output)
+    finally:
+        output.release()
+
+
+def _run(arguments: Sequence[str], output: Output) -> int:
+    try:
         outcome = app.main(list(arguments), prog_name="helix", standalone_mode=False, obj=output)
     except click.ClickException as error:
         if output.as_json:

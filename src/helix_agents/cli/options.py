@@ -37,7 +37,10 @@ def json_option(command: Command) -> Command:
     """Add `--json`, which replaces the sentences by one JSON document on standard output."""
 
     def switch(context: click.Context, _parameter: click.Parameter, as_json: bool) -> None:
-        context.ensure_object(Output).as_json = as_json
+        output = context.ensure_object(Output)
+        output.as_json = as_json
+        if as_json:
+            output.reserve()
 
     return click.option(
         "--json",

@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -18,6 +18,17 @@ class Output:
     """One command's voice. With `--json`, standard output carries exactly one JSON document and nothing else."""
 
     as_json: bool = False
+    _stdout: TextIO | None = None
+
+    def reserve(self) -> None:
+        """Keep standard output for the answer: what agents and their modules print goes beside it."""
+        if self._stdout is None:
+            self._stdout, sys.stdout = sys.stdout, sys.stderr
+
+    def release(self) -> None:
+        """Give standard output back."""
+        if self._stdout is not None:
+            self._stdout, sys.stdout = None, self._stdout
 
     def say(self, sentence: str = "", *, end: bool = True) -> None:
         """Tell a person something; silent for scripts, which get the whole answer from `answer`."""
@@ -46,7 +57,7 @@ class Output:
     def answer(self, document: Mapping[str, Any]) -> None:
         """Give a script the whole answer; silent for people, who were told along the way."""
         if self.as_json:
-            click.echo(json.dumps(document, ensure_ascii=False, default=str))
+            click.echo(json.dumps(document, ensure_ascii=False, default=str), file=self._stdout)
 
     def fail(self, error: "HelixError") -> None:
         """Say what went wrong: a sentence on standard error, or `{"error": …}` where a script expects its answer."""

@@ -4,8 +4,8 @@ import asyncio
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -32,14 +32,24 @@ MOST_SECONDS = 120.0
 
 
 class WorkerFailedError(HelixError):
-    """A worker of the demonstration ended where it should not have."""
+    """A worker of the demonstration ended too early, or not at all."""
 
     code = "worker_failed"
     pid: int
     problem: str
 
     def __str__(self) -> str:
-        return f"Process {self.pid} of the demonstration ended too early: {self.problem}"
+        return f"Process {self.pid} did not do its part: {self.problem}"
+
+
+@asynccontextmanager
+async def _soon(process: Process) -> AsyncGenerator[None, None]:
+    """Wait for a worker, but not for ever."""
+    try:
+        async with asyncio.timeout(MOST_SECONDS):
+            yield
+    except TimeoutError:
+        raise WorkerFailedError(process.pid, f"it was not done after {MOST_SECONDS:.0f} seconds") from None
 
 
 @contextmanager
@@ -75,7 +85,7 @@ class Director:
         self._view.begin(self._scene)
         closing: list[str] = []
         try:
-            async with await open_backend(self._url) as backend, asyncio.timeout(MOST_SECONDS):
+            async with await open_backend(self._url) as backend:
                 held, closing = await self._play(backend)
         finally:
             self._view.end(closing)
@@ -117,7 +127,8 @@ class Director:
         worker, process = await self._start("begin", "begins the run")
         ended = asyncio.create_task(worker.wait())
         ended.add_done_callback(lambda _: self._news.set())
-        await self._until(lambda: self._is_the_moment() or ended.done())
+        async with _soon(process):
+            await self._until(lambda: self._is_the_moment() or ended.done())
         if worker.returncode is None:
             worker.send_signal(signal.SIGKILL)
         _, complaint = await worker.communicate()
@@ -126,14 +137,15 @@ class Director:
         process.state = "killed"
         in_flight = await self._in_flight(backend)
         self._scene.tell(
-            f"process {process.pid} gets SIGKILL; researchers back: {in_flight['researchers_done']}, "
-            f"in mid-sentence: {in_flight['replies']}, with an order in flight: {in_flight['orders']}"
+            f"process {process.pid} gets SIGKILL with {in_flight['researchers_done']} researcher back, "
+            f"{in_flight['replies']} in mid-sentence, {in_flight['orders']} order in flight"
         )
         return in_flight
 
     async def _let_work(self, backend: Backend, task: str, what: str) -> None:
         worker, process = await self._start(task, what)
-        _, complaint = await worker.communicate()
+        async with _soon(process):
+            _, complaint = await worker.communicate()
         process.state = "left"
         self._view.refresh()
         if worker.returncode != 0:

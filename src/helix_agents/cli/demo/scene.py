@@ -84,7 +84,7 @@ class Scene:
             case ToolEnd(tool_name="buy_article", result=result):
                 speaker.doing = "reads"
                 if "found in the order book" in str(result):
-                    self.tell(f"the order in flight is found in the shop's book and not placed again: {result}")
+                    self.tell("the order in flight is found in the shop's book, and not placed again")
             case SubagentStart(child_session_id=child, child_agent_type=agent):
                 self.speakers.setdefault(child, Speaker(name=agent))
                 speaker.doing = "waits for its researchers"
@@ -92,13 +92,13 @@ class Scene:
                 child_speaker = self.speakers.setdefault(child, Speaker(name="researcher"))
                 if not child_speaker.done:
                     # A recovered run says it again: the step it belongs to was not committed.
-                    self.tell(f"a researcher is back: {child_speaker.text[:60]}…")
+                    self.tell(f"a researcher is back: {child_speaker.text.strip()[:60]}…")
                 child_speaker.doing, child_speaker.done = status, True
             case ToolApprovalRequest(tool_name=name):
                 speaker.doing = f"asks for approval of {name}"
             case StepCommitted(sequence=sequence):
                 speaker.said[sequence] = " "
-            case Output():
+            case Output() if chunk.parent_tool_call_id is None:
                 speaker.doing, speaker.done = "completed", True
             case _:
                 pass

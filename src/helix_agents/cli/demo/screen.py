@@ -16,6 +16,7 @@ from helix_agents.cli.demo.scene import Process, Scene, Speaker
 
 WIDTH = 100
 EVENTS_SHOWN = 9
+LATEST_SHOWN = 46
 COLOURS = {"works": "green", "killed": "bold red", "left": "dim"}
 SIGNS = {"works": "●", "killed": "✖", "left": "○"}
 
@@ -99,7 +100,8 @@ def _speakers(speakers: list[Speaker]) -> RenderableType:
     for speaker in speakers:
         colour = "green" if speaker.done else "yellow"
         text = " ".join(speaker.text.split())
-        table.add_row(speaker.name, Text(speaker.doing, style=colour), Text(text[-52:], style="italic"))
+        latest = text if len(text) <= LATEST_SHOWN else f"…{text[-LATEST_SHOWN:]}"
+        table.add_row(speaker.name, Text(speaker.doing, style=colour), Text(latest, style="italic"))
     return table
 
 
@@ -124,7 +126,7 @@ def _events(scene: Scene) -> RenderableType:
 
 def _styled(line: str) -> Text:
     if line.startswith("ok "):
-        return Text("✔ ", style="bold green") + Text(line.removeprefix("ok "), style="default")
+        return Text.assemble(("✔ ", "bold green"), line.removeprefix("ok "))
     if line.startswith("FAIL "):
-        return Text("✖ ", style="bold red") + Text(line.removeprefix("FAIL "), style="bold")
+        return Text.assemble(("✖ ", "bold red"), (line.removeprefix("FAIL "), "bold"))
     return Text(line)
