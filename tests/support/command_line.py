@@ -1,5 +1,6 @@
 """The `helix` command as a user has it: a process of its own, in a folder of its own, perhaps at a terminal."""
 
+import atexit
 import json
 import os
 import pty
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from helix_agents.cli.exit_codes import ExitCode
@@ -37,22 +40,46 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
 
 
-def helix(folder: Path, *arguments: str, input: str | None = None) -> Done:
-    """Run one command to its end."""
-    done = subprocess.run(
-        [HELIX, *arguments],
-        cwd=folder,
-        env=environment(),
-        input=input,
-        stdin=subprocess.DEVNULL if input is None else None,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_SECONDS,
-    )
-    assert "Traceback" not in done.stdout + done.stderr, done.stderr
-    assert done.returncode != ExitCode.BUG, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
+class PreparedCommands:
+    """Makes commands from a process that has imported everything already."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("prepared_command.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self._close)
+
+    def run(self, folder: Path, arguments: tuple[str, ...], input: str) -> Done:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        with TemporaryDirectory() as place:
+            files = {name: Path(place, name) for name in ("stdin", "stdout", "stderr")}
+            files["stdin"].write_text(input, encoding="utf-8")
+            order = {name: str(file) for name, file in files.items()}
+            order |= {"folder": str(folder), "environment": environment(), "arguments": arguments}
+            self._server.stdin.write(json.dumps(order) + "\n")
+            self._server.stdin.flush()
+            code = int(self._server.stdout.readline())
+            return Done(code, *(files[name].read_text(encoding="utf-8") for name in ("stdout", "stderr")))
+
+    def _close(self) -> None:
+        self._server.communicate()
+
+
+@cache
+def _prepared() -> PreparedCommands:
+    return PreparedCommands()
+
+
+def helix(folder: Path, *arguments: str, input: str = "") -> Done:
+    """Run one command to its end, in a process of its own."""
+    done = _prepared().run(folder, arguments, input)
+    assert "Traceback" not in done.out + done.err, done.err
+    assert done.code != ExitCode.BUG, done.err
+    return done
 
 
 class Terminal:

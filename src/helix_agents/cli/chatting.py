@@ -1,7 +1,7 @@
 """A terminal chat: the main thread waits for the keyboard, the agents work on another one."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
@@ -9,17 +9,16 @@ from typing import Any, TypeVar
 from helix_agents.cli.agent_modules import agent_of_session, choose_agent, load_agents
 from helix_agents.cli.chat_answers import ask_person
 from helix_agents.cli.chat_commands import COMMANDS, Leave, explain
-from helix_agents.cli.driving import AnyAgent, Place, check_model, find_model
+from helix_agents.cli.driving import AnyAgent, Place, check_model, find_model, tell_output
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.following import follow
 from helix_agents.cli.keyboard import Keyboard
 from helix_agents.cli.loop_thread import LoopThread
 from helix_agents.cli.opened import open_driving
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import shown_json
 from helix_agents.cli.session_views import shown_message
 from helix_agents.domain.errors import AgentAlreadyRunningError, HelixError, SessionNotFoundError
-from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.pending import READY, PendingCall, PendingFilter
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.ports.llm import LLMAdapter
@@ -123,9 +122,8 @@ class Chat:
 
     def resume(self) -> None:
         """Go on with what is open; what waits is put to the person first."""
-        session = self.loop.run(self.helix.sessions.get(self.session_id))
-        waiting = [call for call in session.pending_client_tool_calls.values() if call.state == "waiting"]
-        self._answer(waiting)
+        waiting = self.loop.run(self.helix.list_pending(PendingFilter(root_session_id=self.session_id)))
+        self._answer(waiting.items)
         self.drive(self.helix.resume(self.agent, self.session_id, model=self._model))
 
     def retry(self) -> None:
@@ -134,7 +132,7 @@ class Chat:
 
     # -- turns
 
-    def _guarded(self, act: Any) -> None:
+    def _guarded(self, act: Callable[[], None]) -> None:
         """Do something; trouble is told, and the conversation goes on."""
         try:
             act()
@@ -231,21 +229,18 @@ class Chat:
         except CancelledError:
             raise Leave from None
 
-    def _answer(self, calls: Any) -> bool:
-        """Put waiting calls to the person; says whether one was answered."""
-        answered = False
-        waiting: list[PendingCall] = [call for call in calls if call.state == "waiting"]
-        for call in waiting:
-            answered |= ask_person(self.output, self.keyboard, self.loop, self.helix, self.session_id, call)
-        return answered or any(call.state in ("answered", "expired") for call in calls)
+    def _answer(self, calls: Sequence[PendingCall]) -> bool:
+        """Put waiting calls to the person; says whether there is an answer to go on with."""
+        answered = any(call.state in READY for call in calls)
+        for call in calls:
+            if call.state == "waiting":
+                answered |= ask_person(self.output, self.keyboard, self.loop, self.helix, self.session_id, call)
+        return answered
 
     def _tell(self, result: RunResult[Any]) -> None:
         match result:
-            case Completed(output=made):
-                if self.agent.output is not None:
-                    from pydantic_core import to_jsonable_python
-
-                    self.output.say(shown_json(to_jsonable_python(made)))
+            case Completed():
+                tell_output(self.output, self.agent, result)
             case Suspended(pending=calls):
                 self.output.note(f"{len(calls)} still to answer; /resume asks again, a new message gives them up")
             case Interrupted():

@@ -121,9 +121,8 @@ def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Pla
     """Tell a person how a run ended, and the command that goes on."""
     session = result.session_id
     match result:
-        case Completed(output=made):
-            if agent.output is not None:
-                output.say(shown_json(to_jsonable_python(made)))
+        case Completed():
+            tell_output(output, agent, result)
         case Suspended(pending=calls):
             for call in calls:
                 output.note(f"waits: {described(call)}")
@@ -135,6 +134,12 @@ def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Pla
         case Failed(code=code, error=error):
             output.note(f"failed ({code}): {error}")
             output.note(f"try again from the last commit with\n  {place.command('retry', place.agents, session)}")
+
+
+def tell_output(output: Output, agent: AnyAgent, result: Completed[Any]) -> None:
+    """Show a structured output; a text was shown as it was written."""
+    if agent.output is not None:
+        output.say(shown_json(to_jsonable_python(result.output)))
 
 
 def described(call: PendingCall) -> str:
