@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from helix_agents.cli.agent_modules import load_agents
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.opened import open_desk
+from helix_agents.cli.opened import desk_of
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span
 from helix_agents.cli.stored import open_stored
@@ -22,7 +22,7 @@ from helix_agents.domain.pending import (
     PendingFilter,
 )
 from helix_agents.domain.records import JSON
-from helix_agents.runtimes.in_process import Executor
+from helix_agents.ports.state_store import SessionStateStore
 
 
 class NoSuchCallError(CallerError):
@@ -70,8 +70,10 @@ async def answer_call(
     wants_approval: bool,
 ) -> ExitCode:
     """Store an answer, and say what is needed next."""
-    async with open_desk(url, load_agents(agents) if agents is not None else None) as helix:
-        call = await _find(helix, session_id, tool_call_id, wants_approval=wants_approval)
+    known = load_agents(agents) if agents is not None else None
+    async with open_stored(url) as backend:
+        helix = desk_of(backend, known)
+        call = await _find(backend.state, session_id, tool_call_id, wants_approval=wants_approval)
         outcome = await helix.submit_tool_result(session_id, call.tool_call_id, to_answer(call))
     name, sentence, code = _told(call, outcome)
     next_step = outcome.next if isinstance(outcome, AnswerAccepted) else None
@@ -101,21 +103,17 @@ def options_of(call: PendingCall) -> list[JSON]:
     return cast("dict[str, Any]", call.input).get("options") or [] if call.kind == "question" else []
 
 
-async def _find(helix: Executor, session_id: str, tool_call_id: str | None, *, wants_approval: bool) -> PendingCall:
-    """The call that is named, or the only one of its kind that waits in the session."""
-    session = await helix.sessions.get(session_id)
-    page = await helix.list_pending(PendingFilter(root_session_id=session.root_session_id), limit=200)
+async def _find(
+    store: SessionStateStore, session_id: str, tool_call_id: str | None, *, wants_approval: bool
+) -> PendingCall:
+    """The call that is named, whether it still waits or not, or the only one of its kind that waits in the session."""
+    session = await store.load_state(session_id)
     if tool_call_id is not None:
-        known = [call for call in page.items if call.tool_call_id == tool_call_id]
-        states = ("waiting", "answered", "expired", "consumed", "dropped")
-        if not known:
-            # An answer to a call that has one is told so, not that the call never was.
-            every = PendingFilter(root_session_id=session.root_session_id, states=states)
-            past = await helix.list_pending(every, limit=200)
-            known = [call for call in past.items if call.tool_call_id == tool_call_id]
-        if not known:
+        named = await store.get_pending_call(session_id, tool_call_id)
+        if named is None:
             raise NoSuchCallError(session_id, f"no call {tool_call_id!r} waits; `helix pending list` shows what does.")
-        return known[0]
+        return named
+    page = await store.list_pending(PendingFilter(root_session_id=session.root_session_id), limit=200)
     fitting = [call for call in page.items if (call.kind == "approval") == wants_approval]
     if len(fitting) == 1:
         return fitting[0]

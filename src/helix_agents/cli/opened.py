@@ -5,14 +5,20 @@ from contextlib import asynccontextmanager
 
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.stored import open_stored
+from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.in_process import Executor
 
 
-@asynccontextmanager
-async def open_desk(url: str, agents: AgentRegistry | None = None) -> AsyncGenerator[Executor, None]:
+def desk_of(backend: Backend, agents: AgentRegistry | None = None) -> Executor:
     """An executor for what needs no run: answers, stops, rewinds. It takes no lease and drives nothing."""
+    return Executor(state=backend.state, streams=backend.streams, usage=backend.usage, agents=agents or ())
+
+
+@asynccontextmanager
+async def open_desk(url: str) -> AsyncGenerator[Executor, None]:
+    """The same on what is stored at a URL."""
     async with open_stored(url) as backend:
-        yield Executor(state=backend.state, streams=backend.streams, usage=backend.usage, agents=agents or ())
+        yield desk_of(backend)
 
 
 @asynccontextmanager
