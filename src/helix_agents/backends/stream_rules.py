@@ -238,11 +238,11 @@ def growth_of(chunks: Sequence[StreamChunk], run_id: RunId) -> Growth:
     return Growth(committed, top_step, top_first)
 
 
-def search_from(head: StreamHead, run_id: RunId, step: int) -> int:
-    """The lowest number at which content of this step of a run, or of a later step, can be."""
+def search_from(head: StreamHead, run_id: RunId, step: int, after: int = 0) -> int:
+    """The lowest number above `after` at which content of this step of a run, or of a later step, can be."""
     if run_id != head.run_id or step < head.top_step:
-        return head.floor
-    return head.top_first if step == head.top_step else head.latest + 1
+        return max(head.floor, after + 1)
+    return max(head.top_first if step == head.top_step else head.latest + 1, after + 1)
 
 
 def is_content(chunk: StreamChunk, run_id: RunId, step: int) -> bool:
@@ -264,9 +264,9 @@ def ranges_of(found: Iterable[tuple[int, bool]]) -> list[tuple[int, int]]:
 
 
 def discarded(
-    head: StreamHead, claim: Claim, step: int, ranges: Sequence[tuple[int, int]], gone: int, now: int
+    head: StreamHead, claim: Claim, step: int, ranges: Sequence[tuple[int, int]], gone: int, now: int, after: int = 0
 ) -> tuple[StreamHead, tuple[StreamChunk, ...]]:
-    """The stream after `gone` chunks in these ranges went, and the chunks that say so."""
+    """The stream after `gone` chunks in these ranges above `after` went, and the chunks that say so."""
     notes = tuple(
         StepDiscarded(
             session_id=head.stream_id,
@@ -280,7 +280,7 @@ def discarded(
         for first, last in ranges
     )
     shrunk, placed = numbered(replace(head, count=head.count - gone), notes, now)
-    if claim.run_id == head.run_id:
+    if claim.run_id == head.run_id and not after:
         shrunk = replace(shrunk, top_step=step, top_first=shrunk.latest + 1)
     return shrunk, placed
 
@@ -333,6 +333,23 @@ def rested(head: StreamHead, claim: Claim, rest: Rest, now: int) -> StreamHead:
         prunable_since=now,
         updated_at=now,
     )
+
+
+def check_last(head: StreamHead, claim: Claim, last: StreamAppend, chunk_bytes: int | None = None) -> bool:
+    """Whether the last chunks of a run that leaves its stream are still to be stored.
+
+    Raises:
+        SupersededError: another run or attempt owns the stream, or it does not take the chunks.
+        ChunkTooLargeError: a chunk is larger than `chunk_bytes`.
+    """
+    check_owner(head, claim)
+    if claim_of(last) != claim:
+        raise superseded(claim, f"its last chunks are of run {last.run_id!r}, attempt {last.attempt}")
+    if (last.attempt, last.writer) == (head.attempt, head.writer) and is_repeated(head, last):
+        # The stream took them before, and may have come to rest with them.
+        return False
+    check_append(head, last, chunk_bytes)
+    return True
 
 
 def resumed(head: StreamHead, now: int) -> StreamHead:

@@ -1,6 +1,7 @@
 """After a run's last commit: its stream ends as the run did, and its caller is told how it went."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from helix_agents.agent.agent import Agent
@@ -11,26 +12,38 @@ from helix_agents.domain.pending import OPEN, PendingCall
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState, SuspensionContext
-from helix_agents.domain.streams import StreamError
+from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError
 from helix_agents.engine.services import Services
-from helix_agents.ports.streams import StreamManager
+from helix_agents.ports.streams import StreamManager, StreamWriter
 
 
-async def end_stream(streams: StreamManager, session: SessionState, run: RunRecord) -> None:
-    """Bring a stream to the end that its run came to; idempotent, and nothing to a newer run's stream."""
-    stream_id = session.stream_id or session.session_id
-    try:
-        if run.status in SUSPENDED:
-            await streams.pause_stream(stream_id, run.run_id, attempt=run.attempt)
-        elif run.status == "failed":
-            error = StreamError(code=run.completion_reason or "failed", message=run.error or "The run failed.")
-            await streams.fail_stream(stream_id, run.run_id, error, attempt=run.attempt)
-        elif run.status == "interrupted":
-            await streams.end_stream(stream_id, run.run_id, status="interrupted", attempt=run.attempt)
-        elif run.status == "completed":
-            await streams.end_stream(stream_id, run.run_id, status="completed", output=run.output, attempt=run.attempt)
-    except SupersededError:
+async def end_stream(
+    streams: StreamManager, session: SessionState, run: RunRecord, writer: StreamWriter | None = None
+) -> None:
+    """Bring a stream to the end that its run came to; idempotent, and nothing to a newer run's stream.
+
+    What the run's writer still holds is stored with the end.
+    """
+    if run.status == "running":
         return
+    with suppress(SupersededError):
+        if writer is None:
+            await _rest(streams, session, run, None)
+            return
+        async with writer.take() as last:
+            await _rest(streams, session, run, last)
+
+
+async def _rest(streams: StreamManager, session: SessionState, run: RunRecord, last: StreamAppend | None) -> None:
+    stream_id, run_id, attempt = session.stream_id or session.session_id, run.run_id, run.attempt
+    if run.status in SUSPENDED:
+        await streams.pause_stream(stream_id, run_id, attempt=attempt, last=last)
+    elif run.status == "failed":
+        error = StreamError(code=run.completion_reason or "failed", message=run.error or "The run failed.")
+        await streams.fail_stream(stream_id, run_id, error, attempt=attempt, last=last)
+    else:
+        status: EndStatus = "interrupted" if run.status == "interrupted" else "completed"
+        await streams.end_stream(stream_id, run_id, status=status, output=run.output, attempt=attempt, last=last)
 
 
 async def repair_stream(services: Services, run_id: RunId) -> None:

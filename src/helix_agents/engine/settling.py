@@ -9,6 +9,7 @@ from helix_agents.engine.log import log_event
 from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
+from helix_agents.ports.streams import StreamWriter
 
 
 async def settle_waiting(
@@ -40,10 +41,12 @@ async def settle_waiting(
     return True
 
 
-async def end_run(services: Services, session: SessionState, run: RunRecord) -> None:
-    """What follows a run's last commit: its stream ends too, and a stop that came while it was suspending is carried
-    out, because whoever asked for it was told that a run was going."""
-    await end_stream(services.streams, session, run)
+async def end_run(
+    services: Services, session: SessionState, run: RunRecord, writer: StreamWriter | None = None
+) -> None:
+    """What follows a run's last commit: its stream ends too, with what its writer still holds, and a stop that came
+    while it was suspending is carried out, because whoever asked for it was told that a run was going."""
+    await end_stream(services.streams, session, run, writer)
     if run.status not in SUSPENDED:
         return
     flag = await services.store.find_interrupt_flag(session.session_id)

@@ -131,12 +131,13 @@ class StreamManager(Protocol):
         turn: int = 0,
         attempt: int = 1,
         step: int | None = None,
+        after: int = 0,
     ) -> StreamWriter:
         """Become the stream's writer; the first one creates the stream, later ones shut earlier ones out.
 
-        Given a `step`, chunks that an earlier writer of the same run left at this step or later are discarded, and the
-        range is named by a `step_discarded` chunk. A stream that is paused, ended or failed becomes active for a new
-        run or attempt.
+        Given a `step`, chunks that an earlier writer of the same run left at this step or later, under numbers above
+        `after`, are discarded, and the range is named by a `step_discarded` chunk. A stream that is paused, ended or
+        failed becomes active for a new run or attempt.
 
         Raises:
             SupersededError: a later turn, or a later attempt of this run, has written already, or this attempt has
@@ -157,28 +158,51 @@ class StreamManager(Protocol):
         ...
 
     async def end_stream(
-        self, stream_id: StreamId, run_id: RunId, *, status: EndStatus, output: JSON = None, attempt: int = 1
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        *,
+        status: EndStatus,
+        output: JSON = None,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
     ) -> None:
         """End the stream of this run; idempotent.
 
+        `last` are its writer's last chunks, stored in the same transaction, before the status changes:
+
+            async with writer.take() as last:
+                await streams.end_stream(…, last=last)
+
+        They are checked like any others. When they are refused nothing changes; when an earlier call has stored them
+        they are not stored again.
+
         Raises:
-            SupersededError: the stream belongs to a newer run or attempt.
+            SupersededError: the stream belongs to a newer run or attempt, or does not take the last chunks.
         """
         ...
 
-    async def fail_stream(self, stream_id: StreamId, run_id: RunId, error: StreamError, *, attempt: int = 1) -> None:
+    async def fail_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        error: StreamError,
+        *,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
         """Fail the stream of this run: readers get the history and then the error; idempotent.
 
-        Raises:
-            SupersededError: the stream belongs to a newer run or attempt.
+        `last` and what is raised are as for `end_stream`.
         """
         ...
 
-    async def pause_stream(self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1) -> None:
+    async def pause_stream(
+        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
+    ) -> None:
         """Close readers cleanly at a human boundary; idempotent.
 
-        Raises:
-            SupersededError: the stream belongs to a newer run or attempt.
+        `last` and what is raised are as for `end_stream`.
         """
         ...
 
@@ -208,8 +232,8 @@ class StreamManager(Protocol):
         """Chunks of this step and later ones; of one run, or of the stream's current run."""
         ...
 
-    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
-        """Drop the run's chunks of steps after `step`; answers how many went.
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
+        """Drop the run's chunks of steps after `step` under numbers above `after`; answers how many went.
 
         Each contiguous range that went is named by a `step_discarded` chunk. Live readers keep their place.
         """

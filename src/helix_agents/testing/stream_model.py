@@ -14,7 +14,16 @@ from helix_agents.domain.streams import EndStatus, StreamError
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.handles import opened
-from helix_agents.testing.stream_scenes import AGENT, STREAM, committed, delta, interrupted, read_to
+from helix_agents.testing.stream_scenes import (
+    AGENT,
+    RESTS,
+    STREAM,
+    come_to_rest,
+    committed,
+    delta,
+    interrupted,
+    read_to,
+)
 
 Act: TypeAlias = Callable[[StreamManager], Awaitable[Any]]
 
@@ -24,6 +33,7 @@ TURNS = {"r-1": 1, "r-2": 2, "r-3": 3, "free-1": 0, "free-2": 0}
 RUNS = st.sampled_from(list(TURNS))
 ATTEMPTS = st.sampled_from([1, 1, 1, 2])
 STEPS = st.integers(0, 3)
+AFTER = st.sampled_from([0, 0, 0, 1, 2, 5])
 CHUNKS = st.lists(
     st.one_of(
         st.builds(delta, st.sampled_from(["a", "ä", ""]), STEPS, RUNS),
@@ -74,11 +84,10 @@ class StreamMachine(RuleBasedStateMachine):
         """What the reference and the tested streams answer."""
         return self._runner.run(_outcome(act, self._reference)), self._runner.run(_outcome(act, self._tested))
 
-    @rule(run=RUNS, attempt=ATTEMPTS, step=st.none() | STEPS)
-    def become_the_writer(self, run: str, attempt: int, step: int | None) -> None:
-        expected, found = self._each(
-            lambda streams: streams.create_writer(STREAM, run, AGENT, turn=TURNS[run], attempt=attempt, step=step)
-        )
+    @rule(run=RUNS, attempt=ATTEMPTS, step=st.none() | STEPS, after=AFTER)
+    def become_the_writer(self, run: str, attempt: int, step: int | None, after: int) -> None:
+        about: dict[str, Any] = {"turn": TURNS[run], "attempt": attempt, "step": step, "after": after}
+        expected, found = self._each(lambda streams: streams.create_writer(STREAM, run, AGENT, **about))
         if isinstance(expected, tuple):
             assert found == expected
         else:
@@ -110,6 +119,20 @@ class StreamMachine(RuleBasedStateMachine):
     def pause(self, run: str, attempt: int) -> None:
         self.both(lambda streams: streams.pause_stream(STREAM, run, attempt=attempt))
 
+    @precondition(lambda self: self._writers)
+    @rule(which=st.integers(0, 100), chunks=CHUNKS, how=st.sampled_from(RESTS), times=st.integers(1, 2))
+    def rest_with_the_last_chunks(self, which: int, chunks: list[StreamChunk], how: str, times: int) -> None:
+        pair = self._writers[-1 - which % min(2, len(self._writers))]
+
+        async def act(streams: StreamManager) -> None:
+            for chunk in chunks:
+                await pair[streams].write(chunk)
+            async with pair[streams].take() as last:
+                for _ in range(times if last is not None else 0):
+                    await come_to_rest(streams, how, last=last)
+
+        self.both(act)
+
     @rule()
     def resume(self) -> None:
         self.both(lambda streams: streams.resume_stream(STREAM))
@@ -118,9 +141,9 @@ class StreamMachine(RuleBasedStateMachine):
     def reactivate(self, run: str, attempt: int) -> None:
         self.both(lambda streams: streams.reactivate_stream(STREAM, run, turn=TURNS[run], attempt=attempt))
 
-    @rule(run=RUNS, step=STEPS)
-    def clean_up(self, run: str, step: int) -> None:
-        self.both(lambda streams: streams.cleanup_to_step(STREAM, run, step))
+    @rule(run=RUNS, step=STEPS, after=AFTER)
+    def clean_up(self, run: str, step: int, after: int) -> None:
+        self.both(lambda streams: streams.cleanup_to_step(STREAM, run, step, after=after))
 
     @rule(age=st.integers(0, 2))
     def prune(self, age: int) -> None:

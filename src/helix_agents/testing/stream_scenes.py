@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from helix_agents.domain.chunks import RunInterrupted, StepCommitted, StreamChunk, TextDelta
+from helix_agents.domain.streams import StreamAppend, StreamError
 from helix_agents.ports.streams import StreamManager, StreamReader, StreamWriter
 
 STREAM = "s-1"
@@ -12,6 +13,9 @@ RUN = "r-1"
 AGENT = "writer"
 PATIENCE = 10.0
 """No wait in a test is longer than this many seconds."""
+
+RESTS = ("ended", "failed", "paused")
+"""How a stream comes to rest."""
 
 
 def header(step: int = 1, run_id: str = RUN, **fields: Any) -> dict[str, Any]:
@@ -51,6 +55,22 @@ async def fill(streams: StreamManager, *texts: str, step: int = 1, run_id: str =
     writer = await open_writer(streams, run_id, turn)
     await write(writer, *(delta(text, step, run_id) for text in texts))
     return writer
+
+
+async def come_to_rest(
+    streams: StreamManager, how: str, *, last: StreamAppend | None = None, run_id: str = RUN, attempt: int = 1
+) -> None:
+    """End, fail or pause the usual stream for a run, which is the one the last chunks are of if there are any."""
+    if last is not None:
+        run_id, attempt = last.run_id, last.attempt
+    match how:
+        case "paused":
+            await streams.pause_stream(STREAM, run_id, attempt=attempt, last=last)
+        case "failed":
+            error = StreamError(code="boom", message="it broke")
+            await streams.fail_stream(STREAM, run_id, error, attempt=attempt, last=last)
+        case _:
+            await streams.end_stream(STREAM, run_id, status="completed", output=1, attempt=attempt, last=last)
 
 
 async def reading(streams: StreamManager, after: int = 0) -> StreamReader:

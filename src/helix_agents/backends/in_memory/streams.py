@@ -46,6 +46,12 @@ class MemoryStream(SharedStream):
         if not rules.is_repeated(self.head, append):
             self._add(*rules.appended(self.head, append, self._clock.now_ms()))
 
+    def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None, now: int) -> None:
+        """Come to rest, after the writer's last chunks."""
+        if last is not None and rules.check_last(self.head, claim, last, self._chunk_bytes):
+            self.append(last)
+        self.change(rules.rested(self.head, claim, rest, now))
+
     def end_readers(self) -> None:
         """Have the readers look again, and find that their stream or their manager is gone."""
         self._wakeups.ring_everybody()
@@ -55,16 +61,16 @@ class MemoryStream(SharedStream):
         self.head = head
         self._wakeups.ring_everybody()
 
-    def discard(self, claim: Claim, step: int) -> int:
-        """Drop a run's content of this step and later ones; answers how many chunks went."""
-        start = self._index_after(rules.search_from(self.head, claim.run_id, step) - 1)
+    def discard(self, claim: Claim, step: int, after: int) -> int:
+        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        start = self._index_after(rules.search_from(self.head, claim.run_id, step, after) - 1)
         searched = self._chunks[start:]
         ranges = rules.ranges_of((chunk.sequence, rules.is_content(chunk, claim.run_id, step)) for chunk in searched)
         if not ranges:
             return 0
         self._chunks[start:] = [chunk for chunk in searched if not rules.is_content(chunk, claim.run_id, step)]
         gone = len(searched) - (len(self._chunks) - start)
-        self._add(*rules.discarded(self.head, claim, step, ranges, gone, self._clock.now_ms()))
+        self._add(*rules.discarded(self.head, claim, step, ranges, gone, self._clock.now_ms(), after))
         return gone
 
     def prune(self, due: int) -> int:
@@ -141,6 +147,7 @@ class InMemoryStreamManager(Handle, StreamManager):
         turn: int = 0,
         attempt: int = 1,
         step: int | None = None,
+        after: int = 0,
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         async with self._changing("create_writer") as now:
@@ -151,7 +158,7 @@ class InMemoryStreamManager(Handle, StreamManager):
                 self.memory.streams[self.namespace, stream_id] = stream
             stream.change(head)
             if step is not None:
-                stream.discard(claim, step)
+                stream.discard(claim, step, after)
             head = stream.head
         return BufferedWriter(head, self._append, self._writers)
 
@@ -173,15 +180,32 @@ class InMemoryStreamManager(Handle, StreamManager):
         )
 
     async def end_stream(
-        self, stream_id: StreamId, run_id: RunId, *, status: EndStatus, output: JSON = None, attempt: int = 1
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        *,
+        status: EndStatus,
+        output: JSON = None,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
     ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output))
+        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output), last)
 
-    async def fail_stream(self, stream_id: StreamId, run_id: RunId, error: StreamError, *, attempt: int = 1) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error))
+    async def fail_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        error: StreamError,
+        *,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
 
-    async def pause_stream(self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"))
+    async def pause_stream(
+        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
 
     async def resume_stream(self, stream_id: StreamId) -> None:
         await self._change(stream_id, "resume_stream", rules.resumed)
@@ -201,10 +225,11 @@ class InMemoryStreamManager(Handle, StreamManager):
     ) -> tuple[StreamChunk, ...]:
         return self._ask(stream_id, lambda stream: stream.of_run(run_id or stream.head.run_id, from_step)) or ()
 
-    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
+        claim = Claim(stream_id=stream_id, run_id=run_id)
         async with self._changing("cleanup_to_step"):
             stream = self._find(stream_id)
-            return stream.discard(Claim(stream_id=stream_id, run_id=run_id), step + 1) if stream is not None else 0
+            return stream.discard(claim, step + 1, after) if stream is not None else 0
 
     async def snapshot(self, stream_id: StreamId, *, after: int = 0) -> StreamSnapshot | None:
         return self._ask(stream_id, lambda stream: StreamSnapshot(info=stream.info(), chunks=stream.after(after)))
@@ -261,9 +286,16 @@ class InMemoryStreamManager(Handle, StreamManager):
             if stream is not None:
                 stream.change(change(stream.head, now))
 
-    async def _rest(self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest) -> None:
+    async def _rest(
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+    ) -> None:
         claim = Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
-        await self._change(stream_id, "rest", lambda head, now: rules.rested(head, claim, own(rest), now))
+        async with self._changing("rest") as now:
+            stream = self._find(stream_id)
+            if stream is not None:
+                stream.rest(claim, own(rest), last, now)
+            elif last is not None:
+                raise rules.deleted(last)
 
     async def _append(self, append: StreamAppend) -> int:
         async with self._changing("append"):

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.sqlite.connection import Connection, Row
-from helix_agents.backends.stream_rules import Claim, StreamHead
+from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
 from helix_agents.domain.chunks import MARKERS, StreamChunk
 from helix_agents.domain.ids import StreamId
 from helix_agents.domain.records import decode, decode_json, encode
@@ -86,11 +86,23 @@ class StreamRow:
         """
         rules.check_append(self.head, append)
         if not rules.is_repeated(self.head, append):
-            self._add(*rules.appended(self.head, append, now))
+            self._add(*rules.appended(self.head, append, now), append.bodies)
+            self.save()
 
-    def discard(self, claim: Claim, step: int, now: int) -> int:
-        """Drop a run's content of this step and later ones; answers how many chunks went."""
-        start = rules.search_from(self.head, claim.run_id, step)
+    def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None, now: int) -> None:
+        """Come to rest, after the writer's last chunks.
+
+        Raises:
+            SupersededError: another run or attempt owns the stream, or it does not take the last chunks.
+        """
+        if last is not None and rules.check_last(self.head, claim, last):
+            self._add(*rules.appended(self.head, last, now), last.bodies)
+        self.head = rules.rested(self.head, claim, rest, now)
+        self.save()
+
+    def discard(self, claim: Claim, step: int, now: int, after: int) -> int:
+        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        start = rules.search_from(self.head, claim.run_id, step, after)
         if start > self.head.latest:
             return 0
         searched = self._connection.all(
@@ -105,7 +117,8 @@ class StreamRow:
         for first, last in ranges:
             self._delete(first, last)
         gone = sum(goes for _, goes in found)
-        self._add(*rules.discarded(self.head, claim, step, ranges, gone, now))
+        self._add(*rules.discarded(self.head, claim, step, ranges, gone, now, after))
+        self.save()
         return gone
 
     def truncate_below(self, floor: int) -> int:
@@ -140,12 +153,12 @@ class StreamRow:
         self._connection.execute("DELETE FROM __agents_streams WHERE key = ?", (self.key,))
         self._connection.ring(topic_of(self._namespace, self.head.stream_id))
 
-    def _add(self, head: StreamHead, chunks: Sequence[StreamChunk]) -> None:
-        _insert_chunks(self._connection, self._id(chunks[0].sequence) if chunks else 0, chunks)
+    def _add(self, head: StreamHead, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()) -> None:
+        """Store numbered chunks; the caller saves the head that goes with them."""
+        _insert_chunks(self._connection, self._id(chunks[0].sequence) if chunks else 0, chunks, bodies)
         self.head = head
         if head.max_chunks is not None and head.count > head.max_chunks:
             self.truncate_below(self._oldest_of_the_newest(head.max_chunks))
-        self.save()
 
     def _oldest_of_the_newest(self, count: int) -> int:
         row = self._connection.one(

@@ -87,6 +87,7 @@ class SQLiteStreamManager(StreamManager):
         turn: int = 0,
         attempt: int = 1,
         step: int | None = None,
+        after: int = 0,
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         now = self._clock.now_ms()
@@ -97,7 +98,7 @@ class SQLiteStreamManager(StreamManager):
             if stream is None:
                 return StreamRow.insert(connection, self._namespace, head).head
             stream.head = head
-            if step is None or not stream.discard(claim, step, now):
+            if step is None or not stream.discard(claim, step, now, after):
                 stream.save()
             return stream.head
 
@@ -133,15 +134,32 @@ class SQLiteStreamManager(StreamManager):
         )
 
     async def end_stream(
-        self, stream_id: StreamId, run_id: RunId, *, status: EndStatus, output: JSON = None, attempt: int = 1
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        *,
+        status: EndStatus,
+        output: JSON = None,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
     ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output))
+        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output), last)
 
-    async def fail_stream(self, stream_id: StreamId, run_id: RunId, error: StreamError, *, attempt: int = 1) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error))
+    async def fail_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        error: StreamError,
+        *,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
 
-    async def pause_stream(self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"))
+    async def pause_stream(
+        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
 
     async def resume_stream(self, stream_id: StreamId) -> None:
         await self._change(stream_id, rules.resumed)
@@ -161,13 +179,13 @@ class SQLiteStreamManager(StreamManager):
     ) -> tuple[StreamChunk, ...]:
         return await self._read(stream_id, lambda stream: stream.of_run(run_id or stream.head.run_id, from_step)) or ()
 
-    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
         claim = Claim(stream_id=stream_id, run_id=run_id)
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> int:
             stream = StreamRow.find(connection, self._namespace, stream_id)
-            return stream.discard(claim, step + 1, now) if stream is not None else 0
+            return stream.discard(claim, step + 1, now, after) if stream is not None else 0
 
         return await self._db.write(work)
 
@@ -205,9 +223,20 @@ class SQLiteStreamManager(StreamManager):
         now = self._clock.now_ms()
         return await self._db.write(lambda connection: append_chunks(connection, self._namespace, append, now))
 
-    async def _rest(self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest) -> None:
+    async def _rest(
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+    ) -> None:
         claim = Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
-        await self._change(stream_id, lambda head, now: rules.rested(head, claim, rest, now))
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> None:
+            stream = StreamRow.find(connection, self._namespace, stream_id)
+            if stream is not None:
+                stream.rest(claim, rest, last, now)
+            elif last is not None:
+                raise rules.deleted(last)
+
+        await self._db.write(work)
 
     async def _change(self, stream_id: StreamId, change: Callable[[StreamHead, int], StreamHead]) -> None:
         now = self._clock.now_ms()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, TypeAlias
 
 from helix_agents.agent.hooks import SomeHooks
@@ -112,11 +112,13 @@ async def drive(
         try:
             ops = InProcessOps(scope, max_parallel, leaving)
             end = await run_turn(ops if wrap is None else wrap(ops))
+            if end.status != "superseded":
+                await end_run(services, scope.session, scope.run, scope.writer)
+            return end
         except SupersededError:
             return RunEnd(status="superseded")
-        if end.status != "superseded":
-            await _end(services, scope)
-        return end
+        finally:
+            await _close(scope)
 
 
 async def drive_child(
@@ -152,11 +154,7 @@ def _weightiest(problems: list[BaseException]) -> BaseException:
     return next(superseded, None) or next(passing, None) or problems[0]
 
 
-async def _end(services: Services, scope: RunScope) -> None:
-    try:
+async def _close(scope: RunScope) -> None:
+    """Let go of the writer, whatever ended the driver: what it took is stored now, or never by this attempt."""
+    with suppress(HelixError):
         await scope.writer.close()
-    except SupersededError:
-        return
-    run = await services.store.get_run(scope.run.run_id)
-    if run is not None:
-        await end_run(services, scope.session, run)

@@ -13,8 +13,10 @@ from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.stream_scenes import (
     AGENT,
     PATIENCE,
+    RESTS,
     RUN,
     STREAM,
+    come_to_rest,
     delta,
     fill,
     next_of,
@@ -118,17 +120,11 @@ class StatusContract(StreamsContract):
         assert texts(await following) == ["c"]
 
     @proves("status.new-run-reactivates", "numbers.cursor-is-exact")
-    @pytest.mark.parametrize("rest", ["paused", "ended", "failed"])
+    @pytest.mark.parametrize("rest", RESTS)
     async def test_a_new_run_goes_on_where_the_stream_came_to_rest(self, handles: StreamHandles, rest: str):
         one, two = await handles.open(), await handles.open()
         await fill(one, "a")
-        match rest:
-            case "paused":
-                await one.pause_stream(STREAM, RUN)
-            case "ended":
-                await one.end_stream(STREAM, RUN, status="completed", output=1)
-            case _:
-                await one.fail_stream(STREAM, RUN, StreamError(code="c", message="m"))
+        await come_to_rest(one, rest)
         writer = await open_writer(two, "r-2", 2)
         info = await _info(one)
         assert (info.status, info.run_id, info.end_status, info.output, info.error) == (

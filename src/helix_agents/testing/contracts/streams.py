@@ -12,6 +12,7 @@ from helix_agents.testing.contracts.stream_handles import OpenStreams, StreamsCo
 from helix_agents.testing.contracts.stream_ownership import OwnershipContract
 from helix_agents.testing.contracts.stream_processes import StreamProcessesContract
 from helix_agents.testing.contracts.stream_reading import ReadingContract
+from helix_agents.testing.contracts.stream_resting import RestingContract
 from helix_agents.testing.contracts.stream_riding import RidingContract
 from helix_agents.testing.contracts.stream_shrinking import ShrinkingContract
 from helix_agents.testing.contracts.stream_status import StatusContract
@@ -48,6 +49,7 @@ class StreamManagerContract(
     ReadingContract,
     ShrinkingContract,
     RidingContract,
+    RestingContract,
     HistoriesContract,
     StreamProcessesContract,
 ):

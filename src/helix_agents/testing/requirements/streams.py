@@ -34,6 +34,9 @@ _WRITING = promised_by(
         "writing.flush-is-repeatable": "A flush whose answer was lost is stored once, however often it is sent.",
         "writing.rides-in-the-commit": "Chunks handed over to a step's commit are stored with it or not at all, under "
         "the number that the commit tells.",
+        "writing.last-with-the-end": "A writer's last chunks are stored with the end, failure or pause of its stream, "
+        "or neither is; the same call again stores nothing twice.",
+        "writing.last-is-checked": "Last chunks that are refused leave the stream as it was.",
         "writing.hand-over-in-order": "Chunks written before a hand-over come before the handed over ones, chunks "
         "written during it come after them.",
     },
@@ -97,6 +100,8 @@ _SHRINKING = promised_by(
     "shrinking",
     {
         "shrinking.cleanup-drops-later-steps": "cleanup_to_step drops a run's chunks of later steps and nothing else.",
+        "shrinking.keeps-what-a-commit-answers-for": "Nothing is discarded at or below a number that is given with the "
+        "step.",
         "shrinking.markers-stay": "What is said about a run rather than by it stays when a step is discarded.",
         "shrinking.readers-keep-their-place": "A live reader keeps its place when chunks go and sees what survived.",
         "shrinking.repeat-discards": "A new writer of a step discards what an earlier writer of the run left of it.",
