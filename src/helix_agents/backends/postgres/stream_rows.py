@@ -80,9 +80,9 @@ class StreamRow:
         if not rules.is_repeated(self.head, append):
             await self._add(*rules.appended(self.head, append, now))
 
-    async def discard(self, claim: Claim, step: int, now: int) -> int:
-        """Drop a run's content of this step and later ones; answers how many chunks went."""
-        start = rules.search_from(self.head, claim.run_id, step)
+    async def discard(self, claim: Claim, step: int, now: int, after: int) -> int:
+        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        start = rules.search_from(self.head, claim.run_id, step, after)
         if start > self.head.latest:
             return 0
         searched = await self._connection.all(
@@ -97,7 +97,7 @@ class StreamRow:
         for first, last in ranges:
             await self._delete(first, last)
         gone = sum(goes for _, goes in found)
-        await self._add(*rules.discarded(self.head, claim, step, ranges, gone, now))
+        await self._add(*rules.discarded(self.head, claim, step, ranges, gone, now, after))
         return gone
 
     async def truncate_below(self, floor: int) -> int:

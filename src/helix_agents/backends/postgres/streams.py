@@ -119,6 +119,7 @@ class PostgresStreamManager(StreamManager):
         turn: int = 0,
         attempt: int = 1,
         step: int | None = None,
+        after: int = 0,
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         now = self._clock.now_ms()
@@ -133,7 +134,7 @@ class PostgresStreamManager(StreamManager):
                 stream = await StreamRow.find(connection, self._namespace, stream_id)
                 assert stream is not None, "it was there a moment ago"
             stream.head = rules.with_new_writer(stream.head, claim, agent_type, self._limits.max_chunks, now)
-            if step is None or not await stream.discard(claim, step, now):
+            if step is None or not await stream.discard(claim, step, now, after):
                 await stream.save()
             return stream.head
 
@@ -219,13 +220,13 @@ class PostgresStreamManager(StreamManager):
     ) -> tuple[StreamChunk, ...]:
         return await self._read(stream_id, lambda stream: stream.of_run(run_id or stream.head.run_id, from_step)) or ()
 
-    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
         claim = Claim(stream_id=stream_id, run_id=run_id)
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> int:
             stream = await StreamRow.find(connection, self._namespace, stream_id)
-            return await stream.discard(claim, step + 1, now) if stream is not None else 0
+            return await stream.discard(claim, step + 1, now, after) if stream is not None else 0
 
         return await self._db.write(work)
 
