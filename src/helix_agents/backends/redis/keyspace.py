@@ -139,12 +139,14 @@ class Keyspace:
                     if tx.entries:
                         mark = tuple(origin for _, _, origin in tx.entries.values())
                         latest = await self.index.mark(token, mark)
+                    # Whatever interrupts this, nobody knows then whether it was done: the mark has to stay.
+                    marked, mark = mark, ()
                     if not await self._commit(tx, latest):
+                        mark = marked
                         tries = await self._next_try(tries)
                         continue
-                if mark:
+                if marked:
                     await self._follow(tx, token)
-                    mark = ()
                 return result
         finally:
             if mark:

@@ -1,21 +1,21 @@
 """One open connection to Redis, shared by the parts of a backend: every statement passes here."""
 
-import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from helix_agents.backends.redis.bell import Bell
 from helix_agents.backends.redis.errors import translating
 from helix_agents.backends.redis.keys import DEFAULT_PREFIX
+from helix_agents.backends.redis.line import Line
 from helix_agents.backends.redis.scripts import Script
 from helix_agents.domain.errors import InvalidStoreUrlError, StoreClosedError, StoreUnavailableError, UnsafeRedisError
 from helix_agents.ports.seam import Seam
 
 from redis import exceptions  # isort: skip
-from redis.asyncio import BlockingConnectionPool, Redis  # isort: skip
+from redis.asyncio import ConnectionPool, Redis  # isort: skip
 from redis.asyncio.cluster import RedisCluster  # isort: skip
 from redis.asyncio.retry import Retry  # isort: skip
 from redis.backoff import NoBackoff  # isort: skip
@@ -25,22 +25,34 @@ log = logging.getLogger(__name__)
 OLDEST = (6, 2)
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
-MOST_CONNECTIONS = 16
-READ_AGAIN_SECONDS = (0.0, 0.05, 0.25, 1.0)
 
 
-class _Client(Protocol):
-    """The little of the driver that is used here."""
+class Sender(Protocol):
+    """Sends commands. Those of one task arrive in the order in which they were sent."""
 
-    async def execute_command(self, *args: Any) -> Any: ...
-    async def aclose(self) -> None: ...
+    def send(self, *command: Any) -> Awaitable[Any]: ...
+
+    async def close(self) -> None: ...
+
+
+class ClusterSender:
+    """Sends each command to the node that has its slot; commands for different nodes arrive in any order."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def send(self, *command: Any) -> Awaitable[Any]:
+        return self._client.execute_command(*command)
+
+    async def close(self) -> None:
+        await self._client.aclose()
 
 
 class RedisServer:
     """A server or cluster. Parts that share one close it together: the last one ends it."""
 
-    def __init__(self, client: _Client, url: str, *, prefix: str, seam: Seam | None, cluster: bool) -> None:
-        self._client = client
+    def __init__(self, sender: Sender, url: str, *, prefix: str, seam: Seam | None, cluster: bool) -> None:
+        self._sender = sender
         self._seam = seam
         self._uses = 0
         self._closed = False
@@ -76,28 +88,26 @@ class RedisServer:
         once["socket_timeout"] = ANSWER_SECONDS
         try:
             if cluster:
-                client: Any = RedisCluster.from_url(_plain(url), **once)
+                sender: Sender = ClusterSender(RedisCluster.from_url(_plain(url), **once))
             else:
-                pool = BlockingConnectionPool.from_url(
-                    _plain(url), max_connections=MOST_CONNECTIONS, timeout=ANSWER_SECONDS, **once
-                )
-                client = Redis.from_pool(pool)
+                pool = ConnectionPool.from_url(_plain(url), **once)
+                sender = Line(pool.make_connection)
         except ValueError as problem:
             raise InvalidStoreUrlError(shown(url), str(problem)) from problem
-        server = cls(cast("_Client", client), url, prefix=prefix, seam=seam, cluster=cluster)
+        server = cls(sender, url, prefix=prefix, seam=seam, cluster=cluster)
         try:
             await server._check(evictable)
         except BaseException:
-            await client.aclose()
+            await sender.close()
             raise
         return server
 
     async def _check(self, evictable: bool) -> None:
         try:
             with translating(self.name):
-                about = _facts(await self._client.execute_command("INFO", "server"))
-                memory = _facts(await self._client.execute_command("INFO", "memory"))
-                seconds, micros = _time(await self._client.execute_command("TIME"))
+                about = _facts(await self._sender.send("INFO", "server"))
+                memory = _facts(await self._sender.send("INFO", "memory"))
+                seconds, micros = _time(await self._sender.send("TIME"))
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as problem:
             raise InvalidStoreUrlError(self.name, f"the server refused us: {problem}") from problem
         self.heard(b"%d" % (seconds * 1_000_000 + micros))
@@ -117,23 +127,21 @@ class RedisServer:
         return await self._statement(script, what, keys, args)
 
     async def read(self, script: Script, what: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run a script that changes nothing; a lost connection is tried again for a moment."""
-        for seconds in READ_AGAIN_SECONDS[1:]:
-            try:
-                return await self._statement(script, what, keys, args)
-            except StoreUnavailableError:
-                await asyncio.sleep(seconds)
-        return await self._statement(script, what, keys, args)
+        """Run a script that changes nothing; if the connection is lost, once more on another one."""
+        try:
+            return await self._statement(script, what, keys, args)
+        except StoreUnavailableError:
+            return await self._statement(script, what, keys, args)
 
     async def _statement(self, script: Script, what: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         if self._closed:
             raise StoreClosedError(self.name)
         with translating(self.name):
             try:
-                reply = await self._client.execute_command("EVALSHA", script.digest, len(keys), *keys, *args)
+                reply = await self._sender.send("EVALSHA", script.digest, len(keys), *keys, *args)
             except exceptions.NoScriptError:
                 # A new server, a restart or SCRIPT FLUSH: sending the text runs it and has it remembered.
-                reply = await self._client.execute_command("EVAL", script.text, len(keys), *keys, *args)
+                reply = await self._sender.send("EVAL", script.text, len(keys), *keys, *args)
         await self._pass_seam(f"{script.name} {what}")
         return reply
 
@@ -175,7 +183,7 @@ class RedisServer:
             return
         self._closed = True
         await self.bell.close()
-        await self._client.aclose()
+        await self._sender.close()
 
 
 def shown(url: str) -> str:
