@@ -77,7 +77,7 @@ async def _start(tx: Transaction, start: StartRun, claim: str | None) -> RunStar
     session.record = started(session.record, start, session.record.message_count, tx.now)
     run = started_run(start, session.row.turn + 1, tx.now)
     version, count = session.record.version, session.record.message_count
-    begin_run(tx, known, run, start_version=version, start_messages=count)
+    begin_run(tx, known, run, (version, count))
     return RunStartCommitted(run=run, new_version=version, message_count=count)
 
 

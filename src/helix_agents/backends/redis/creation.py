@@ -69,7 +69,7 @@ async def claim_place(space: Keyspace, session_id: SessionId, tag: str, clock: C
         mine = tx.ids.new("claim")
         tx.change(place)
         tx.do("HSET", key, "tag", tag, "claim", mine)
-        place.value = [tag.encode(), mine.encode()]
+        place.value[:] = [tag.encode(), mine.encode()]
         return mine, None
 
     while True:
@@ -103,9 +103,7 @@ async def _take_away(space: Keyspace, session_id: SessionId, tag: str, claim: st
     await space.write("unclaim", session_id, remove, clock=clock, tag=session_id)
 
 
-async def create(
-    tx: Transaction, session_id: SessionId, options: CreateSession, claim: str | None
-) -> Known[Session]:
+async def create(tx: Transaction, session_id: SessionId, options: CreateSession, claim: str | None) -> Known[Session]:
     """The new session, stored when the transaction commits.
 
     Raises:
@@ -122,7 +120,9 @@ async def create(
         parent = await find_session(tx, parent_id) if parent_id is not None and parent_id != session_id else None
         record = created(session_id, options, tx.now, parent=parent.value.record if parent else None)
         segment = new_segment(tx, session_id)
-        known.value = Session(SessionRow(record=record, segment=segment.line[0].segment, name=tx.ids.new("s")), new=True)
+        known.value = Session(
+            SessionRow(record=record, segment=segment.line[0].segment, name=tx.ids.new("s")), new=True
+        )
         known.value.state = {}
         await add_writes(tx, known, difference({}, options.custom_state).ops)
         known.value.set(first_state=known.value.row.state)
@@ -159,9 +159,7 @@ async def _branch(
     add_checkpoint(tx, known, "save")
 
 
-async def _place(
-    tx: Transaction, source: Session, point: BranchPoint
-) -> tuple[tuple[Stretch, ...], int, StatePlace]:
+async def _place(tx: Transaction, source: Session, point: BranchPoint) -> tuple[tuple[Stretch, ...], int, StatePlace]:
     """The line, message count and place in the state log that a branch starts from."""
     session_id = source.record.session_id
     if point.checkpoint_id is not None:

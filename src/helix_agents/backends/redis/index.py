@@ -1,9 +1,9 @@
 """What is asked across sessions: an index in a slot of its own, which follows the sessions and never leads.
 
-A write that changes what the index tells leaves a *mark* there first, then changes its session, then brings the index up
-to date and takes its mark away. Whoever asks the index first brings up to date what is marked. So a process may die at
-any point: what it left undone is marked, and done by the next who asks. A mark outlives the time in which its write can
-still arrive; the script refuses one that comes later.
+A write that changes what the index tells leaves a *mark* there first, then changes its session, then brings the index
+up to date and takes its mark away. Whoever asks the index first brings up to date what is marked. So a process may die
+at any point: what it left undone is marked, and done by the next who asks. A mark outlives the time in which its write
+can still arrive; the script refuses one that comes later.
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class Index:
 
     def __init__(self, server: RedisServer, keys: Keys) -> None:
         self._server = server
-        self.slot = keys.index
+        self.slot = keys.indexes
         self._entries = self.slot.key("entries")
         self._marks = self.slot.key("marks")
         self._orders = self.slot.key("z")
@@ -82,7 +82,7 @@ class Index:
         """Say what is about to change; answers until when it may."""
         now = self._server.now_ms()
         body = encode(Mark(at=now, origins=tuple(dict.fromkeys(origins))))
-        await self._server.write(ATOMIC, "mark", (self._marks,), (0, 0, 2, "HSET", 1, token, body))
+        await self._server.write(ATOMIC, "mark", (self._marks,), (0, 0, 0, 2, "HSET", 1, token, body))
         return now + ARRIVES_WITHIN_MS
 
     async def put(self, entries: Sequence[tuple[Entry, bytes]], *, unmark: Sequence[str] = ()) -> None:

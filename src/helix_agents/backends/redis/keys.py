@@ -111,7 +111,7 @@ class Keys(NamedTuple):
         return self._slot("lock", name)
 
     @property
-    def index(self) -> Slot:
+    def indexes(self) -> Slot:
         """The slot of what is asked across sessions."""
         return self._slot("index", "")
 

@@ -103,13 +103,20 @@ class Keyspace:
                 again = True
 
     async def write(
-        self, what: str, name: SessionId, work: Work[T], *, clock: Clock, limits: StoreLimits = NO_LIMITS, tag: str | None = None
+        self,
+        what: str,
+        name: SessionId,
+        work: Work[T],
+        *,
+        clock: Clock,
+        limits: StoreLimits = NO_LIMITS,
+        tag: str | None = None,
     ) -> T:
         """Do work that changes the slot in which a session lies, or the one with this tag.
 
         What is refused, and what needs no change, is decided on what the server says, never on memory alone.
         """
-        tries, token, mark = 0, self.ids.new("mark"), ()
+        tries, token, mark = 0, "", ()
         try:
             while True:
                 again = tries > 0
@@ -137,6 +144,7 @@ class Keyspace:
                         return result
                     latest = 0
                     if tx.entries:
+                        token = token or self.ids.new("mark")
                         mark = tuple(origin for _, _, origin in tx.entries.values())
                         latest = await self.index.mark(token, mark)
                     # Whatever interrupts this, nobody knows then whether it was done: the mark has to stay.
@@ -160,9 +168,7 @@ class Keyspace:
             raise tx.damaged(str(ran.differs))
         if ran.differs is not None:
             return False
-        revisions = dict(
-            zip((key for key, kind, _ in expectations if kind != "#"), ran.revisions, strict=True)
-        )
+        revisions = dict(zip((key for key, kind, _ in expectations if kind != "#"), ran.revisions, strict=True))
         for known in tx.known.values():
             known.revision = revisions[known.key]
         self._keep_all(tx)
@@ -184,7 +190,7 @@ class Keyspace:
     ) -> Ran:
         """Send one script: expectations first, then commands."""
         numbers: dict[str, int] = {}
-        args: list[Any] = [latest_ms, len(expectations)]
+        args: list[Any] = [latest_ms, 0 if write else 1, len(expectations)]
         for key, kind, value in expectations:
             args += (numbers.setdefault(key, len(numbers) + 1), kind, value)
         for name, key, *rest in commands:
@@ -238,9 +244,7 @@ class Keyspace:
 
     async def _follow(self, tx: Transaction, token: str) -> None:
         """Bring the index up to date. The change stands already: if this fails, the mark has the next one do it."""
-        entries = [
-            (entry, self._revision_of(tx, key)) for key, entry, _ in tx.entries.values()
-        ]
+        entries = [(entry, self._revision_of(tx, key)) for key, entry, _ in tx.entries.values()]
         with contextlib.suppress(StoreError):
             await self.index.put(entries, unmark=(token,))
 

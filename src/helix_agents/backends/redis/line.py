@@ -1,7 +1,6 @@
 """One connection that many tasks share: what they send meanwhile goes out together, in the order it came."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from redis import exceptions  # isort: skip
@@ -14,10 +13,26 @@ class Connection(Protocol):
     def is_connected(self) -> bool: ...
     async def connect(self) -> None: ...
     async def disconnect(self, nowait: bool = False) -> None: ...
-    def pack_command(self, *args: Any) -> list[bytes]: ...
     async def send_packed_command(self, command: list[bytes], check_health: bool = True) -> None: ...
     async def read_response(self) -> Any: ...
-    async def can_read_destructive(self) -> bool: ...
+
+
+Outgoing = tuple[bytes, asyncio.Future[Any]]
+
+
+def packed(command: tuple[Any, ...]) -> bytes:
+    """A command as it goes over the wire."""
+    parts = [b"*%d\r\n" % len(command)]
+    for part in command:
+        data: bytes = part if type(part) is bytes else str(part).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+def _has_ended(connection: Connection) -> bool:
+    """Whether the server hung up while nobody looked, as far as the connection has noticed."""
+    reader: asyncio.StreamReader | None = getattr(connection, "_reader", None)
+    return reader is not None and reader.at_eof()
 
 
 class Line:
@@ -27,18 +42,16 @@ class Line:
     command is sent once: when the connection is lost, those that were out fail, and the next ones get a new one.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._connection: Connection | None = None
-        self._waiting: list[tuple[list[bytes], asyncio.Future[Any]]] = []
+    def __init__(self, connection: Any, *, patience: float) -> None:
+        self._connection = cast("Connection", connection)
+        self._patience = patience
+        self._waiting: list[Outgoing] = []
         self._pump: asyncio.Task[None] | None = None
 
     def send(self, *command: Any) -> asyncio.Future[Any]:
         """Send a command behind those given before; the future has its answer."""
-        if self._connection is None:
-            self._connection = cast("Connection", self._make())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((self._connection.pack_command(*command), future))
+        self._waiting.append((packed(command), future))
         if self._pump is None:
             self._pump = asyncio.create_task(self._work_off())
         return future
@@ -51,18 +64,17 @@ class Line:
             await asyncio.gather(pump, return_exceptions=True)
         self._fail(self._waiting, exceptions.ConnectionError("the connection was closed"))
         self._waiting = []
-        if self._connection is not None:
-            await self._connection.disconnect()
+        await self._connection.disconnect()
 
     async def _work_off(self) -> None:
         connection = self._connection
-        assert connection is not None
-        out: list[tuple[list[bytes], asyncio.Future[Any]]] = []
+        out: list[Outgoing] = []
         try:
             while self._waiting:
                 out, self._waiting = self._waiting, []
                 try:
-                    await self._talk(connection, out)
+                    async with asyncio.timeout(self._patience):
+                        await self._talk(connection, out)
                 except (exceptions.RedisError, OSError) as problem:
                     await connection.disconnect(nowait=True)
                     self._fail(out, problem)
@@ -73,13 +85,12 @@ class Line:
         finally:
             self._pump = None
 
-    async def _talk(self, connection: Connection, out: list[tuple[list[bytes], asyncio.Future[Any]]]) -> None:
-        if connection.is_connected and await connection.can_read_destructive():
-            # Nothing was asked, so what can be read is the end: the server hung up while nobody looked.
+    async def _talk(self, connection: Connection, out: list[Outgoing]) -> None:
+        if _has_ended(connection):
             await connection.disconnect(nowait=True)
         if not connection.is_connected:
             await connection.connect()
-        await connection.send_packed_command([part for packed, _ in out for part in packed], check_health=False)
+        await connection.send_packed_command([data for data, _ in out], check_health=False)
         for _, future in out:
             try:
                 reply = await connection.read_response()
@@ -90,7 +101,7 @@ class Line:
                 if not future.done():
                     future.set_result(reply)
 
-    def _fail(self, out: list[tuple[list[bytes], asyncio.Future[Any]]], problem: Exception) -> None:
+    def _fail(self, out: list[Outgoing], problem: Exception) -> None:
         for _, future in out:
             if not future.done():
                 future.set_exception(problem)

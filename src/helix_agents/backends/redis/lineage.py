@@ -1,7 +1,8 @@
 """History stored once: sessions and branches share stretches of messages and of state writes."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import msgspec
 
@@ -14,7 +15,6 @@ from helix_agents.domain.messages import Message, StoredMessage, ToolMessage, de
 from helix_agents.domain.records import JSON, Record, decode, encode
 from helix_agents.domain.transcript import not_executed, open_tail
 from helix_agents.domain.writes import AppendToNonListError, WriteOp, apply_writes, write_into
-
 
 FIRST = "first"
 """What the names of segments begin with that stand on nothing; the others are named after their boundaries."""
@@ -104,7 +104,7 @@ async def _entries(
         if len(rows) != end - start + 1:
             kind = "state writes" if states else "messages"
             raise SessionCorruptError("session", f"{kind} are missing from Redis (segment {segment})")
-        found.extend(enumerate(rows, number))
+        found.extend(enumerate(cast("list[bytes]", rows), number))
     return found
 
 
@@ -277,7 +277,7 @@ def release(tx: Transaction, segments: dict[str, Segment], owners: set[SessionId
     seen: dict[str, tuple[int, int]] = {}
     for name in kept:
         line = segments[name].line
-        for child, part in zip(line, line[1:], strict=False):
+        for child, part in pairwise(line):
             messages, states = seen.get(part.segment, (0, 0))
             seen[part.segment] = (max(messages, child.messages), max(states, child.states))
     for name, segment in segments.items():

@@ -72,8 +72,8 @@ def call_entry(tag: str, call: PendingCall) -> Entry:
         orders.append((index.DEADLINES, call.deadline))
     if (since := ready_since(call)) is not None:
         orders.append((index.READY, since))
-    id = entry_id("c", call.tool_call_id, call.root_session_id)
-    return Entry(id, encode(CallEntry(tag=tag, call=told)), tuple(orders))
+    name = entry_id("c", call.tool_call_id, call.root_session_id)
+    return Entry(name, encode(CallEntry(tag=tag, call=told)), tuple(orders))
 
 
 def call_id_of(row: bytes) -> SessionId:
@@ -254,7 +254,9 @@ class RedisPending(Facet):
             call = decode(payload, CallEntry).call
             oldest.setdefault(call.root_session_id, ready_since(call) or 0)
         roots = await self._space.find(besides=[entry_id("s", root) for root in oldest])
-        waiting = {names_of(id)[0] for id, payload in roots.entries if _waits_for_a_resume(decode(payload, SessionEntry))}
+        waiting = {
+            names_of(name)[0] for name, payload in roots.entries if _waits_for_a_resume(decode(payload, SessionEntry))
+        }
         return tuple(sorted(waiting, key=lambda root: (oldest[root], root))[:limit])
 
     async def _overdue(self, root: SessionId | None, limit: int) -> list[PendingCall]:
@@ -274,7 +276,7 @@ class RedisPending(Facet):
     async def _expire(self, root: SessionId, ids: Sequence[ToolCallId]) -> list[PendingCall]:
         async def work(tx: Transaction) -> list[PendingCall]:
             calls = (await load_calls(tx, root)).value
-            expired = [row for id in ids if id in calls and (row := expire(calls[id], tx.now)) is not None]
+            expired = [row for name in ids if name in calls and (row := expire(calls[name], tx.now)) is not None]
             for row in expired:
                 await put_call(tx, row)
             return expired
@@ -283,7 +285,7 @@ class RedisPending(Facet):
 
     async def _users(self, sessions: Iterable[SessionId]) -> dict[SessionId, str | None]:
         found = await self._space.find(besides=[entry_id("s", session) for session in sessions])
-        return {names_of(id)[0]: decode(payload, SessionEntry).session.user_id for id, payload in found.entries}
+        return {names_of(name)[0]: decode(payload, SessionEntry).session.user_id for name, payload in found.entries}
 
     async def _calls_of(self, entries: Sequence[CallEntry]) -> list[PendingCall]:
         """The calls themselves, in the order of their entries."""
@@ -296,9 +298,9 @@ class RedisPending(Facet):
             slot = self._space.slot(tag)
             reads = (("HMGET", slot.pending(root), *ids), ("HMGET", slot.ended_calls(root), *ids))
             open_rows, ended_rows = (await self._space.run("calls", (), reads, 0)).replies
-            for id, row in zip(ids, (one or two for one, two in zip(open_rows, ended_rows, strict=True)), strict=True):
-                if row is not None:
-                    found[root, id] = decode(row, PendingCall)
+            for name, one, two in zip(ids, open_rows, ended_rows, strict=True):
+                if (row := one or two) is not None:
+                    found[root, name] = decode(row, PendingCall)
 
         await asyncio.gather(*(read(tag, root, ids) for (tag, root), ids in wanted.items()))
         keys = ((entry.call.root_session_id, entry.call.tool_call_id) for entry in entries)

@@ -30,7 +30,7 @@ class StatePlace(Record):
 
 
 class Stretch(Record, array_like=True):
-    """One stretch of a line of history: numbers up to its boundaries belong to the next one, those above are its own."""
+    """One stretch of a line of history: numbers up to its boundaries belong to the next, those above are its own."""
 
     segment: str
     messages: int = 0
@@ -167,7 +167,11 @@ async def find_session(tx: Transaction, session_id: SessionId) -> Known[Session]
         SessionCorruptError: part of it is gone.
     """
     slot = tx.slot
-    reads = (read_session(slot, session_id), ("HGET", slot.session(session_id), "#"), ("HEXISTS", slot.members, session_id))
+    reads = (
+        read_session(slot, session_id),
+        ("HGET", slot.session(session_id), "#"),
+        ("HEXISTS", slot.members, session_id),
+    )
 
     def found(replies: list[Any]) -> Session | None:
         session = session_of(replies[0], replies[1] or b"", session_id)
@@ -230,7 +234,12 @@ def show_session(tx: Transaction, known: Known[Session]) -> None:
 
 
 def put_run(
-    tx: Transaction, known: Known[Session], run: RunRecord, *, row: RunRow | None = None, **start: int
+    tx: Transaction,
+    known: Known[Session],
+    run: RunRecord,
+    *,
+    row: RunRow | None = None,
+    start: tuple[int, int] | None = None,
 ) -> None:
     """Store a run of the session, new or changed; `row` is that of a run that may not be the current one.
 
@@ -245,7 +254,9 @@ def put_run(
         session.run = run
     save_session(tx, known)
     if before is None:
-        tx.do("HSET", slot.runs(session_id), run.run_id, encode(RunRow(run=run, **start)))
+        version, messages = start or (None, 0)
+        first = RunRow(run=run, start_version=version, start_messages=messages)
+        tx.do("HSET", slot.runs(session_id), run.run_id, encode(first))
         tx.do("ZADD", slot.turns(session_id), run.turn, run.run_id)
     else:
         tx.do("HSET", slot.runs(session_id), _now(run.run_id), encode(run))

@@ -49,14 +49,14 @@ def settle_current_run(tx: Transaction, known: Known[Session], status: RunStatus
         put_run(tx, known, run)
 
 
-def begin_run(tx: Transaction, known: Known[Session], run: RunRecord, **start: int) -> None:
+def begin_run(tx: Transaction, known: Known[Session], run: RunRecord, start: tuple[int, int] | None = None) -> None:
     """Make a new run the session's current one."""
     session = known.value
     session.run = None
     session.memo = None
     session.flag = None
     session.set(turn=max(session.row.turn, run.turn))
-    put_run(tx, known, run, **start)
+    put_run(tx, known, run, start=start)
 
 
 class RedisRuns(Facet):
@@ -124,7 +124,7 @@ class RedisRuns(Facet):
             await load_session(tx, session_id)
             turns = tx.slot.turns(session_id)
             total, ids = await tx.read(("ZCARD", turns), ("ZREVRANGE", turns, offset, offset + limit - 1))
-            rows = await tx.read(*(read_run(tx.slot, session_id, id.decode()) for id in ids)) if ids else []
+            rows = await tx.read(*(read_run(tx.slot, session_id, name.decode()) for name in ids)) if ids else []
             found = [run_row(*fields) for fields in rows]
             items = tuple(row.run for row in found if row is not None)
             return Page(items=items, total=total, offset=offset, limit=limit)

@@ -22,6 +22,10 @@ from redis.backoff import NoBackoff  # isort: skip
 
 log = logging.getLogger(__name__)
 
+# The driver's types leave what its constructors take open.
+_driver: Any = Redis
+_pools: Any = ConnectionPool
+
 OLDEST = (6, 2)
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
@@ -62,7 +66,7 @@ class RedisServer:
         self.prefix = prefix
         self.cluster = cluster
         self.keyspaces: dict[str, Any] = {}
-        self.bell = Bell(lambda: Redis.from_url(_plain(url), socket_connect_timeout=CONNECT_SECONDS), self.name)
+        self.bell = Bell(lambda: _driver.from_url(_plain(url), socket_connect_timeout=CONNECT_SECONDS), self.name)
 
     @classmethod
     async def open(
@@ -85,13 +89,13 @@ class RedisServer:
         """
         # A write is never sent twice by the driver: whether it happened is for us to find out.
         once: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_connect_timeout": CONNECT_SECONDS}
-        once["socket_timeout"] = ANSWER_SECONDS
         try:
             if cluster:
-                sender: Sender = ClusterSender(RedisCluster.from_url(_plain(url), **once))
+                client = RedisCluster.from_url(_plain(url), socket_timeout=ANSWER_SECONDS, **once)
+                sender: Sender = ClusterSender(client)
             else:
-                pool = ConnectionPool.from_url(_plain(url), **once)
-                sender = Line(pool.make_connection)
+                connection = _pools.from_url(_plain(url), socket_timeout=None, **once).make_connection()
+                sender = Line(connection, patience=ANSWER_SECONDS)
         except ValueError as problem:
             raise InvalidStoreUrlError(shown(url), str(problem)) from problem
         server = cls(sender, url, prefix=prefix, seam=seam, cluster=cluster)

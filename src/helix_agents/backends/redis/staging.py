@@ -137,7 +137,7 @@ class RedisStaging(Facet):
 
     async def cleanup_orphaned_staging(self, older_than_ms: int) -> int:
         found = await self._space.find(index.STAGED)
-        return sum([await self._clean_up(names_of(id)[0], older_than_ms) for id, _ in found.entries])
+        return sum([await self._clean_up(names_of(name)[0], older_than_ms) for name, _ in found.entries])
 
     async def _clean_up(self, session_id: SessionId, older_than_ms: int) -> int:
         async def work(tx: Transaction) -> int:

@@ -77,9 +77,7 @@ async def commit_step(tx: Transaction, space: Keyspace, step: Step) -> Committed
     return answer
 
 
-async def _with_step(
-    tx: Transaction, known: Known[Session], step: Step, meta: CheckpointMeta
-) -> tuple[WriteOp, ...]:
+async def _with_step(tx: Transaction, known: Known[Session], step: Step, meta: CheckpointMeta) -> tuple[WriteOp, ...]:
     """Write the step's messages and state, with its checkpoint; answers the state writes."""
     session, commit = known.value, step.commit
     record = saved(session.record, step.state, tx.now)
@@ -129,18 +127,15 @@ async def _side_rows(
 async def _change_pending(tx: Transaction, session: Session, commit: StepCommit) -> None:
     root = session.record.root_session_id
     await ask_for(tx, commit.pending)
-    for ids, change in (
-        (commit.consume, lambda call: consume(call, tx.now)),
-        (commit.deliver_late_answers, deliver_late_answer),
-    ):
-        await change_calls(tx, await _calls(tx, root, ids), change)
+    await change_calls(tx, await _calls(tx, root, commit.consume), lambda call: consume(call, tx.now))
+    await change_calls(tx, await _calls(tx, root, commit.deliver_late_answers), deliver_late_answer)
     if commit.drop_pending:
         calls = (await load_calls(tx, root)).value.values()
         await change_calls(tx, [call for call in calls if call.session_id == session.record.session_id], drop)
 
 
 async def _calls(tx: Transaction, root: SessionId, ids: Sequence[ToolCallId]) -> list[PendingCall]:
-    found = [await call_of(tx, root, id) for id in ids]
+    found = [await call_of(tx, root, name) for name in ids]
     return [call for call in found if call is not None]
 
 

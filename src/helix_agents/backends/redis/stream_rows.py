@@ -200,8 +200,8 @@ def _body(chunk: StreamChunk) -> str:
     return encode(replace(chunk, sequence=0) if chunk.sequence else chunk).decode()
 
 
-def _sequence(id: bytes) -> int:
-    return int(id.partition(b"-")[0])
+def _sequence(name: bytes) -> int:
+    return int(name.partition(b"-")[0])
 
 
 def read_chunks(slot: Slot, stream_id: StreamId, after: int, limit: int | None = None) -> tuple[Any, ...]:
@@ -212,7 +212,7 @@ def read_chunks(slot: Slot, stream_id: StreamId, after: int, limit: int | None =
 
 def chunks_of(rows: Sequence[Any]) -> list[StreamChunk]:
     """The chunks that entries of a Redis stream hold."""
-    return [replace(decode(fields[1], _CHUNK), sequence=_sequence(id)) for id, fields in rows]
+    return [replace(decode(fields[1], _CHUNK), sequence=_sequence(name)) for name, fields in rows]
 
 
 async def remove_stream(tx: Transaction, space: Keyspace, stream_id: StreamId) -> None:

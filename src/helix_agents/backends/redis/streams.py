@@ -217,7 +217,7 @@ class RedisStreamManager(StreamManager):
             return await space.write("prune", stream_id, work, clock=self._clock, tag=tag)
 
         resting = (await space.find(index.RESTING, highest=due)).entries
-        return sum([await prune_one(names_of(id)[0], decode(payload, StreamEntry).tag) for id, payload in resting])
+        return sum([await prune_one(names_of(name)[0], decode(payload, StreamEntry).tag) for name, payload in resting])
 
     async def close(self) -> None:
         if not self._closed:
@@ -264,9 +264,7 @@ class RedisStreamManager(StreamManager):
 
         await self._write(what, stream_id, work)
 
-    async def _ask(
-        self, stream_id: StreamId, question: Callable[[Transaction, StreamWork], Awaitable[T]]
-    ) -> T | None:
+    async def _ask(self, stream_id: StreamId, question: Callable[[Transaction, StreamWork], Awaitable[T]]) -> T | None:
         space = self._space
 
         async def work(tx: Transaction) -> T | None:

@@ -39,7 +39,11 @@ class Runner(Protocol):
         ...
 
     async def run(
-        self, what: str, expectations: Sequence[tuple[str, str, bytes | int]], commands: Sequence[Command], latest_ms: int
+        self,
+        what: str,
+        expectations: Sequence[tuple[str, str, bytes | int]],
+        commands: Sequence[Command],
+        latest_ms: int,
     ) -> "Ran":
         """Send one script."""
         ...
@@ -69,7 +73,17 @@ class Transaction:
     """
 
     def __init__(
-        self, runner: Runner, tag: str, slot: Slot, *, what: str, now: int, ids: IdSource, limits: StoreLimits, fresh: bool, certain: bool
+        self,
+        runner: Runner,
+        tag: str,
+        slot: Slot,
+        *,
+        what: str,
+        now: int,
+        ids: IdSource,
+        limits: StoreLimits,
+        fresh: bool,
+        certain: bool,
     ) -> None:
         self._runner = runner
         self.tag = tag

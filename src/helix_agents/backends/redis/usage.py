@@ -116,7 +116,7 @@ class RedisUsageStore(Facet):
     async def _places(self, order: str) -> list[Place]:
         """Where usage lies that an order of the index names."""
         found = await self._space.find(order)
-        return [(tag, session_id) for tag, session_id in (names_of(id) for id, _ in found.entries)]
+        return [(tag, session_id) for tag, session_id in (names_of(name) for name, _ in found.entries)]
 
     async def _entries(self, places: Iterable[Place]) -> list[UsageEntry]:
         async def read(tag: str, session_id: SessionId) -> list[UsageEntry]:

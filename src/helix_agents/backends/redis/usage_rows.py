@@ -50,5 +50,9 @@ def add_usage(tx: Transaction, known: Known[Session], entries: Iterable[UsageEnt
         if own:
             session.set(used=True)
         origin: tuple[Any, ...] = ("u", tx.tag, entry.session_id)
-        tx.index(known.key, used_entry(tx.tag, entry.session_id, (entry.root_session_id, session.record.root_session_id)), origin)
+        tx.index(
+            known.key,
+            used_entry(tx.tag, entry.session_id, (entry.root_session_id, session.record.root_session_id)),
+            origin,
+        )
         save_session(tx, known)

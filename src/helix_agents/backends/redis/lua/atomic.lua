@@ -4,7 +4,8 @@
 -- Revisions grow with the server's clock, so that one that was deleted and made again is never taken for the first.
 --
 -- ARGV[1]  until which server time, in ms, this may be done; 0 for ever
--- ARGV[2]  how many expectations follow, each as three: number of its key, kind, value
+-- ARGV[2]  1 if the replies are wanted
+-- ARGV[3]  how many expectations follow, each as three: number of its key, kind, value
 --            '=' the entity has this revision ('' if it is not there)
 --            '+' the same, and it is changed now
 --            '?' whatever it is
@@ -23,8 +24,8 @@ if latest > 0 and now > latest * 1000 then
 end
 
 local revisions, changed = {}, {}
-local at = 3
-for place = 1, tonumber(ARGV[2]) do
+local at = 4
+for place = 1, tonumber(ARGV[3]) do
   local number, kind, expected = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
   local key = KEYS[number]
   if kind == '#' then
@@ -49,14 +50,19 @@ for key, revision in pairs(changed) do
   redis.call('HSET', key, '#', revision)
 end
 
+local wanted = ARGV[2] == '1'
 local replies = {}
 while at <= #ARGV do
   local count, name, number = tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2])
   local first, last = at + 3, at + 2 + count
+  local reply
   if number == 0 then
-    replies[#replies + 1] = redis.call(name, unpack(ARGV, first, last))
+    reply = redis.call(name, unpack(ARGV, first, last))
   else
-    replies[#replies + 1] = redis.call(name, KEYS[number], unpack(ARGV, first, last))
+    reply = redis.call(name, KEYS[number], unpack(ARGV, first, last))
+  end
+  if wanted then
+    replies[#replies + 1] = reply
   end
   at = last + 1
 end
