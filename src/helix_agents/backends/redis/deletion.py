@@ -26,11 +26,15 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
     tx.change(segments)
     for member in gone:
         await _delete_one(tx, space, member)
-        members.value.pop(member, None)
     release(tx, segments.value, set(gone))
+    if members.value.keys() <= set(gone):
+        # Nobody is left in this slot, not even a branch.
+        tx.do("UNLINK", members.key)
+        tx.do("UNLINK", segments.key)
+    else:
+        tx.do("HDEL", members.key, *gone)
     # What is left of these is read anew when it is needed.
     segments.value = members.value = None  # pyright: ignore[reportAttributeAccessIssue]
-    tx.do("HDEL", tx.slot.members, *gone)
     return gone
 
 
@@ -56,6 +60,7 @@ async def _delete_one(tx: Transaction, space: Keyspace, session_id: SessionId) -
         slot.staging(session_id),
         slot.effects(session_id),
         slot.usage(session_id),
+        slot.usage_guard(session_id),
     ):
         tx.do("UNLINK", key)
     known.value = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -72,14 +77,20 @@ async def _delete_calls(tx: Transaction, session_id: SessionId, root: SessionId)
         names = {call_id: call.session_id for call_id, call in calls.value.items()}
         names.update({ended[n].decode(): call_id_of(ended[n + 1]) for n in range(0, len(ended), 2)})
         mine = [call_id for call_id, of in names.items() if owner == session_id or of == session_id]
-        if not mine:
+        if not mine and owner != session_id:
             continue
         tx.change(calls)
         for call_id in mine:
-            calls.value.pop(call_id, None)
             gone_entry(tx, calls.key, entry_id("c", call_id, owner), ("c", tx.tag, owner, call_id))
-        tx.do("HDEL", calls.key, *mine)
-        tx.do("HDEL", tx.slot.ended_calls(owner), *mine)
+        if owner == session_id:
+            tx.do("UNLINK", calls.key)
+            tx.do("UNLINK", tx.slot.ended_calls(owner))
+            calls.value.clear()
+        else:
+            tx.do("HDEL", calls.key, *mine)
+            tx.do("HDEL", tx.slot.ended_calls(owner), *mine)
+            for call_id in mine:
+                calls.value.pop(call_id, None)
 
 
 async def leave_place(space: Keyspace, session_id: SessionId, tag: str, clock: Clock) -> None:

@@ -53,6 +53,10 @@ class Slot(NamedTuple):
         """What was used, by run, attempt, step and number."""
         return self.key("u", session_id)
 
+    def usage_guard(self, session_id: str) -> str:
+        """Stands for usage that is recorded or deleted outside a step."""
+        return self.key("v", session_id)
+
     def pending(self, root_session_id: str) -> str:
         """Open calls of a root's tree by call; its revision guards the ended ones too."""
         return self.key("p", root_session_id)

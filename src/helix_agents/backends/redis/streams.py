@@ -1,5 +1,6 @@
 """Streams on Redis, written and read by any number of processes."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -24,18 +25,21 @@ from helix_agents.backends.redis.stream_rows import (
 from helix_agents.backends.redis.transaction import Transaction
 from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
 from helix_agents.domain.chunks import StreamChunk
-from helix_agents.domain.errors import StoreClosedError
+from helix_agents.domain.errors import StoreClosedError, StoreUnavailableError
 from helix_agents.domain.ids import RunId, StreamId
 from helix_agents.domain.records import JSON, decode
 from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+from helix_agents.system import jitter
 
 T = TypeVar("T")
 
 READ_AHEAD = 256
 # A look is one statement, and a waiting reader may send two a second.
 POLL_SECONDS = 0.5
+LOOK_AGAIN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""How long a reader waits for a server that does not answer, between its looks, before it says so."""
 
 
 class RedisStreamManager(StreamManager):
@@ -122,13 +126,22 @@ class RedisStreamManager(StreamManager):
         tag, name = found
         slot = self._space.slot(tag)
 
-        async def look(cursor: int) -> Look | None:
+        async def look_once(cursor: int) -> Look | None:
             reads = (read_stream(slot, stream_id), read_chunks(slot, stream_id, cursor, READ_AHEAD))
             fields, rows = (await self._space.run("look", (), reads, 0)).replies
             stream = stream_of(fields)
             if stream is None or stream.name != name:
                 return None
             return Look(stream.head, chunks_of(rows) if cursor <= stream.head.latest else ())
+
+        async def look(cursor: int) -> Look | None:
+            # Who follows a stream has nothing better to do than to wait for a server that restarts.
+            for seconds in LOOK_AGAIN_SECONDS:
+                try:
+                    return await look_once(cursor)
+                except StoreUnavailableError:
+                    await asyncio.sleep(seconds * jitter())
+            return await look_once(cursor)
 
         return FollowingReader(
             from_sequence,

@@ -25,11 +25,6 @@ from helix_agents.ports.usage_store import UsageStore
 Place = tuple[str, SessionId]
 
 
-def _guard(tx: Transaction, session_id: SessionId) -> str:
-    """The entity that stands for usage recorded outside a step."""
-    return tx.slot.key("v", session_id)
-
-
 class RedisUsageStore(Facet):
     """What sessions used, beside the sessions if they are here too."""
 
@@ -48,7 +43,7 @@ class RedisUsageStore(Facet):
         async def work(tx: Transaction) -> int:
             if not tx.certain:
                 await find_session(tx, session_id)
-            key, guard_key = tx.slot.usage(session_id), _guard(tx, session_id)
+            key, guard_key = tx.slot.usage(session_id), tx.slot.usage_guard(session_id)
             guard: Known[None] = await tx.load(guard_key, (), lambda _: None)
             (rows,) = await tx.read(("HGETALL", key))
             there = {rows[n].decode() for n in range(0, len(rows), 2)}
@@ -98,7 +93,7 @@ class RedisUsageStore(Facet):
 
     async def _delete(self, tag: str, session_id: SessionId) -> int:
         async def work(tx: Transaction) -> int:
-            key, guard_key = tx.slot.usage(session_id), _guard(tx, session_id)
+            key, guard_key = tx.slot.usage(session_id), tx.slot.usage_guard(session_id)
             guard: Known[None] = await tx.load(guard_key, (), lambda _: None)
             session = await find_session(tx, session_id)
             (count,) = await tx.read(("HLEN", key))
