@@ -5,9 +5,11 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
+from helix_agents.backends.redis.line import Connection, packed
 from helix_agents.backends.wakeups import Waiter, Wakeups
+from helix_agents.system import jitter
 
 from redis import exceptions  # isort: skip
 
@@ -27,8 +29,7 @@ class Bell:
         self._wakeups = Wakeups()
         self._wanted: Counter[str] = Counter()
         self._confirmed: dict[str, asyncio.Event] = {}
-        self._client: Any = None
-        self._subscription: Any = None
+        self._connection: Connection | None = None
         self._listening: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -43,7 +44,9 @@ class Bell:
             finally:
                 self._wanted[channel] -= 1
                 if not self._wanted[channel]:
-                    await self._unsubscribe(channel)
+                    del self._wanted[channel]
+                    self._confirmed.pop(channel, None)
+                    await self._tell("UNSUBSCRIBE", channel)
 
     def wake_everybody(self) -> None:
         """Have whoever waits here look again."""
@@ -57,7 +60,6 @@ class Bell:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
             self._listening = None
-        await self._hang_up()
 
     async def _subscribe(self, channel: str) -> None:
         if self._closed:
@@ -65,63 +67,52 @@ class Bell:
         confirmed = self._confirmed.setdefault(channel, asyncio.Event())
         if self._listening is None:
             self._listening = asyncio.create_task(self._listen())
-        elif self._subscription is not None and self._wanted[channel] == 1:
-            try:
-                await self._subscription.subscribe(channel)
-            except (exceptions.RedisError, OSError):
-                log.debug("%s: could not subscribe, will be done on reconnect", self._name)
+        elif self._wanted[channel] == 1:
+            await self._tell("SUBSCRIBE", channel)
         try:
             async with asyncio.timeout(CONFIRMED_SECONDS):
                 await confirmed.wait()
         except TimeoutError:
             # Looking twice a second is slower, not wrong.
-            log.warning("%s: no confirmation of a subscription; waiting readers look by themselves", self._name)
+            log.info("%s: a subscription was not confirmed; who waits looks by himself", self._name)
 
-    async def _unsubscribe(self, channel: str) -> None:
-        del self._wanted[channel]
-        self._confirmed.pop(channel, None)
-        if self._subscription is not None and not self._closed:
-            try:
-                await self._subscription.unsubscribe(channel)
-            except (exceptions.RedisError, OSError):
-                log.debug("%s: could not unsubscribe", self._name)
+    async def _tell(self, *command: str) -> None:
+        """Send a change to the server; without a connection, the next one begins with all that is wanted."""
+        if self._connection is None:
+            return
+        try:
+            await self._connection.send_packed_command([packed(command)], check_health=False)
+        except (exceptions.RedisError, OSError):
+            log.debug("%s: the subscription is lost", self._name)
 
     async def _listen(self) -> None:
+        """Hold one connection, and make a new one whenever it is lost."""
         wait = FIRST_RETRY_SECONDS
         while not self._closed:
+            connection = cast("Connection", self._connect())
             try:
-                self._client = self._connect()
-                self._subscription = self._client.pubsub()
-                # An empty subscription cannot be listened to; nobody rings this one.
-                await self._subscription.subscribe("", *self._wanted)
+                await connection.connect()
+                # From here on changes are sent as they come.
+                self._connection = connection
+                if self._wanted:
+                    await self._tell("SUBSCRIBE", *self._wanted)
                 wait = FIRST_RETRY_SECONDS
-                async for message in self._subscription.listen():
-                    self._hear(message)
+                while connection.is_connected:
+                    self._hear(await connection.read_response())
             except (exceptions.RedisError, OSError) as problem:
-                log.info("%s: lost the subscription (%s); waiting readers look by themselves", self._name, problem)
-            await self._hang_up()
+                log.info("%s: lost the subscription (%s); who waits looks by himself", self._name, problem)
+            finally:
+                self._connection = None
+                await connection.disconnect(nowait=True)
             self.wake_everybody()
-            await asyncio.sleep(wait)
+            await asyncio.sleep(wait * jitter())
             wait = min(wait * 2, LAST_RETRY_SECONDS)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        channel = message["channel"].decode()
-        match message["type"]:
-            case "subscribe":
-                if channel in self._confirmed:
-                    self._confirmed[channel].set()
-                self._wakeups.ring((channel,))
-            case "message":
-                self._wakeups.ring((channel,))
-            case _:
-                pass
-
-    async def _hang_up(self) -> None:
-        subscription, client = self._subscription, self._client
-        self._subscription = self._client = None
-        for part in (subscription, client):
-            if part is not None:
-                try:
-                    await part.aclose()
-                except (exceptions.RedisError, OSError):
-                    log.debug("%s: a connection was gone before it was closed", self._name)
+    def _hear(self, message: list[Any]) -> None:
+        kind, channel = message[0], message[1]
+        if kind not in (b"subscribe", b"message") or channel is None:
+            return
+        name = channel.decode()
+        if kind == b"subscribe" and name in self._confirmed:
+            self._confirmed[name].set()
+        self._wakeups.ring((name,))

@@ -15,20 +15,26 @@ from helix_agents.domain.errors import InvalidStoreUrlError, StoreClosedError, S
 from helix_agents.ports.seam import Seam
 
 from redis import exceptions  # isort: skip
-from redis.asyncio import ConnectionPool, Redis  # isort: skip
+from redis.asyncio import ConnectionPool  # isort: skip
 from redis.asyncio.cluster import RedisCluster  # isort: skip
 from redis.asyncio.retry import Retry  # isort: skip
 from redis.backoff import NoBackoff  # isort: skip
 
 log = logging.getLogger(__name__)
 
-# The driver's types leave what its constructors take open.
-_driver: Any = Redis
+# The driver's types leave open what its constructors take.
 _pools: Any = ConnectionPool
 
 OLDEST = (6, 2)
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
+
+# A write is never sent twice by the driver: whether it happened is for us to find out.
+_ONCE: dict[str, Any] = {
+    "retry": Retry(NoBackoff(), 0),
+    "socket_connect_timeout": CONNECT_SECONDS,
+    "protocol": 2,
+}
 
 
 class Sender(Protocol):
@@ -66,7 +72,7 @@ class RedisServer:
         self.prefix = prefix
         self.cluster = cluster
         self.keyspaces: dict[str, Any] = {}
-        self.bell = Bell(lambda: _driver.from_url(_plain(url), socket_connect_timeout=CONNECT_SECONDS), self.name)
+        self.bell = Bell(lambda: new_connection(url), self.name)
 
     @classmethod
     async def open(
@@ -87,15 +93,12 @@ class RedisServer:
             UnsafeRedisError: the server is too old, or evicts keys when its memory is full.
             StoreUnavailableError: nobody answers.
         """
-        # A write is never sent twice by the driver: whether it happened is for us to find out.
-        once: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_connect_timeout": CONNECT_SECONDS}
         try:
             if cluster:
-                client = RedisCluster.from_url(_plain(url), socket_timeout=ANSWER_SECONDS, **once)
+                client = RedisCluster.from_url(_plain(url), socket_timeout=ANSWER_SECONDS, **_ONCE)
                 sender: Sender = ClusterSender(client)
             else:
-                connection = _pools.from_url(_plain(url), socket_timeout=None, **once).make_connection()
-                sender = Line(connection, patience=ANSWER_SECONDS)
+                sender = Line(new_connection(url), patience=ANSWER_SECONDS)
         except ValueError as problem:
             raise InvalidStoreUrlError(shown(url), str(problem)) from problem
         server = cls(sender, url, prefix=prefix, seam=seam, cluster=cluster)
@@ -188,6 +191,11 @@ class RedisServer:
         self._closed = True
         await self.bell.close()
         await self._sender.close()
+
+
+def new_connection(url: str) -> Any:
+    """A connection of the driver that is not connected yet."""
+    return _pools.from_url(_plain(url), socket_timeout=None, **_ONCE).make_connection()
 
 
 def shown(url: str) -> str:

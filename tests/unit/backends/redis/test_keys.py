@@ -88,9 +88,7 @@ async def live_through_everything(backend: Backend) -> None:
     await aside.flush()
     await writer.write(delta("rides"))
     async with writer.take() as chunks:
-        usage = UsageEntry(
-            session_id="s-1", root_session_id="s-1", run_id="r-1", source_type="tokens", source_name="m"
-        )
+        usage = UsageEntry(session_id="s-1", root_session_id="s-1", run_id="r-1", source_type="tokens", source_name="m")
         await store.save_state_and_promote_staging(
             "s-1",
             await store.load_state("s-1"),
