@@ -98,6 +98,8 @@ class BufferedWriter(StreamWriter):
     async def flush(self) -> int:
         self._check_usable()
         async with self._turn:
+            # Whoever had the turn before may have been told that all is over, and has thrown away what we are here for.
+            self._check_usable()
             await self._store_everything()
         self._plan_flush()
         return self._latest
@@ -110,6 +112,7 @@ class BufferedWriter(StreamWriter):
         self._check_usable()
         await self._turn.acquire()
         try:
+            self._check_usable()
             if self._unsettled is not None:
                 await self._store_batch()
             self._cut()

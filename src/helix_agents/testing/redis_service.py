@@ -38,7 +38,7 @@ class RedisService:
         self._port = free_port()
         self._cluster = cluster
         kept = {"appendonly": "yes", "appendfsync": "always"} if durable else {"appendonly": "no"}
-        asked = {"cluster-enabled": "yes", "cluster-require-full-coverage": "no"} if cluster else {}
+        asked = {"cluster-enabled": "yes", "cluster-port": free_port()} if cluster else {}
         self._settings: dict[str, str | int] = {"save": "", **kept, **asked, **(settings or {})}
 
     @property

@@ -36,25 +36,40 @@ def _has_ended(connection: Connection) -> bool:
 
 
 class Line:
-    """Commands are answered in the order they were given. A caller that gives up does not disturb the others.
+    """Commands are answered in the order they were given, and sent once.
 
-    While answers are awaited new commands gather, so many tasks share a round trip, and one task waits for nobody. A
-    command is sent once: when the connection is lost, those that were out fail, and the next ones get a new one.
+    Who finds the line free talks himself. While he does, the commands of others gather, and go out together: many tasks
+    share a round trip. When the connection is lost, or he gives up, what was out fails; the next get a new connection.
     """
 
     def __init__(self, connection: Any, *, patience: float) -> None:
         self._connection = cast("Connection", connection)
         self._patience = patience
         self._waiting: list[Outgoing] = []
+        self._busy = False
         self._pump: asyncio.Task[None] | None = None
 
-    def send(self, *command: Any) -> asyncio.Future[Any]:
-        """Send a command behind those given before; the future has its answer."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((packed(command), future))
-        if self._pump is None:
-            self._pump = asyncio.create_task(self._work_off())
-        return future
+    async def send(self, *command: Any) -> Any:
+        """Send a command behind those given before; answers what the server says."""
+        if self._busy:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._waiting.append((packed(command), future))
+            return await future
+        self._busy = True
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._say(packed(command))
+                return await self._connection.read_response()
+        except exceptions.ResponseError:
+            raise
+        except BaseException:
+            # An answer may still be under way: nobody must take it for his own.
+            await self._connection.disconnect(nowait=True)
+            raise
+        finally:
+            self._busy = bool(self._waiting)
+            if self._busy:
+                self._pump = asyncio.create_task(self._work_off())
 
     async def close(self) -> None:
         """Hang up; what still waits fails."""
@@ -62,46 +77,49 @@ class Line:
         if pump is not None:
             pump.cancel()
             await asyncio.gather(pump, return_exceptions=True)
-        self._fail(self._waiting, exceptions.ConnectionError("the connection was closed"))
+        _fail(self._waiting, exceptions.ConnectionError("the connection was closed"))
         self._waiting = []
         await self._connection.disconnect()
 
     async def _work_off(self) -> None:
-        connection = self._connection
+        """Send what gathered, again and again until nothing does."""
         out: list[Outgoing] = []
         try:
             while self._waiting:
                 out, self._waiting = self._waiting, []
                 try:
                     async with asyncio.timeout(self._patience):
-                        await self._talk(connection, out)
+                        await self._say(*(data for data, _ in out))
+                        for _, future in out:
+                            await self._hear(future)
                 except (exceptions.RedisError, OSError) as problem:
-                    await connection.disconnect(nowait=True)
-                    self._fail(out, problem)
-        except BaseException as problem:
-            await connection.disconnect(nowait=True)
-            self._fail(out, exceptions.ConnectionError(str(problem)))
-            raise
+                    await self._connection.disconnect(nowait=True)
+                    _fail(out, problem)
         finally:
+            _fail(out, exceptions.ConnectionError("the connection was closed"))
+            self._busy = False
             self._pump = None
 
-    async def _talk(self, connection: Connection, out: list[Outgoing]) -> None:
+    async def _say(self, *data: bytes) -> None:
+        connection = self._connection
         if _has_ended(connection):
             await connection.disconnect(nowait=True)
         if not connection.is_connected:
             await connection.connect()
-        await connection.send_packed_command([data for data, _ in out], check_health=False)
-        for _, future in out:
-            try:
-                reply = await connection.read_response()
-            except exceptions.ResponseError as refusal:
-                if not future.done():
-                    future.set_exception(refusal)
-            else:
-                if not future.done():
-                    future.set_result(reply)
+        await connection.send_packed_command(list(data), check_health=False)
 
-    def _fail(self, out: list[Outgoing], problem: Exception) -> None:
-        for _, future in out:
+    async def _hear(self, future: asyncio.Future[Any]) -> None:
+        try:
+            reply = await self._connection.read_response()
+        except exceptions.ResponseError as refusal:
             if not future.done():
-                future.set_exception(problem)
+                future.set_exception(refusal)
+        else:
+            if not future.done():
+                future.set_result(reply)
+
+
+def _fail(out: list[Outgoing], problem: Exception) -> None:
+    for _, future in out:
+        if not future.done():
+            future.set_exception(problem)
