@@ -10,6 +10,7 @@ from helix_agents.testing.redis_service import RedisService
 from helix_agents.testing.seams import CountingSeam
 
 Commit = Callable[[], Awaitable[None]]
+Prepare = Callable[[int], object]
 
 
 # Nothing but the commands of a step commit: hash fields and list items, as many and as long.
@@ -27,12 +28,16 @@ return 1
 class HandWritten:
     """The commands of one of our commits, on other keys, sent by the plain driver."""
 
-    def __init__(self, client: Redis, digest: str, keys: list[str], commands: list[Any]) -> None:
+    def __init__(self, client: Redis, digest: str, keys: list[str], commands: list[Any], prepare: Prepare) -> None:
         self._command = ("EVALSHA", digest, len(keys), *keys, *commands)
         self._client = client
+        self._prepare = prepare
+        self._step = 0
 
     async def commit(self) -> None:
-        """Write the same bytes."""
+        """Make and encode the same objects, as any step has to, then nothing but the call with as many bytes."""
+        self._step += 1
+        self._prepare(self._step)
         await self._client.execute_command(*self._command)
 
 
@@ -57,8 +62,8 @@ async def captured(store: RedisStateStore, commit: Commit) -> tuple[list[str], l
     return keys, args[3 + 3 * args[2] :]
 
 
-async def measure(quick: bool, make_session: Any, pairs: Any) -> dict[str, float]:
-    """All figures for Redis; sessions and pairs are those of the other backends."""
+async def measure(quick: bool, make_session: Any, pairs: Any, prepare: Prepare) -> dict[str, float]:
+    """All figures for Redis; sessions, pairs and what a step has to encode are those of the other backends."""
     count, times = (20, 40) if quick else (40, 150)
     with RedisService() as service:
         seam = CountingSeam()
@@ -71,7 +76,8 @@ async def measure(quick: bool, make_session: Any, pairs: Any) -> dict[str, float
             await session.commit()
         keys, commands = await captured(store, ours[0].commit)
         floor = [
-            HandWritten(client, digest, [f"floor-{number}:{key}" for key in keys], commands) for number in range(100)
+            HandWritten(client, digest, [f"floor-{number}:{key}" for key in keys], commands, prepare)
+            for number in range(100)
         ]
         seam.reset()
         await ours[0].commit()

@@ -40,6 +40,11 @@ def step_writes(step: int) -> StepWrites:
     return StepWrites(ops=(Replace(key="last", value=f"query {step} " + "x" * 30, tool_call_id=f"call_{step}"),))
 
 
+def encoded_step(step: int) -> list[bytes]:
+    """What a step's messages and state write are stored as."""
+    return [*map(encode, step_messages(step)), encode(step_writes(step))]
+
+
 class StoreSession:
     """A session of our store with a run that commits steps."""
 
@@ -164,7 +169,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     figures = {
         "sqlite": asyncio.run(measure(quick)),
-        "redis": asyncio.run(redis_commit.measure(quick, StoreSession, pairs)),
+        "redis": asyncio.run(redis_commit.measure(quick, StoreSession, pairs, encoded_step)),
     }
     rounded = {backend: {name: round(value, 3) for name, value in found.items()} for backend, found in figures.items()}
     show("SQLite, synchronous=FULL; floor = the same rows by hand", rounded["sqlite"])
