@@ -14,8 +14,8 @@ from helix_agents.backends.redis.scripts import ATOMIC, INDEX_FIND, INDEX_PUT, I
 from helix_agents.backends.redis.server import RedisServer
 from helix_agents.domain.records import Record, decode, encode
 
-ARRIVES_WITHIN_MS = 20_000
-MARKS_LAST_MS = 60_000
+ARRIVES_WITHIN_MS = 5_000
+MARKS_LAST_MS = 15_000
 GONE_LASTS_MS = 3_600_000
 
 # The orders entries stand in.
@@ -61,6 +61,20 @@ def entry_id(kind: str, *names: str) -> str:
 def names_of(id: str) -> list[str]:
     """The names in an entry's id."""
     return id.split(LINE)[1:]
+
+
+def marked_id(origin: tuple[str, ...]) -> str:
+    """The id of the entry that is made from what a mark names."""
+    kind, tag, *names = origin
+    match kind:
+        case "r":
+            return entry_id(kind, names[1])
+        case "c":
+            return entry_id(kind, names[1], names[0])
+        case "u":
+            return entry_id(kind, tag, names[0])
+        case _:
+            return entry_id(kind, names[0])
 
 
 def gone(id: str, now_ms: int) -> Entry:

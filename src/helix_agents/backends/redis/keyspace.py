@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from helix_agents.backends.redis.errors import LookAgainError
-from helix_agents.backends.redis.index import MARKS_LAST_MS, Entry, Found, Index, Mark
+from helix_agents.backends.redis.index import MARKS_LAST_MS, Entry, Found, Index, Mark, marked_id
 from helix_agents.backends.redis.keys import Keys, Slot
 from helix_agents.backends.redis.scripts import ATOMIC
 from helix_agents.backends.redis.server import RedisServer
@@ -259,18 +259,23 @@ class Keyspace:
     async def find(self, *orders: str, **options: Any) -> Found:
         """Ask the index, which is brought up to date first where it is marked."""
         found = await self.index.find(*orders, **options)
-        if not found.marks:
+        # Who asks for something by its id need not care what becomes of the rest.
+        wanted = None if orders else set(options.get("besides", ()))
+        if not await self._repair(found.marks, wanted):
             return found
-        await self._repair(found.marks)
         return await self.index.find(*orders, **options)
 
-    async def _repair(self, marks: dict[str, Mark]) -> None:
-        if self.project is None:
-            return
+    async def _repair(self, marks: dict[str, Mark], wanted: set[str] | None) -> bool:
+        """Bring up to date what is marked and wanted; whether there was anything."""
+        named = dict.fromkeys(origin for mark in marks.values() for origin in mark.origins)
+        origins = [origin for origin in named if wanted is None or marked_id(origin) in wanted]
+        if not origins or self.project is None:
+            return False
         now = self.server.now_ms()
         entries: list[tuple[Entry, bytes]] = []
-        for origin in dict.fromkeys(origin for mark in marks.values() for origin in mark.origins):
+        for origin in origins:
             kind, tag, *_ = origin
             entries += await self.project(kind, (tag, *origin[2:]))
-        old = [token for token, mark in marks.items() if mark.at < now - MARKS_LAST_MS]
+        old = [token for token, mark in marks.items() if mark.at < now - MARKS_LAST_MS] if wanted is None else []
         await self.index.put(entries, unmark=old)
+        return True
