@@ -41,6 +41,7 @@ HelixError
 │   ├── MissingExtraError
 │   ├── IncompleteStoreError
 │   ├── UnsafeSQLiteError
+│   ├── UnsafeRedisError
 │   ├── SchemaTooOldError
 │   ├── SchemaTooNewError
 │   └── RecordTooNewError
@@ -588,6 +589,17 @@ class UnsafeSQLiteError(SetupError):
             f"SQLite {self.found} can corrupt a database that several connections write; "
             f"{self.needed} or newer is needed. Cure: pip install --upgrade apsw"
         )
+
+
+class UnsafeRedisError(SetupError):
+    """The Redis server cannot be trusted with what must not be lost."""
+
+    code = "unsafe_redis"
+    found: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"This Redis server has {self.found} and could lose sessions silently: {self.cure}."
 
 
 class SchemaTooOldError(SetupError):

@@ -152,6 +152,8 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
     await scope.emitted()
     if scope.services.chunks_ride_in_commits:
         async with scope.writer.take() as stream:
+            # Where everything was stored before, no chunk rides, and the checkpoint answers for what there is.
+            meta = msgspec.structs.replace(meta, stream_sequence=scope.writer.sequence)
             riding = msgspec.structs.replace(commit, stream=stream)
             return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=riding)
     meta = msgspec.structs.replace(meta, stream_sequence=await scope.writer.flush())

@@ -35,7 +35,8 @@ class StreamProcessesContract(StreamsContract):
         outcomes = await processes.run(f"{stream_jobs.MODULE}:race_to_write", jobs)
         assert [outcome.error for outcome in outcomes] == [None] * PROCESSES
         stored = [outcome.value for outcome in outcomes]
-        assert stored.count(30) == 1
+        # One is the last; whoever was done before the next one came has written everything too.
+        assert 30 in stored
         chunks = await streams.get_all_chunks(STREAM)
         assert numbers(chunks) == list(range(1, len(chunks) + 1))
         assert sorted(texts(chunks)) == sorted(f"{who}.{n}" for who, count in enumerate(stored) for n in range(count))
