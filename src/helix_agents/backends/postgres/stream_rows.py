@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.postgres.connection import Connection, Row, Value
-from helix_agents.backends.stream_rules import Claim, StreamHead
+from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
 from helix_agents.domain.chunks import MARKERS, StreamChunk
 from helix_agents.domain.ids import StreamId
 from helix_agents.domain.records import decode, decode_json, encode
@@ -79,6 +79,17 @@ class StreamRow:
         rules.check_append(self.head, append)
         if not rules.is_repeated(self.head, append):
             await self._add(*rules.appended(self.head, append, now))
+
+    async def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None, now: int) -> None:
+        """Come to rest, after the writer's last chunks.
+
+        Raises:
+            SupersededError: another run or attempt owns the stream, or it does not take the last chunks.
+        """
+        if last is not None and rules.check_last(self.head, claim, last):
+            await self._add(*rules.appended(self.head, last, now))
+        self.head = rules.rested(self.head, claim, rest, now)
+        await self.save()
 
     async def discard(self, claim: Claim, step: int, now: int, after: int) -> int:
         """Drop a run's content of this step and later ones above a number; answers how many chunks went."""

@@ -284,14 +284,10 @@ class PostgresStreamManager(StreamManager):
 
         async def work(connection: Connection) -> None:
             stream = await StreamRow.find(connection, self._namespace, stream_id)
-            if stream is None:
-                return
-            rested = rules.rested(stream.head, claim, rest, now)
-            if last is not None and rested is not stream.head:
-                await stream.append(last, now)
-                rested = rules.rested(stream.head, claim, rest, now)
-            stream.head = rested
-            await stream.save()
+            if stream is not None:
+                await stream.rest(claim, rest, last, now)
+            elif last is not None:
+                raise rules.deleted(last)
 
         await self._db.write(work)
 

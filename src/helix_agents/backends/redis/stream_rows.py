@@ -11,7 +11,7 @@ from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keys import Slot
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.transaction import Known, Transaction
-from helix_agents.backends.stream_rules import Claim, StreamHead
+from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, StreamId
 from helix_agents.domain.records import Record, decode, encode
@@ -117,9 +117,22 @@ class StreamWork:
             await self._add(head, chunks, append.bodies)
         return self.head.latest
 
-    async def discard(self, claim: Claim, step: int) -> int:
-        """Drop a run's content of this step and later ones; answers how many chunks went."""
-        start = rules.search_from(self.head, claim.run_id, step)
+    async def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None) -> None:
+        """Come to rest, after the writer's last chunks.
+
+        Raises:
+            SupersededError: another run or attempt owns the stream, or it does not take the last chunks.
+        """
+        if last is not None and rules.check_last(self.head, claim, last):
+            head, chunks = rules.appended(self.head, last, self._tx.now)
+            await self._add(head, chunks, last.bodies)
+        head = rules.rested(self.head, claim, rest, self._tx.now)
+        if head is not self.head:
+            self.save(head)
+
+    async def discard(self, claim: Claim, step: int, after: int) -> int:
+        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        start = rules.search_from(self.head, claim.run_id, step, after)
         if start > self.head.latest:
             return 0
         searched = await self.read(start - 1)
@@ -130,7 +143,7 @@ class StreamWork:
         gone = [f"{sequence}-0" for sequence, goes in found if goes]
         for first in range(0, len(gone), READ_AT_ONCE):
             self._tx.do("XDEL", self._chunks, *gone[first : first + READ_AT_ONCE])
-        head, notes = rules.discarded(self.head, claim, step, ranges, len(gone), self._tx.now)
+        head, notes = rules.discarded(self.head, claim, step, ranges, len(gone), self._tx.now, after)
         await self._add(head, notes)
         return len(gone)
 

@@ -100,6 +100,7 @@ class RedisStreamManager(StreamManager):
         turn: int = 0,
         attempt: int = 1,
         step: int | None = None,
+        after: int = 0,
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         space, most = self._space, self._limits.max_chunks
@@ -110,7 +111,7 @@ class RedisStreamManager(StreamManager):
             if stream is None:
                 stream = await StreamWork.make(tx, space, head)
             stream.stream.head = head
-            if step is None or not await stream.discard(claim, step):
+            if step is None or not await stream.discard(claim, step, after):
                 stream.save(head)
             return stream.head
 
@@ -199,13 +200,13 @@ class RedisStreamManager(StreamManager):
         found = await self._ask(stream_id, lambda _, stream: stream.of_run(run_id or stream.head.run_id, from_step))
         return found or ()
 
-    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
         space = self._space
 
         async def work(tx: Transaction) -> int:
             stream = await StreamWork.find(tx, space, stream_id)
             claim = Claim(stream_id=stream_id, run_id=run_id)
-            return await stream.discard(claim, step + 1) if stream is not None else 0
+            return await stream.discard(claim, step + 1, after) if stream is not None else 0
 
         return await self._write("cleanup_to_step", stream_id, work)
 
@@ -256,14 +257,10 @@ class RedisStreamManager(StreamManager):
 
         async def work(tx: Transaction) -> None:
             stream = await StreamWork.find(tx, space, stream_id)
-            if stream is None:
-                return
-            head = rules.rested(stream.head, claim, rest, tx.now)
-            if last is not None and head is not stream.head:
-                await stream.append(last)
-                head = rules.rested(stream.head, claim, rest, tx.now)
-            if head is not stream.head:
-                stream.save(head)
+            if stream is not None:
+                await stream.rest(claim, rest, last)
+            elif last is not None:
+                raise rules.deleted(last)
 
         await self._write("rest", stream_id, work)
 
