@@ -1,6 +1,9 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
+from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
@@ -55,7 +58,8 @@ async def open_scope(
     scope = RunScope(
         services,
         agent,
-        session=session,
+        # Where the state had to be migrated, the commit that stores it says from now on for which version.
+        session=msgspec.structs.replace(session, agent_version=agent.version),
         run=run,
         transcript=transcript,
         writer=writer,
@@ -125,7 +129,10 @@ async def open_run(scope: RunScope) -> Position:
         resting = await _find_resting_reply(scope)
         await _tell_late_answers(scope)
         if run.previous_run_id is not None:
-            await end_forgotten_children(scope, resting.calls if resting is not None else ())
+            going_on = resting.calls if resting is not None else ()
+            await end_forgotten_children(scope, going_on)
+            scope.stale_effects = await _stale_effects(scope, going_on)
+            await _drop_stale_reply(scope)
     await _tell_beginning(scope)
     if resting is not None:
         await say_again(scope, session.step_count + 1, resting.message)
@@ -188,6 +195,20 @@ async def _find_resting_reply(scope: RunScope) -> RestingReply | None:
     resting = resting_reply_of(change)
     await scope.desk.put_reply(step, resting)
     return resting
+
+
+async def _stale_effects(scope: RunScope, going_on: Iterable[PlannedCall]) -> tuple[ToolCallId, ...]:
+    """Entries of the ledger for calls of a run that died: what is known of them stands in the transcript by now."""
+    kept = {planned.tool_call_id for planned in going_on}
+    effects = await scope.services.store.list_effects(scope.session.session_id)
+    return tuple(effect.tool_call_id for effect in effects if effect.tool_call_id not in kept)
+
+
+async def _drop_stale_reply(scope: RunScope) -> None:
+    """A reply that rested for a step nobody goes on with. A later attempt may have one of its own, so it looks away."""
+    store, session_id = scope.services.store, scope.session.session_id
+    if scope.run.attempt == 1 and await store.has_staged_changes(session_id):
+        await store.discard_staging(session_id)
 
 
 async def _tell_late_answers(scope: RunScope) -> None:

@@ -50,8 +50,9 @@ class RunScope:
     """One attempt of one run, in one process.
 
     `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
-    `carried` are writes of hooks that ran between two commits, `notices` hidden messages the model already sees; the
-    next commit takes both. `unknown` are calls whose outcome somebody has to be asked about.
+    `carried` are writes of hooks that ran between two commits, `notices` hidden messages the model already sees,
+    `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are calls
+    whose outcome somebody has to be asked about.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class RunScope:
         self.carried: list[StepWrites] = []
         self.notices: list[UserMessage] = []
         self.late_answers: tuple[ToolCallId, ...] = ()
+        self.stale_effects: tuple[ToolCallId, ...] = ()
         self.unknown: set[ToolCallId] = set()
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
         self.companion_starts = asyncio.Lock()
@@ -138,6 +140,7 @@ class RunScope:
         self.carried.clear()
         self.notices.clear()
         self.late_answers = ()
+        self.stale_effects = ()
         self.settled_companions = ()
         self.desk.clear()
 
