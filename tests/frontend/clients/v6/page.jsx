@@ -61,6 +61,6 @@ function Page({ stored }) {
   );
 }
 
-const answer = await fetch(`/sessions/${encodeURIComponent(id)}/ui-messages`);
+const answer = await fetch(`/sessions/${encodeURIComponent(id)}/snapshot`);
 const stored = answer.ok ? (await answer.json()).messages : [];
 createRoot(document.body.appendChild(document.createElement("div"))).render(<Page stored={stored} />);
