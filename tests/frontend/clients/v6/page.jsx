@@ -9,7 +9,17 @@ import { useState } from "react";
 import { createRoot } from "react-dom/client";
 
 const id = new URLSearchParams(location.search).get("session");
-const transport = new DefaultChatTransport({ api: "/chat" });
+
+// First paint: what is stored, and how far it goes. Saying so when reading on closes the gap between the two requests:
+// an answer that ended in between is sent again.
+const answer = await fetch(`/sessions/${encodeURIComponent(id)}/snapshot`);
+const { messages: stored, streamSequence } = answer.ok ? await answer.json() : { messages: [], streamSequence: 0 };
+const transport = new DefaultChatTransport({
+  api: "/chat",
+  prepareReconnectToStreamRequest: ({ id }) => ({
+    api: `/chat/${encodeURIComponent(id)}/stream?after=${streamSequence}`,
+  }),
+});
 
 function Part({ part, approve }) {
   if (part.type === "text") return <p className="text">{part.text}</p>;
@@ -61,6 +71,4 @@ function Page({ stored }) {
   );
 }
 
-const answer = await fetch(`/sessions/${encodeURIComponent(id)}/snapshot`);
-const stored = answer.ok ? (await answer.json()).messages : [];
 createRoot(document.body.appendChild(document.createElement("div"))).render(<Page stored={stored} />);
