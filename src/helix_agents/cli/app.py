@@ -26,6 +26,7 @@ COMMANDS = {
     "resume": "helix_agents.cli.resume",
     "retry": "helix_agents.cli.retry",
     "run": "helix_agents.cli.run",
+    "serve": "helix_agents.cli.serve",
     "sessions": "helix_agents.cli.sessions",
     "usage": "helix_agents.cli.usage",
 }
@@ -48,8 +49,8 @@ _CODES = "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=f"\b\nExit codes:\n{_CODES}\n\n\b\n"
-    'Completion for bash; zsh and fish likewise:\n  eval "$(_HELIX_COMPLETE=bash_source helix)"',
+    epilog=f"\b\nExit codes:\n{_CODES}\n\n"
+    'Completion for bash (zsh and fish likewise): eval "$(_HELIX_COMPLETE=bash_source helix)"',
 )
 @click.version_option(__version__, prog_name="helix")
 def app() -> None:
