@@ -122,10 +122,9 @@ def _agent_for(call: Call, body: ChatBody, session: SessionState | None) -> AnyA
     named = body.agent or call.query("agent")
     if named is not None:
         return entry_agent(call, named)
-    agents = list(call.executor.agents)
-    if len(agents) != 1:
+    if len(call.entry_agents) != 1:
         raise invalid("This server has several agents; name one as agent in the body or the query.")
-    return agents[0]
+    return entry_agent(call, next(iter(call.entry_agents)))
 
 
 async def _say(call: Call, session_id: SessionId, agent: AnyAgent, message: UserMessage) -> HostedRun:
@@ -160,6 +159,8 @@ async def _answer(call: Call, session: SessionState, intent: Answered, version: 
     if run is not None and run.status in SUSPENDED:
         if accepted and accepted[-1].continuation == "wait":
             return nothing_yet(call, intent, version)
+        if not accepted and any(each.state == "waiting" for each in session.pending_client_tool_calls.values()):
+            raise RefusedError(409, "still_waiting", "Other calls of this message wait for an answer.")
         await _resume(call, session)
     return await go_on(call, session, intent, version)
 

@@ -160,7 +160,7 @@ async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitt
 
 def entry_agent(call: Call, name: str) -> AnyAgent:
     """An agent that callers may talk to: one that was registered, not one that another delegates to."""
-    if name not in call.executor.agents:
+    if name not in call.entry_agents:
         raise RefusedError(404, "unknown_agent", f"This server has no agent {name[:80]!r}.")
     return call.executor.agents.get(name)
 
