@@ -30,7 +30,7 @@ class Gate:
     async def pass_(self, _event: ModelEvent) -> None:
         file = os.environ.get("HELIX_TEST_GATE")
         self.seen += 1
-        while (self.shut_after is not None and self.seen > self.shut_after) or (file and await _exists(file)):
+        while (self.shut_after is not None and self.seen > self.shut_after) or (file and await _exists(file)):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

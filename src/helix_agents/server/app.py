@@ -43,8 +43,8 @@ class AgentServer:
     `executor` is an executor that is open, or what `Executor.open(…)` gives: then the server opens it when it starts
     and closes it when it ends. `authenticate` looks at every request and names its user, or refuses it with None; a
     server without one has to be opened to everybody in so many words. `agents` are the names of those that callers may
-    talk to; without it, those the executor knows when the server starts, not the ones they delegate to. Mounted into another application, give that
-    one `lifespan=server.lifespan`, as mounted applications are not started by themselves.
+    talk to; without it, those the executor knows when the server starts, not the ones they delegate to. Mounted into
+    another application, give that one `lifespan=server.lifespan`, as mounted applications are not started by themselves.
     """
 
     def __init__(
