@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -107,10 +108,14 @@ class Instance:
             cwd=Path(__file__).parents[2],
             text=True,
         )
+
+    @cached_property
+    def url(self) -> str:
+        """Where it listens; asking waits until it does."""
         assert self.process.stdout is not None
         said = self.process.stdout.readline()
         assert said.startswith("Serving on "), said
-        self.url = said.split()[-1]
+        return said.split()[-1]
 
     def client(self) -> httpx2.Client:
         return httpx2.Client(base_url=self.url, headers=bearer(ANN), timeout=PATIENCE)

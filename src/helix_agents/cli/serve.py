@@ -32,6 +32,10 @@ DEFAULT_USER = "helix"
 @click.option("--allow-unauthenticated", is_flag=True, help="Let everybody who reaches the port do everything.")
 @click.option("--cors-origin", "origins", multiple=True, help="A site whose pages may call this server.")
 @click.option("--grace", default=20.0, show_default=True, help="Seconds that running steps get when it ends.")
+@click.option("--lease", default=15.0, show_default=True, help="Seconds after which a dead instance is noticed.")
+@click.option(
+    "--janitor", default=15.0, show_default=True, help="Seconds between two rounds of the janitor; 0 for none."
+)
 @click.pass_obj
 def command(
     output: Output,
@@ -44,6 +48,8 @@ def command(
     allow_unauthenticated: bool,
     origins: tuple[str, ...],
     grace: float,
+    lease: float,
+    janitor: float,
 ) -> ExitCode:
     """Serve a module's agents over HTTP.
 
@@ -68,8 +74,10 @@ def command(
         token=token,
         user=user,
         origins=origins,
-        grace=grace,
         say=output.say,
+        grace=grace,
+        lease_ms=int(lease * 1000),
+        janitor_seconds=janitor or None,
     )
     return ExitCode.OK
 

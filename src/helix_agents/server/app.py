@@ -44,7 +44,7 @@ class AgentServer:
     and closes it when it ends. `authenticate` looks at every request and names its user, or refuses it with None; a
     server without one has to be opened to everybody in so many words. `agents` are the names of those that callers may
     talk to; without it, those the executor knows when the server starts, not the ones they delegate to. Mounted into
-    another application, give that one `lifespan=server.lifespan`, as mounted applications are not started by themselves.
+    another application, give that one `lifespan=server.lifespan`: mounted applications are not started by themselves.
     """
 
     def __init__(

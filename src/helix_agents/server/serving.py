@@ -86,10 +86,10 @@ def serve(
     token: str | None,
     user: str,
     origins: Sequence[str],
-    grace: float,
     say: Callable[[str], None],
+    **settings: Any,
 ) -> None:
-    """Serve these agents on this store until the process is asked to end."""
+    """Serve these agents on this store until the process is asked to end; other settings are the executor's."""
     authenticate = None if not token else bearer_tokens({token: Principal(user_id=user, operator=True)})
 
     def make_app(executor: AgentExecutor) -> AgentServer:
@@ -98,5 +98,5 @@ def serve(
         )
 
     sock = socket.create_server((host, port))
-    opening = Executor.open(store_url, agents=list(agents), grace=grace)
+    opening = Executor.open(store_url, agents=list(agents), **settings)
     asyncio.run(run(opening, make_app, sock=sock, on_ready=lambda url: say(f"Serving on {url}")))
