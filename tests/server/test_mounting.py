@@ -1,6 +1,7 @@
 """The server inside other applications, and under other servers' rules."""
 
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx2
 import pytest
@@ -69,7 +70,7 @@ async def test_a_store_that_does_not_open_is_a_failed_start() -> None:
     server = AgentServer(Executor.open("sqlite:////nowhere/at/all.db", agents=agents), allow_unauthenticated=True)
     sent: list[dict] = []
 
-    async def send(message: dict) -> None:
+    async def send(message: Any) -> None:
         sent.append(message)
 
     async def receive() -> dict:
@@ -85,7 +86,7 @@ async def test_websockets_are_closed() -> None:
     server = AgentServer(Executor.open("memory://"), authenticate=bearer_tokens({"t": Principal(user_id="u")}))
     sent: list[dict] = []
 
-    async def send(message: dict) -> None:
+    async def send(message: Any) -> None:
         sent.append(message)
 
     async def receive() -> dict:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, ToolAnswer, client_tool, tool
+from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, Suspended, ToolAnswer, client_tool, tool
 from helix_agents.domain.chunks import (
     RunStarted,
     StepCommitted,
@@ -264,6 +264,7 @@ async def test_pages_that_come_at_any_moment_of_a_real_conversation_agree(approv
     async with Executor.open("memory://", agents=[agent], janitor_seconds=None) as helix:
         first = await helix.execute(agent, "go", "s", idempotency_key="m-1")
         suspended = await first.result()
+        assert isinstance(suspended, Suspended)
         early = await read_conversation(helix, "s")
         for waiting in suspended.pending:
             answer = ApprovalAnswer(approved=approved) if waiting.kind == "approval" else ToolAnswer(result="here")

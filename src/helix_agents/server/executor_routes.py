@@ -1,11 +1,13 @@
 """The executor's operations over HTTP: start, resume, follow, look, stop, answer."""
 
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response
 
+from helix_agents.domain.chunks import StreamChunk, StreamResync, Truncated
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     HelixError,
@@ -231,6 +233,26 @@ async def _as_it_is(call: Call, session: SessionState, agent: AnyAgent) -> Start
     )
 
 
+_frames: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+FRAMES_KEPT = 4_096
+
+
+def chunk_frame(chunk: StreamChunk) -> bytes:
+    """A chunk as an event. Readers of one stream want the same ones at the same time, so the latest are kept.
+
+    Numbers are never used twice by a run; what is made for one reader alone is not kept.
+    """
+    if isinstance(chunk, Truncated | StreamResync):
+        return frame(to_json(chunk), id=chunk.sequence)
+    key = (chunk.run_id, chunk.sequence)
+    known = _frames.get(key)
+    if known is None:
+        known = _frames[key] = frame(to_json(chunk), id=chunk.sequence)
+        if len(_frames) > FRAMES_KEPT:
+            _frames.popitem(last=False)
+    return known
+
+
 class ChunkSource:
     """A session's chunks, each with its sequence as id, and then how the run ended.
 
@@ -247,7 +269,7 @@ class ChunkSource:
             async with aclosing(self._run.stream(from_sequence=self._cursor)) as chunks:
                 async for chunk in chunks:
                     self._cursor = chunk.sequence
-                    yield frame(to_json(chunk), id=chunk.sequence)
+                    yield chunk_frame(chunk)
             run = await self._call.current_run(self._run.session_id)
         except HelixError as problem:
             told = {"error": sentence_for(problem.code, 503), "code": problem.code, "retryable": True}
