@@ -1,5 +1,6 @@
 """`helix serve`: the agents of a module behind HTTP, on one store, until somebody says stop."""
 
+import socket
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -66,11 +67,14 @@ def command(
         from helix_agents.server.serving import serve
     except ImportError as missing:
         raise MissingExtraError("helix serve", "server") from missing
+    try:
+        listening = socket.create_server((host, port))
+    except OSError as problem:
+        raise click.ClickException(f"helix serve cannot listen on {host}:{port}: {problem.strerror}.") from None
     serve(
         agents,
         store_url,
-        host=host,
-        port=port,
+        sock=listening,
         token=token,
         user=user,
         origins=origins,
