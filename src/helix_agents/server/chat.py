@@ -59,7 +59,7 @@ async def reconnect(call: Call) -> Any:
     """
     session = await call.session(call.path_id())
     version = version_of(call)
-    after = cursor_of(call) if call.query("after") is None else call.number("after", 0)
+    after = max(cursor_of(call), call.number("after", 0))
     conversation = await read_conversation(call.executor, session.session_id)
     run = conversation.run
     if run is None or (run.status != "running" and not 0 < after < conversation.sequence):
@@ -109,7 +109,8 @@ async def chat_abort(call: Call) -> Response:
 
 def version_of(call: Call) -> Version:
     """Which major of the client's library to speak to; it does not say so itself."""
-    given = call.query("uiVersion") or call.request.headers.get("x-helix-ui-version") or "6"
+    asked = call.query("uiVersion")
+    given = call.request.headers.get("x-helix-ui-version", "6") if asked is None else asked
     if given not in ("6", "7"):
         raise invalid(f"uiVersion is 6 or 7, not {given[:80]!r}.")
     return 7 if given == "7" else 6

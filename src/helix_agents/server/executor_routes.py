@@ -169,9 +169,10 @@ def entry_agent(call: Call, name: str) -> AnyAgent:
 
 def cursor_of(call: Call) -> int:
     """Where a reader was: what its browser says when it comes back, or else what it asks for."""
+    asked = call.number("fromSequence", 0)
     given = call.request.headers.get("last-event-id")
     if given is None:
-        return call.number("fromSequence", 0)
+        return asked
     if not given.isascii() or not given.isdigit() or len(given) > 18:
         raise invalid(f"Last-Event-ID has to be an id of this stream, not {given[:80]!r}.")
     return int(given)
