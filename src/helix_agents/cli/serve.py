@@ -1,5 +1,6 @@
 """`helix serve`: the agents of a module behind HTTP, on one store, until somebody says stop."""
 
+import socket
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +33,10 @@ DEFAULT_USER = "helix"
 @click.option("--allow-unauthenticated", is_flag=True, help="Let everybody who reaches the port do everything.")
 @click.option("--cors-origin", "origins", multiple=True, help="A site whose pages may call this server.")
 @click.option("--grace", default=20.0, show_default=True, help="Seconds that running steps get when it ends.")
+@click.option("--lease", default=15.0, show_default=True, help="Seconds after which a dead instance is noticed.")
+@click.option(
+    "--janitor", default=15.0, show_default=True, help="Seconds between two rounds of the janitor; 0 for none."
+)
 @click.pass_obj
 def command(
     output: Output,
@@ -44,6 +49,8 @@ def command(
     allow_unauthenticated: bool,
     origins: tuple[str, ...],
     grace: float,
+    lease: float,
+    janitor: float,
 ) -> ExitCode:
     """Serve a module's agents over HTTP.
 
@@ -60,16 +67,21 @@ def command(
         from helix_agents.server.serving import serve
     except ImportError as missing:
         raise MissingExtraError("helix serve", "server") from missing
+    try:
+        listening = socket.create_server((host, port))
+    except OSError as problem:
+        raise click.ClickException(f"helix serve cannot listen on {host}:{port}: {problem.strerror}.") from None
     serve(
         agents,
         store_url,
-        host=host,
-        port=port,
+        sock=listening,
         token=token,
         user=user,
         origins=origins,
-        grace=grace,
         say=output.say,
+        grace=grace,
+        lease_ms=int(lease * 1000),
+        janitor_seconds=janitor or None,
     )
     return ExitCode.OK
 

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
@@ -42,8 +42,9 @@ class AgentServer:
 
     `executor` is an executor that is open, or what `Executor.open(…)` gives: then the server opens it when it starts
     and closes it when it ends. `authenticate` looks at every request and names its user, or refuses it with None; a
-    server without one has to be opened to everybody in so many words. Mounted into another application, give that
-    one `lifespan=server.lifespan`, as mounted applications are not started by themselves.
+    server without one has to be opened to everybody in so many words. `agents` are the names of those that callers may
+    talk to; without it, those the executor knows when the server starts, not the ones they delegate to. Mounted into
+    another application, give that one `lifespan=server.lifespan`: mounted applications are not started by themselves.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class AgentServer:
         *,
         authenticate: Authenticate | None = None,
         allow_unauthenticated: bool = False,
+        agents: Iterable[str] | None = None,
         limits: ServerLimits | None = None,
         cors_origins: Sequence[str] = (),
         sweep_on_start: bool = True,
@@ -67,6 +69,7 @@ class AgentServer:
             log_event("server.unauthenticated", logging.WARNING, warning="every caller may do everything")
         self._authenticate = authenticate
         self._gate = Gate(limits or ServerLimits())
+        self._agents = None if agents is None else frozenset(agents)
         self._sweep_on_start = sweep_on_start
         self._close_executor = close_executor
         self._opening: AbstractAsyncContextManager[AgentExecutor] | None = None
@@ -74,7 +77,7 @@ class AgentServer:
         if isinstance(executor, AbstractAsyncContextManager) and not hasattr(executor, "execute"):
             self._opening = executor
         else:
-            self._executor = cast("AgentExecutor", executor)
+            self._host(cast("AgentExecutor", executor))
         middleware = [_cors(cors_origins)] if cors_origins else []
         self._app = Starlette(
             routes=[
@@ -117,7 +120,7 @@ class AgentServer:
         """The server's life: open what is to be opened, take up what dead processes left, and leave in good order."""
         async with AsyncExitStack() as stack:
             if self._opening is not None:
-                self._executor = await stack.enter_async_context(self._opening)
+                self._host(await stack.enter_async_context(self._opening))
                 stack.push_async_callback(self._forget)
             elif self._close_executor and self._executor is not None:
                 stack.push_async_callback(self._executor.close)
@@ -126,6 +129,11 @@ class AgentServer:
             if self._sweep_on_start and self._executor is not None:
                 self._gate.watch(_sweep(self._executor))
             yield
+
+    def _host(self, executor: AgentExecutor) -> None:
+        self._executor = executor
+        if self._agents is None:
+            self._agents = frozenset(agent.name for agent in executor.agents)
 
     async def _forget(self) -> None:
         self._executor = None
@@ -176,6 +184,7 @@ class AgentServer:
             principal=principal,
             executor=self._executor,
             gate=self._gate,
+            entry_agents=self._agents or frozenset(),
             open_to_all=self._authenticate is None,
         )
 

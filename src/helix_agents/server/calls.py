@@ -51,13 +51,15 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 class Call:
     """A request whose caller is known.
 
-    With `open_to_all` nobody was asked who they are, and sessions are everybody's.
+    `entry_agents` are the ones it may begin a session with. With `open_to_all` nobody was asked who they are, and
+    sessions are everybody's.
     """
 
     request: Request
     principal: Principal
     executor: AgentExecutor
     gate: Gate
+    entry_agents: frozenset[str]
     open_to_all: bool = False
 
     # -- what it says

@@ -59,7 +59,7 @@ async def reconnect(call: Call) -> Any:
     """
     session = await call.session(call.path_id())
     version = version_of(call)
-    after = cursor_of(call) if call.query("after") is None else call.number("after", 0)
+    after = max(cursor_of(call), call.number("after", 0))
     conversation = await read_conversation(call.executor, session.session_id)
     run = conversation.run
     if run is None or (run.status != "running" and not 0 < after < conversation.sequence):
@@ -109,7 +109,8 @@ async def chat_abort(call: Call) -> Response:
 
 def version_of(call: Call) -> Version:
     """Which major of the client's library to speak to; it does not say so itself."""
-    given = call.query("uiVersion") or call.request.headers.get("x-helix-ui-version") or "6"
+    asked = call.query("uiVersion")
+    given = call.request.headers.get("x-helix-ui-version", "6") if asked is None else asked
     if given not in ("6", "7"):
         raise invalid(f"uiVersion is 6 or 7, not {given[:80]!r}.")
     return 7 if given == "7" else 6
@@ -122,10 +123,9 @@ def _agent_for(call: Call, body: ChatBody, session: SessionState | None) -> AnyA
     named = body.agent or call.query("agent")
     if named is not None:
         return entry_agent(call, named)
-    agents = list(call.executor.agents)
-    if len(agents) != 1:
+    if len(call.entry_agents) != 1:
         raise invalid("This server has several agents; name one as agent in the body or the query.")
-    return agents[0]
+    return entry_agent(call, next(iter(call.entry_agents)))
 
 
 async def _say(call: Call, session_id: SessionId, agent: AnyAgent, message: UserMessage) -> HostedRun:
@@ -160,6 +160,8 @@ async def _answer(call: Call, session: SessionState, intent: Answered, version: 
     if run is not None and run.status in SUSPENDED:
         if accepted and accepted[-1].continuation == "wait":
             return nothing_yet(call, intent, version)
+        if not accepted and any(each.state == "waiting" for each in session.pending_client_tool_calls.values()):
+            raise RefusedError(409, "still_waiting", "Other calls of this message wait for an answer.")
         await _resume(call, session)
     return await go_on(call, session, intent, version)
 

@@ -1,11 +1,13 @@
 """The executor's operations over HTTP: start, resume, follow, look, stop, answer."""
 
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response
 
+from helix_agents.domain.chunks import StreamChunk, StreamResync, Truncated
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     HelixError,
@@ -160,16 +162,17 @@ async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitt
 
 def entry_agent(call: Call, name: str) -> AnyAgent:
     """An agent that callers may talk to: one that was registered, not one that another delegates to."""
-    if name not in call.executor.agents:
+    if name not in call.entry_agents:
         raise RefusedError(404, "unknown_agent", f"This server has no agent {name[:80]!r}.")
     return call.executor.agents.get(name)
 
 
 def cursor_of(call: Call) -> int:
     """Where a reader was: what its browser says when it comes back, or else what it asks for."""
+    asked = call.number("fromSequence", 0)
     given = call.request.headers.get("last-event-id")
     if given is None:
-        return call.number("fromSequence", 0)
+        return asked
     if not given.isascii() or not given.isdigit() or len(given) > 18:
         raise invalid(f"Last-Event-ID has to be an id of this stream, not {given[:80]!r}.")
     return int(given)
@@ -231,6 +234,26 @@ async def _as_it_is(call: Call, session: SessionState, agent: AnyAgent) -> Start
     )
 
 
+_frames: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+FRAMES_KEPT = 4_096
+
+
+def chunk_frame(chunk: StreamChunk) -> bytes:
+    """A chunk as an event. Readers of one stream want the same ones at the same time, so the latest are kept.
+
+    Numbers are never used twice by a run; what is made for one reader alone is not kept.
+    """
+    if isinstance(chunk, Truncated | StreamResync):
+        return frame(to_json(chunk), id=chunk.sequence)
+    key = (chunk.run_id, chunk.sequence)
+    known = _frames.get(key)
+    if known is None:
+        known = _frames[key] = frame(to_json(chunk), id=chunk.sequence)
+        if len(_frames) > FRAMES_KEPT:
+            _frames.popitem(last=False)
+    return known
+
+
 class ChunkSource:
     """A session's chunks, each with its sequence as id, and then how the run ended.
 
@@ -247,7 +270,7 @@ class ChunkSource:
             async with aclosing(self._run.stream(from_sequence=self._cursor)) as chunks:
                 async for chunk in chunks:
                     self._cursor = chunk.sequence
-                    yield frame(to_json(chunk), id=chunk.sequence)
+                    yield chunk_frame(chunk)
             run = await self._call.current_run(self._run.session_id)
         except HelixError as problem:
             told = {"error": sentence_for(problem.code, 503), "code": problem.code, "retryable": True}

@@ -12,6 +12,12 @@ from helix_agents.server.operations import OPERATIONS, STREAM, Operation
 from helix_agents.server.wire import camel
 
 REF = "#/components/schemas/{name}"
+# One event of a stream; its data is JSON, or the [DONE] that ends a chat's.
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("data", "event", "id")},
+    "required": ["data"],
+}
 # Whoever asks: not known, not allowed, or this instance cannot serve it at the moment.
 ALWAYS = (401, 403, 500, 503)
 
@@ -115,7 +121,7 @@ def _responses(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     if operation.answer == STREAM:
         responses["200"] = {
             "description": "A stream.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": {"schema": EVENT}},
         }
     elif operation.answer is not None:
         answer = {"schema": schemas[_key(operation.answer)]}

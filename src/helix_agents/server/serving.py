@@ -51,8 +51,6 @@ async def run(
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve on a socket that is listening already, until a signal ends it."""
-    # Somebody handles the signal from the first moment on, so that the executor leaves it to the server.
-    signal.signal(signal.SIGTERM, _end)
     async with open_executor as executor:
         app = make_app(executor)
         config = uvicorn.Config(
@@ -81,15 +79,14 @@ def serve(
     agents: Iterable[Agent[Any, Any, Any]],
     store_url: str,
     *,
-    host: str,
-    port: int,
+    sock: socket.socket,
     token: str | None,
     user: str,
     origins: Sequence[str],
-    grace: float,
     say: Callable[[str], None],
+    **settings: Any,
 ) -> None:
-    """Serve these agents on this store until the process is asked to end."""
+    """Serve these agents on this store until the process is asked to end; other settings are the executor's."""
     authenticate = None if not token else bearer_tokens({token: Principal(user_id=user, operator=True)})
 
     def make_app(executor: AgentExecutor) -> AgentServer:
@@ -97,6 +94,11 @@ def serve(
             executor, authenticate=authenticate, allow_unauthenticated=authenticate is None, cors_origins=origins
         )
 
-    sock = socket.create_server((host, port))
-    opening = Executor.open(store_url, agents=list(agents), grace=grace)
-    asyncio.run(run(opening, make_app, sock=sock, on_ready=lambda url: say(f"Serving on {url}")))
+    opening = Executor.open(store_url, agents=list(agents), **settings)
+    # Somebody handles the signal from the first moment on, so that the executor leaves it to the server.
+    earlier = signal.signal(signal.SIGTERM, _end)
+    try:
+        with sock:
+            asyncio.run(run(opening, make_app, sock=sock, on_ready=lambda url: say(f"Serving on {url}")))
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -12,6 +12,7 @@ from helix_agents.server.limits import ServerLimits
 
 KEEP_ALIVE = b": keep-alive\n\n"
 FAREWELL_SECONDS = 1.0
+BATCH_BYTES = 65_536
 
 
 def frame(data: bytes, *, id: int | None = None, event: str | None = None) -> bytes:
@@ -36,7 +37,7 @@ class EventSource(Protocol):
 class EventStreamResponse:
     """An ASGI response that follows an event source.
 
-    It pulls the next frame when the last one was taken by the network, so that a slow reader buffers nothing and slows
+    It reads on when the network has taken what was read, so that a slow reader buffers no more than a batch and slows
     nobody. Keep-alive comments go out in silence. It ends when the source does, when the client leaves, when the client
     takes no byte for too long, or, with a farewell, when `leaving` is set.
     """
@@ -87,14 +88,18 @@ class EventStreamResponse:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pump(self, send: Send) -> None:
-        frames = self._source.frames()
+        """Send what there is, all of it at once: a reader who is behind catches up in a few large pieces."""
+        batch = _Batch()
+        collecting = asyncio.create_task(batch.collect(self._source.frames()))
         try:
-            async for body in frames:
+            while (body := await batch.take()) is not None:
                 self._sent = True
                 async with asyncio.timeout(self._limits.stalled_reader_seconds):
                     await send({"type": "http.response.body", "body": body, "more_body": True})
         finally:
-            await frames.aclose()
+            collecting.cancel()
+            await asyncio.wait((collecting,))
+        collecting.result()
 
     async def _beat(self, send: Send) -> None:
         """A comment whenever a whole interval brought nothing, so that no proxy takes silence for the end."""
@@ -103,6 +108,49 @@ class EventStreamResponse:
             await asyncio.sleep(self._limits.keep_alive_seconds)
             if not self._sent:
                 await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+
+
+class _Batch:
+    """Frames that wait to be sent: as many as come without waiting, up to a bound.
+
+    The bound begins low, so that the first frame is not kept waiting for those after it, and doubles each time.
+    """
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._bytes = 0
+        self._most = 512
+        self._ended = False
+        self._filled = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    async def collect(self, frames: AsyncGenerator[bytes, None]) -> None:
+        try:
+            async with aclosing(frames):
+                async for body in frames:
+                    self._frames.append(body)
+                    self._bytes += len(body)
+                    self._filled.set()
+                    if self._bytes >= self._most:
+                        self._taken.clear()
+                        await self._taken.wait()
+        finally:
+            self._ended = True
+            self._filled.set()
+
+    async def take(self) -> bytes | None:
+        """What has come since the last time; waits for something, and gives None at the end."""
+        await self._filled.wait()
+        if not self._frames:
+            return None
+        body = b"".join(self._frames)
+        self._frames.clear()
+        self._bytes = 0
+        self._most = min(self._most * 2, BATCH_BYTES)
+        if not self._ended:
+            self._filled.clear()
+        self._taken.set()
+        return body
 
 
 async def _disconnect(receive: Receive) -> None:
