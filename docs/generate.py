@@ -19,8 +19,9 @@ def errors_page() -> str:
     lines = [
         "# Errors by code",
         "",
-        "Every error derives from `HelixError` and has a stable `code`, which logs and HTTP answers carry, and says whether",
-        "the same call may be tried again. They are grouped by who has to act. All of them live in `helix_agents.domain.errors`.",
+        "Every error derives from `HelixError` and has a stable `code`, which logs and HTTP answers carry, and says",
+        "whether the same call may be tried again. They are grouped by who has to act, and live in",
+        "`helix_agents.domain.errors`.",
     ]
     for group in errors.HelixError.__subclasses__():
         lines += ["", f"## {group.__name__}", "", first_paragraph(group), ""]
@@ -57,7 +58,7 @@ def api_page() -> str:
 
     lines = ["# API", "", "Everything you import from `helix_agents`. The rest of the package is internal.", ""]
     for name in sorted(set(helix_agents.__all__) - {"__version__"}, key=str.lower):
-        lines += [f"::: {helix_agents._HOME[name]}.{name}", ""]  # noqa: SLF001
+        lines += [f"::: {helix_agents._HOME[name]}.{name}", ""]
     return "\n".join(lines)
 
 
