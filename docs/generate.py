@@ -57,7 +57,7 @@ def api_page() -> str:
     import helix_agents
 
     lines = ["# API", "", "Everything you import from `helix_agents`. The rest of the package is internal.", ""]
-    for name in sorted(set(helix_agents.__all__) - {"__version__"}, key=str.lower):
+    for name in sorted(set(helix_agents.__all__) - {"__version__"}, key=lambda each: (each.lower(), each)):
         lines += [f"::: {helix_agents._HOME[name]}.{name}", ""]
     return "\n".join(lines)
 
