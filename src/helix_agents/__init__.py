@@ -67,11 +67,14 @@ if TYPE_CHECKING:
     from helix_agents.ports.streams import StreamManager as StreamManager
     from helix_agents.runtimes.in_process.executor import Executor as Executor
     from helix_agents.runtimes.in_process.handle import RunHandle as RunHandle
+    from helix_agents.server.app import AgentServer as AgentServer
+    from helix_agents.server.auth import Principal as Principal
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
 _HOME: dict[str, str] = {
     "Agent": "helix_agents.agent.agent",
     "AgentRegistry": "helix_agents.agent.registry",
+    "AgentServer": "helix_agents.server.app",
     "Append": "helix_agents.domain.writes",
     "ApprovalAnswer": "helix_agents.domain.pending",
     "AssistantMessage": "helix_agents.domain.messages",
@@ -97,6 +100,7 @@ _HOME: dict[str, str] = {
     "PendingCall": "helix_agents.domain.pending",
     "PendingFilter": "helix_agents.domain.pending",
     "PersistentAgent": "helix_agents.agent.companions",
+    "Principal": "helix_agents.server.auth",
     "Replace": "helix_agents.domain.writes",
     "RetryTool": "helix_agents.agent.failures",
     "RoutingScriptedModel": "helix_agents.llm.scripted",
@@ -135,6 +139,7 @@ _HOME: dict[str, str] = {
 __all__ = [
     "Agent",
     "AgentRegistry",
+    "AgentServer",
     "Append",
     "ApprovalAnswer",
     "AssistantMessage",
@@ -160,6 +165,7 @@ __all__ = [
     "PendingCall",
     "PendingFilter",
     "PersistentAgent",
+    "Principal",
     "Replace",
     "RetryTool",
     "RoutingScriptedModel",

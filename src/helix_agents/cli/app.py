@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": "helix_agents.cli.demo",
     "doctor": "helix_agents.cli.doctor",
     "migrate": "helix_agents.cli.migrate",
+    "serve": "helix_agents.cli.serve",
 }
 
 

@@ -67,7 +67,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
         plan = await plan_reply(scope, step, reply)
         spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
         resting = RestingReply(
-            message=reply if reply.id else msgspec.structs.replace(reply, id=scope.step_id(step)),
+            message=msgspec.structs.replace(reply, id=scope.step_id(step)),
             calls=tuple(plan.calls),
             rejections=plan.rejections,
             output=plan.output,
