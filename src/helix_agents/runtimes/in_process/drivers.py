@@ -76,6 +76,11 @@ class Drivers:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
+    async def idle(self) -> None:
+        """Wait until nothing is driven here."""
+        while self._running:
+            await asyncio.wait(tuple(self._running.values()))
+
     async def leave(self, grace: float) -> None:
         """Let running steps commit for `grace` seconds; runs stop at their next step."""
         self.leaving = True

@@ -41,12 +41,14 @@ from helix_agents.domain.sessions import (
     InterruptOutcome,
     InterruptSet,
     NothingRunning,
+    SessionState,
     StopKind,
 )
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
-from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
+from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
 from helix_agents.engine.settling import settle_waiting
 from helix_agents.engine.submitting import submit
@@ -251,6 +253,16 @@ class Executor:
         start = await plan_retry(self._services, agent, session_id)
         return await self._begin(agent, start, hooks=hooks, model=model)
 
+    async def rewind(self, session_id: SessionId, checkpoint_id: CheckpointId) -> SessionState:
+        """Bring a session back to a checkpoint and leave it there, interrupted; messages and state are as they were.
+
+        No agent is needed: execute or resume goes on from there, whenever somebody wants to.
+
+        Raises:
+            SessionNotFoundError, CheckpointNotFoundError, AgentAlreadyRunningError, NotARootSessionError: it cannot.
+        """
+        return await rewind(self._services, await plan_rewind(self._services, session_id, checkpoint_id))
+
     async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
         run = await self._services.store.get_current_run(session_id)
@@ -312,6 +324,10 @@ class Executor:
     async def sweep(self) -> Swept:
         """One round of the janitor, now."""
         return await self.janitor.sweep()
+
+    async def idle(self) -> None:
+        """Wait until this process drives no run."""
+        await self._drivers.idle()
 
     async def close(self) -> None:
         """Start nothing new, give running steps their grace, then let go of what is left."""
