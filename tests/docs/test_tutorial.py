@@ -1,13 +1,16 @@
 """The tutorial followed to the letter: each program is taken from its page, run, killed and restarted as it says."""
 
 import itertools
+import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from helix_agents.testing.service_process import ServiceProcess, free_port, tied_to_us
 from tests.docs.pages import DOCS, blocks
 
 STEPS = sorted(page for page in (DOCS / "tutorial").glob("[1-9]-*.md"))
@@ -70,6 +73,46 @@ def test_a_decision_is_given_to_another_process(reader: Reader) -> None:
 def test_a_sub_agent_is_answered_at_the_root(reader: Reader) -> None:
     [said] = reader.read(5)
     assert reader.run("team.py") == said
+
+
+def test_an_agent_is_served_killed_and_served_again(reader: Reader) -> None:
+    """As the page says, with the ids that the server names in place of those printed there."""
+    reader.read(6)
+    page = next(page for page in STEPS if page.name.startswith("6-"))
+    terminal = [block.code for block in blocks(page) if block.title and block.title.startswith("terminal")]
+    serve, start, status, submit = terminal
+    port = free_port()
+
+    def shell(script: str, **ids: str) -> str:
+        for name, value in {":8700": f":{port}", "--port 8700": f"--port {port}", **ids}.items():
+            script = script.replace(name, value)
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=reader.folder, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def served() -> ServiceProcess:
+        process = ServiceProcess("tutorial")
+        helix = Path(sys.executable).with_name("helix")
+        script = serve.replace("helix serve", f"exec {helix} serve").replace("--port 8700", f"--port {port}")
+        command = ["bash", "-c", f"cd {reader.folder} && {script}"]
+        process.start(tied_to_us(command), lambda: "Serving on" in process.told())
+        return process
+
+    first = served()
+    asked = shell(start)
+    assert "tool-approval-request" in asked
+    first.end(signal.SIGKILL)
+    second = served()
+    try:
+        [waiting] = json.loads(shell(status))["pending"]
+        ids = {"approval_…": waiting["approvalId"], "call_1_1": waiting["toolCallId"]}
+        assert "The Petr" in shell(submit, **ids)
+    finally:
+        second.end(signal.SIGTERM)
+        first.remove()
+        second.remove()
 
 
 def test_the_programs_live_together_in_one_folder(reader: Reader) -> None:
