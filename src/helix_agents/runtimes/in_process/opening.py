@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OpeningExecutor:
-    """What `Executor.open` gives: `async with` opens the backend and closes it again.
+    """What `Executor.open` gives: `async with` opens the backend and closes it again; awaited, it only opens it.
 
     While the block runs, SIGTERM leaves it as the end of the block does: running steps get their grace, leases are
     released, and then the process ends as the signal would have ended it.
@@ -29,7 +30,16 @@ class OpeningExecutor:
         self._listens = False
         self._terminated = False
 
+    def __await__(self) -> "Generator[Any, None, Executor]":
+        """For a notebook or a framework with a lifespan of its own: whoever awaits it calls `close()`."""
+        return self._open().__await__()
+
     async def __aenter__(self) -> "Executor":
+        self._executor = await self._open()
+        self._listen_for_sigterm()
+        return self._executor
+
+    async def _open(self) -> "Executor":
         backend = await open_backend(self._url, namespace=self._namespace)
         try:
             executor = self._kind(
@@ -40,12 +50,10 @@ class OpeningExecutor:
                 on_close=backend.close,
                 **self._settings,
             )
-            self._executor = await executor.__aenter__()
+            return await executor.__aenter__()
         except BaseException:
             await backend.close()
             raise
-        self._listen_for_sigterm()
-        return self._executor
 
     async def __aexit__(self, *exc: object) -> None:
         try:
