@@ -1,4 +1,4 @@
-"""What a transaction on entries does, decided once for every store: a store only looks rows up and writes the result."""
+"""What a transaction on entries does, decided once for every store: a store looks rows up and writes the result."""
 
 import hashlib
 from collections.abc import Sequence

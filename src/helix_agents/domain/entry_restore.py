@@ -11,8 +11,8 @@ from helix_agents.domain.entry_plan import Plan
 def restore_key(plan: Plan, current: Entry | None, staged: Sequence[Entry], keep_versions: int) -> Entry | None:
     """Plan one key: `staged` are its versions in the backup, oldest first. Answers the row that it has afterwards.
 
-    A key that the backup does not have is removed. One that is still as it was stays untouched. Any other gets a version
-    higher than all this store has given it, so that nobody who read it before can take the old for the new.
+    A key that the backup does not have is removed. One that is still as it was stays untouched. Any other gets a
+    version higher than all this store has given it, so that nobody who read it before can take the old for the new.
     """
     wanted = staged[-1] if staged else None
     if wanted is None or wanted.value is None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from helix_agents.domain.audit import verify_rows
+from helix_agents.domain.audit_verification import verify_rows
 from helix_agents.domain.capability_errors import InvalidInput, KeyNotFound, QuotaExceeded, VersionConflict
 from helix_agents.domain.entries import weight
 from helix_agents.domain.records import decode_json, encode
@@ -186,7 +186,7 @@ class EntryStoreContract(
         assert await store.revision_at(clock.now_ms() - 450) == 6
         assert await store.prune_events(before_ms=clock.now_ms() - 750, keep=1_000) == 3
         rest = await store.list_events(0)
-        assert (rest.compacted, [event.revision for event in rest.events][0]) == (3, 4)
+        assert (rest.compacted, next(event.revision for event in rest.events)) == (3, 4)
         assert await store.prune_events(before_ms=0, keep=4) == 8
         assert len((await store.list_events(0)).events) == 4
 
@@ -228,8 +228,8 @@ class EntryStoreContract(
         assert await values(here) == {"secret": "here"}
 
     @proves("entries.overview")
-    async def test_an_overview_shows_everything_at_one_revision(self, backend: Backend, store: EntryStore) -> None:
-        await backend.state.create_session("s-1", CreateSession(agent_type="ann"))
+    async def test_an_overview_shows_everything_at_one_revision(self, parts: Backend, store: EntryStore) -> None:
+        await parts.state.create_session("s-1", CreateSession(agent_type="ann"))
         await write(store, put("a", "x"), put("b", "y", scope="shared"), put("row", {"n": 1}, scope="sys.alerts"))
         seen = await store.overview(["sys.alerts"])
         assert seen.revision == 1

@@ -46,9 +46,9 @@ class EntriesContract(Contract):
         await handles.close()
 
     @pytest.fixture
-    async def backend(self, handles: Handles[Backend]) -> Backend:
+    async def parts(self, handles: Handles[Backend]) -> Backend:
         return await handles.open()
 
     @pytest.fixture
-    def store(self, backend: Backend) -> EntryStore:
-        return entries_of(backend)
+    def store(self, parts: Backend) -> EntryStore:
+        return entries_of(parts)

@@ -46,16 +46,16 @@ class EntrySessionsContract(EntriesContract):
     """Sessions' own entries."""
 
     @proves("entries.ride-in-the-step")
-    async def test_changes_become_visible_with_the_step(self, backend: Backend, store: EntryStore) -> None:
-        await begin(backend)
-        await step(backend, 1, kept("a", "1"), kept("b", "2"))
+    async def test_changes_become_visible_with_the_step(self, parts: Backend, store: EntryStore) -> None:
+        await begin(parts)
+        await step(parts, 1, kept("a", "1"), kept("b", "2"))
         assert await values(store, SCOPE) == {"a": 1, "b": 2}
-        await step(backend, 2, kept("a", "3"), Remove(scope=SCOPE, key="b", keep_versions=None))
-        await step(backend, 2, kept("a", "3"), Remove(scope=SCOPE, key="b", keep_versions=None))
+        await step(parts, 2, kept("a", "3"), Remove(scope=SCOPE, key="b", keep_versions=None))
+        await step(parts, 2, kept("a", "3"), Remove(scope=SCOPE, key="b", keep_versions=None))
         assert await values(store, SCOPE) == {"a": 3}
-        await begin(backend, "run-2")
+        await begin(parts, "run-2")
         try:
-            await step(backend, 3, kept("a", "4"))
+            await step(parts, 3, kept("a", "4"))
         except SupersededError:
             assert await values(store, SCOPE) == {"a": 3}
         else:
@@ -63,39 +63,39 @@ class EntrySessionsContract(EntriesContract):
         assert (await store.usage(SCOPE)).bytes == 2
 
     @proves("entries.rewind")
-    async def test_a_rewind_restores_the_scope_back_and_forth(self, backend: Backend, store: EntryStore) -> None:
-        await begin(backend)
-        first = await step(backend, 1, kept("a", "1"), kept("b", "1"))
-        second = await step(backend, 2, kept("a", "2"), Remove(scope=SCOPE, key="b", keep_versions=None))
-        third = await step(backend, 3, Clear(scope=SCOPE, keep_versions=None), kept("c", "3"), ends=True)
+    async def test_a_rewind_restores_the_scope_back_and_forth(self, parts: Backend, store: EntryStore) -> None:
+        await begin(parts)
+        first = await step(parts, 1, kept("a", "1"), kept("b", "1"))
+        second = await step(parts, 2, kept("a", "2"), Remove(scope=SCOPE, key="b", keep_versions=None))
+        third = await step(parts, 3, Clear(scope=SCOPE, keep_versions=None), kept("c", "3"), ends=True)
         assert await values(store, SCOPE) == {"c": 3}
         then = {first: {"a": 1, "b": 1}, second: {"a": 2}, third: {"c": 3}}
         for number, checkpoint in enumerate([first, third, second, first], start=2):
-            await begin(backend, f"run-{number}", checkpoint)
+            await begin(parts, f"run-{number}", checkpoint)
             assert await values(store, SCOPE) == then[checkpoint]
-        await step(backend, 2, kept("d", "4"), run="run-5")
+        await step(parts, 2, kept("d", "4"), run="run-5")
         assert await values(store, SCOPE) == {"a": 1, "b": 1, "d": 4}
 
     @proves("entries.die-with-the-session")
     async def test_a_finished_turn_keeps_the_scope_and_the_end_destroys_it(
-        self, backend: Backend, store: EntryStore
+        self, parts: Backend, store: EntryStore
     ) -> None:
-        await begin(backend)
-        await step(backend, 1, kept("a", '"secret"'), kept("a", "2"), ends=True)
+        await begin(parts)
+        await step(parts, 1, kept("a", '"secret"'), kept("a", "2"), ends=True)
         assert await values(store, SCOPE) == {"a": 2}
-        await backend.state.settle_session(
+        await parts.state.settle_session(
             SettleSession(session_id=SESSION, expected=("active",), status="interrupted", run_status="interrupted")
         )
         assert await values(store, SCOPE) == {"a": 2}
-        await backend.state.settle_session(
+        await parts.state.settle_session(
             SettleSession(session_id=SESSION, expected=("interrupted",), status="failed", destroy_entries=True)
         )
         assert await values(store, SCOPE) == {}
         assert await store.list_versions(SCOPE, "a") == ()
-        await backend.state.delete_session(SESSION)
-        await begin(backend)
-        await step(backend, 1, kept("a", "1"))
-        await backend.state.delete_session(SESSION)
+        await parts.state.delete_session(SESSION)
+        await begin(parts)
+        await step(parts, 1, kept("a", "1"))
+        await parts.state.delete_session(SESSION)
         assert await store.find(SCOPE, "a") is None
         assert (await store.usage(SCOPE)).keys == 0
         async with store.dump([SCOPE]) as dump:

@@ -53,7 +53,7 @@ _SAFETY = promised_by(
 _ACROSS_PROCESSES = promised_by(
     "entries",
     {
-        "entries.increments-across-processes": "Of many processes that count up, killed ones included, no count is lost.",
+        "entries.increments-across-processes": "Of many processes that count up, some killed, no count is lost.",
         "entries.woken-across-processes": "Who listens is woken by a commit of another process.",
     },
     several_processes=True,
