@@ -45,7 +45,7 @@ class StepCommit(Record):
 
     `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and the
     `custom_state` of the given record is not looked at. `entries` are changes in the session's own scope, which a
-    rewind to an earlier checkpoint takes back.
+    rewind to an earlier checkpoint takes back; `audit` are lines for the audit log.
     """
 
     fence: Fence
@@ -66,6 +66,7 @@ class StepCommit(Record):
     take_stop: bool = False
     usage: tuple[UsageEntry, ...] = ()
     entries: tuple[Change, ...] = ()
+    audit: tuple[dict[str, JSON], ...] = ()
     stream: StreamAppend | None = None
 
 

@@ -1,7 +1,7 @@
 """Entries: JSON values under keys, in scopes, with versions, history, quotas and a log of changes.
 
-Every write takes the next revision of its namespace, so revisions order everything. A key's version keeps counting
-across deletion, so a version that was read once never comes to mean another value.
+Every announced write takes the next revision of its namespace, so revisions order everything there is to be told. A
+key's version keeps counting across deletion, so a version that was read once never comes to mean another value.
 """
 
 from typing import Literal, TypeAlias

@@ -110,6 +110,11 @@ def first_answer(request: EntryTransaction, row: Entry | None) -> Transacted | N
     return msgspec.structs.replace(remembered.answer, repeated=True)
 
 
+def next_revision(changes: Sequence[Change], head: int) -> int:
+    """The revision of a transaction: only what is announced takes a new one, so that watching makes no changes."""
+    return head + any(change.announce for change in changes if not isinstance(change, Clear))
+
+
 def plan_transaction(request: EntryTransaction, rows: Rows, *, revision: int, now: int) -> Plan:
     """Work out a transaction; refuses before anything is written.
 

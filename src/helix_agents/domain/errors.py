@@ -37,6 +37,7 @@ HelixError
 │   ├── UnknownAgentError
 │   ├── StateSchemaChangedError
 │   ├── UnknownBackendError
+│   ├── UnsupportedBackendError
 │   ├── UnknownModelError
 │   ├── InvalidStoreUrlError
 │   ├── MissingExtraError
@@ -548,6 +549,17 @@ class UnknownBackendError(SetupError):
 
     def __str__(self) -> str:
         return f"No backend is installed for {self.scheme!r} URLs; known: {', '.join(self.known) or 'none'}."
+
+
+class UnsupportedBackendError(SetupError):
+    """A backend has no place for something."""
+
+    code = "unsupported_backend"
+    scheme: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}:// has no place for {self.what}; use sqlite:///…, postgresql://… or memory://."
 
 
 class UnknownModelError(SetupError):

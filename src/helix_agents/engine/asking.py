@@ -70,6 +70,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
             message=reply if reply.id else msgspec.structs.replace(reply, id=scope.step_id(step)),
             calls=tuple(plan.calls),
             rejections=plan.rejections,
+            previews=plan.previews,
             output=plan.output,
             writes=draft.writes(),
             usage=(spent, *scope.counted(step, notes)),

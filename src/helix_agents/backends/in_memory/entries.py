@@ -36,7 +36,7 @@ from helix_agents.domain.entries import (
     SessionSummary,
     Transacted,
 )
-from helix_agents.domain.entry_plan import ONCE, Plan, first_answer, plan_changes, plan_transaction
+from helix_agents.domain.entry_plan import ONCE, Plan, first_answer, next_revision, plan_changes, plan_transaction
 from helix_agents.domain.entry_restore import restore_key
 from helix_agents.ports.entries import EntryDump, EntryStore
 
@@ -65,7 +65,7 @@ class InMemoryEntryStore(Handle):
                 answer = first_answer(request, rows.find(ONCE, request.once))
                 if answer is not None:
                     return answer
-            revision = head_of(tx).revision + (1 if request.changes else 0)
+            revision = next_revision(request.changes, head_of(tx).revision)
             plan = plan_transaction(request, rows, revision=revision, now=tx.now)
             write_plan(tx, plan)
             append_audit(tx, request.audit, revision)

@@ -7,7 +7,7 @@ from helix_agents.backends.in_memory.tables import EntryHead, EntryTables
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain.audit import entry_text, genesis, next_row
 from helix_agents.domain.entries import Change, Entry, Put, Remove, ScopeUsage, session_scope
-from helix_agents.domain.entry_plan import Plan, plan_changes
+from helix_agents.domain.entry_plan import Plan, next_revision, plan_changes
 from helix_agents.domain.entry_restore import restored_at
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON
@@ -93,11 +93,19 @@ def append_audit(tx: Transaction, entries: Sequence[dict[str, JSON]], revision: 
         move_head(tx, audit_seq=row.seq, audit_hash=row.hash)
 
 
-def write_session_entries(tx: Transaction, changes: Sequence[Change], *, owner: str, mark: int) -> None:
-    """Let a session's changes ride in the commit of its step."""
+def write_session_entries(
+    tx: Transaction,
+    changes: Sequence[Change],
+    audit: Sequence[dict[str, JSON]] = (),
+    *,
+    owner: str,
+    mark: int,
+) -> None:
+    """Let a session's changes, and lines for the audit log, ride in the commit of its step."""
     rows = MemoryRows(tx.tables.entries)
-    revision = head_of(tx).revision + 1
+    revision = next_revision(changes, head_of(tx).revision)
     write_plan(tx, plan_changes(changes, rows, revision=revision, now=tx.now, owner=owner, mark=mark))
+    append_audit(tx, audit, revision)
     move_head(tx, revision=revision)
 
 

@@ -117,8 +117,9 @@ def _side_rows(
     if commit.take_stop and flag is not None and flag.run_id == commit.fence.run_id:
         tx.remove(tx.tables.flags, session_id)
     record_usage(tx, commit.usage)
-    if commit.entries:
-        write_session_entries(tx, commit.entries, owner=row.record.agent_type, mark=row.record.version)
+    if commit.entries or commit.audit:
+        owner, mark = row.record.agent_type, row.record.version
+        write_session_entries(tx, commit.entries, commit.audit, owner=owner, mark=mark)
     _change_pending(tx, row, commit)
     if commit.suspend:
         calls = sorted(tree_calls(tx.tables, session_id), key=lambda call: (call.created_at, call.tool_call_id))

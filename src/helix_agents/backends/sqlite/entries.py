@@ -37,7 +37,7 @@ from helix_agents.domain.entries import (
     Transacted,
     successor,
 )
-from helix_agents.domain.entry_plan import ONCE, first_answer, plan_transaction
+from helix_agents.domain.entry_plan import ONCE, first_answer, next_revision, plan_transaction
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.entries import EntryDump, EntryStore
 from helix_agents.system import SystemClock
@@ -81,7 +81,7 @@ class SQLiteEntryStore:
                 if answer is not None:
                     return answer
             head = find_head(connection, self._namespace)
-            revision = (head.revision if head is not None else 0) + (1 if request.changes else 0)
+            revision = next_revision(request.changes, head.revision if head is not None else 0)
             # Whatever is refused is refused before the first write, so that a group of writers goes on without it.
             plan = plan_transaction(request, rows, revision=revision, now=now)
             head = head or make_head(connection, self._namespace)

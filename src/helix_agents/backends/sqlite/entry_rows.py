@@ -6,7 +6,7 @@ from typing import NamedTuple
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.domain.audit import entry_text, genesis, next_row
 from helix_agents.domain.entries import Change, Entry, EntryEvent, Put, Remove, ScopeUsage, session_scope
-from helix_agents.domain.entry_plan import Plan, plan_changes
+from helix_agents.domain.entry_plan import Plan, next_revision, plan_changes
 from helix_agents.domain.entry_restore import restored_at
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON
@@ -222,14 +222,26 @@ def append_audit(
 
 
 def write_session_entries(
-    connection: Connection, namespace: str, changes: Sequence[Change], *, owner: str, mark: int, now: int
+    connection: Connection,
+    namespace: str,
+    changes: Sequence[Change],
+    audit: Sequence[dict[str, JSON]] = (),
+    *,
+    owner: str,
+    mark: int,
+    now: int,
 ) -> None:
-    """Let a session's changes ride in the commit of its step."""
+    """Let a session's changes, and lines for the audit log, ride in the commit of its step."""
     head = make_head(connection, namespace)
+    revision = next_revision(changes, head.revision)
     rows = SQLiteRows(connection, namespace)
-    plan = plan_changes(changes, rows, revision=head.revision + 1, now=now, owner=owner, mark=mark)
-    write_plan(connection, namespace, plan)
-    save_head(connection, namespace, head._replace(revision=plan.revision))
+    write_plan(
+        connection,
+        namespace,
+        plan_changes(changes, rows, revision=revision, now=now, owner=owner, mark=mark),
+    )
+    head = append_audit(connection, namespace, head, audit, revision)
+    save_head(connection, namespace, head._replace(revision=revision))
     connection.ring(topic_of(namespace))
 
 

@@ -223,9 +223,11 @@ def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitE
         drop_flag(connection, namespace, row.session_id, commit.fence.run_id)
     if commit.usage:
         insert_usage(connection, namespace, commit.usage, now)
-    if commit.entries:
+    if commit.entries or commit.audit:
         owner = step.state.agent_type
-        write_session_entries(connection, namespace, commit.entries, owner=owner, mark=row.version, now=now)
+        write_session_entries(
+            connection, namespace, commit.entries, commit.audit, owner=owner, mark=row.version, now=now
+        )
     extra = CommitExtra()
     if commit.suspend:
         waiting = tuple(call for call in calls_below(connection, row) if call.state in OPEN)

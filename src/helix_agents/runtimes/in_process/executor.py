@@ -50,6 +50,7 @@ from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, p
 from helix_agents.engine.services import EngineOptions, Services
 from helix_agents.engine.settling import settle_waiting
 from helix_agents.engine.submitting import submit
+from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.locks import LockManager
 from helix_agents.ports.models import open_model
@@ -88,6 +89,7 @@ class Executor:
         streams: StreamManager,
         usage: UsageStore,
         locks: LockManager | None = None,
+        entries: EntryStore | None = None,
         agents: Iterable[Agent[Any, Any, Any]] = (),
         deps: OpenDeps | None = None,
         hooks: SomeHooks = None,
@@ -129,6 +131,7 @@ class Executor:
             in_thread=asyncio.to_thread,
             drive_child=self._drivers.drive_child,
             drive_detached=self._drivers.drive_detached,
+            entries=entries,
             hooks=hooks,
             options=options or EngineOptions(),
         )
