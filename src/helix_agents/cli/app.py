@@ -13,9 +13,16 @@ from helix_agents.cli.output import Output
 # Each command is one module with a click command called `command`, imported when somebody asks for it, so that
 # `helix --version` and a typing mistake are answered at once.
 COMMANDS = {
+    "audit": "helix_agents.cli.audit",
+    "backup": "helix_agents.cli.backup",
+    "briefing": "helix_agents.cli.briefing",
     "demo": "helix_agents.cli.demo",
     "doctor": "helix_agents.cli.doctor",
+    "mcp": "helix_agents.cli.mcp",
     "migrate": "helix_agents.cli.migrate",
+    "snapshot": "helix_agents.cli.snapshot",
+    "state": "helix_agents.cli.state",
+    "vault": "helix_agents.cli.vault",
 }
 
 

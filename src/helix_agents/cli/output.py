@@ -30,6 +30,7 @@ class Output:
     def fail(self, error: "HelixError") -> None:
         """Say what went wrong: a sentence on standard error, or `{"error": …}` where a script expects its answer."""
         if self.as_json:
-            self.answer({"error": {"code": error.code, "message": str(error)}})
+            as_data = getattr(error, "as_data", None)
+            self.answer(as_data() if as_data is not None else {"error": {"code": error.code, "message": str(error)}})
         else:
             click.echo(f"Error: {error}", err=True)

@@ -62,7 +62,8 @@ async def create(call: Call) -> dict[str, JSON]:
 async def list_backups(call: Call) -> dict[str, JSON]:
     """What is known, newest first; a file that is gone is named as missing."""
     backups = _backups(call)
-    known = await backups.list_known()
+    mine = ("full", f"agent:{call.caller.agent}")
+    known = [each for each in await backups.list_known() if call.caller.is_operator or each.row.scope in mine]
     present = await asyncio.to_thread(_present, backups.folder) if known else set[str]()
     shown: list[JSON] = []
     for each in known:

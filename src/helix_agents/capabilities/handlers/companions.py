@@ -84,7 +84,9 @@ async def list_approvals(call: Call) -> dict[str, JSON]:
         if not call.caller.is_operator and row["agent"] != call.caller.agent:
             continue
         if wanted is None or wanted == row["id"]:
-            shown = ("capability", "agent", "status", "inputs", "preview", "result", "reason", "requested_at")
+            shown = ["capability", "agent", "status", "inputs", "result", "reason", "requested_at"]
+            # What a person is shown before deciding may name other agents.
+            shown += ["preview", "face"] if call.caller.is_operator else []
             found.append({"approval_id": row["id"], **{name: row[name] for name in shown if name in row}})
     return {"approvals": found, "count": len(found)}
 

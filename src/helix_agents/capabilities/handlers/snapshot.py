@@ -103,7 +103,10 @@ def describe(call: Call, seen: Overview, health: dict[str, JSON]) -> dict[str, J
         "sessions": [msgspec.to_builtins(session) for session in seen.sessions],
         "resources": {"runs": seen.runs, "usage": seen.usage},
         "approvals": [*_waiting_calls(seen), *_waiting_requests(seen)],
-        "alerts": rows_of(seen.system[ALERTS]),
+        "alerts": [
+            {name: row[name] for name in ("id", "agent", "severity", "created_at")}
+            for row in rows_of(seen.system[ALERTS])
+        ],
         "health": health,
         "state": [
             {
@@ -117,7 +120,7 @@ def describe(call: Call, seen: Overview, health: dict[str, JSON]) -> dict[str, J
             if not usage.scope.startswith(("sys.", "inbox:"))
         ],
         "subscriptions": [
-            {key: row[key] for key in ("id", "agent", "prefix", "cursor") if key in row}
+            {key: row[key] for key in ("id", "agent", "cursor") if key in row}
             for row in rows_of(seen.system[SUBSCRIPTIONS])
         ],
     }
