@@ -235,6 +235,11 @@ class Capabilities(Protocol):
         """What the agent may call."""
         ...
 
+    async def news(self, context: RunContext[Any, Any]) -> Sequence[str]:
+        """What the model should know before its next step. It is told in the step's commit: changes of entries that
+        are made through the context ride in the same one."""
+        ...
+
 
 def _seen_from(context: ToolContext[Any, Any], *, sync: bool) -> ToolContext[Any, Any]:
     return context.for_thread(asyncio.get_running_loop()) if sync else context

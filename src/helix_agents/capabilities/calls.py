@@ -132,6 +132,7 @@ class Call:
                 owner=self.caller.agent,
                 audit=(self.audit_line("done", **(audit or {})),),
                 once=self.once if result is None else None,
+                digest=digest_of(self.capability, self.caller, self.inputs),
             )
         )
         self.audited = True

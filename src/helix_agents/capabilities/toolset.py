@@ -21,6 +21,7 @@ from helix_agents.capabilities.run_sessions import RunSession
 from helix_agents.capabilities.scopes import JOURNAL
 from helix_agents.capabilities.settings import AuditReads, Limits, StateSettings
 from helix_agents.capabilities.values import parsed
+from helix_agents.capabilities.watching import changes_after, moved, shown, subscriptions_of
 from helix_agents.domain.capability_errors import CapabilityError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.records import JSON
@@ -47,6 +48,20 @@ class StateCapabilities:
         found = self._gateways.get(store)
         if found is None:
             found = self._gateways[store] = Gateway(store, self.settings)
+        return found
+
+    async def news(self, context: RunContext[Any, Any]) -> Sequence[str]:
+        """Changes of keys that this session watches, once each: their cursors move in the step's commit."""
+        store = context.link.entries.store
+        if store is None:
+            return ()
+        found: list[str] = []
+        for subscription_id, subscription, _ in await subscriptions_of(store, context.agent, context.session_id):
+            events, after = await changes_after(store, subscription)
+            if events:
+                told = [shown(event, subscription_id) for event in events]
+                found.append(f"Shared state that you watch has changed: {msgspec.json.encode(told).decode()}")
+                context.link.entries.change(moved(subscription_id, after))
         return found
 
     def _tool(self, capability: Capability) -> Tool[..., Any]:

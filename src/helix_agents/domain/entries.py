@@ -86,14 +86,15 @@ class Changed(Record):
 class EntryTransaction(Record):
     """Changes that become visible together, with the lines they leave in the audit log.
 
-    `once` makes a repetition harmless: the same request again gets the first answer and writes nothing. In an audit
-    entry, `revision` is filled in.
+    `once` makes a repetition harmless: the same request again gets the first answer and writes nothing. `digest` says
+    what makes a request the same; without one, its changes do. In an audit entry, `revision` is filled in.
     """
 
     changes: tuple[Change, ...] = ()
     owner: str = ""
     audit: tuple[dict[str, JSON], ...] = ()
     once: str | None = None
+    digest: str | None = None
 
 
 class Transacted(Record):

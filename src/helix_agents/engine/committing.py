@@ -174,7 +174,7 @@ def _commit(scope: RunScope, work: StepWork) -> StepCommit:
         suspend=work.suspended,
         take_stop=work.stopped,
         usage=_usage(work),
-        entries=tuple(change for result in work.new for change in result.entries),
+        entries=(*scope.news_changes, *(change for result in work.new for change in result.entries)),
         audit=tuple(line for result in work.new for line in result.audit),
     )
 

@@ -102,6 +102,8 @@ class RunScope:
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
         self.companion_starts = asyncio.Lock()
         self.settled_companions: tuple[SubSessionRefUpdate, ...] = ()
+        self.news_told = False
+        self.news_changes: tuple[Change, ...] = ()
         self._step_entries: list[Change] = []
         self._emitted: deque[Custom] = deque()
         self._emitting: asyncio.Task[None] | None = None
@@ -143,6 +145,8 @@ class RunScope:
         self.notices.clear()
         self.late_answers = ()
         self.settled_companions = ()
+        self.news_told = False
+        self.news_changes = ()
         self._step_entries.clear()
         self.desk.clear()
 
