@@ -1,6 +1,8 @@
 """Serves the capabilities to MCP clients over stdio or streamable HTTP, on the official SDK."""
 
+import asyncio
 import hmac
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -74,10 +76,21 @@ async def serve_http(
     app: App = server_for(gateway, agent).streamable_http_app(host=host)
     if token is not None:
         app = _only_with(token, app)
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="on"))
-    if on_ready is not None:
-        server = _announcing(server, on_ready)
-    await server.serve()
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+    listening = await asyncio.to_thread(socket.create_server, (host, port))
+    try:
+        if on_ready is not None:
+            on_ready(listening.getsockname()[1])
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            # Clients are told good-bye before the door is closed.
+            server.should_exit = True
+            await serving
+            raise
+    finally:
+        listening.close()
 
 
 def _only_with(token: str, app: App) -> App:
@@ -93,15 +106,3 @@ def _only_with(token: str, app: App) -> App:
         await app(scope, receive, send)
 
     return guarded
-
-
-def _announcing(server: Any, on_ready: Callable[[int], object]) -> Any:
-    begin = server.startup
-
-    async def startup(*arguments: Any, **options: Any) -> None:
-        await begin(*arguments, **options)
-        if server.servers:
-            on_ready(server.servers[0].sockets[0].getsockname()[1])
-
-    server.startup = startup
-    return server
