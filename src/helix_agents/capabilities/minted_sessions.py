@@ -115,6 +115,6 @@ async def _end(store: EntryStore, session_id: str) -> list[Change]:
     page = await store.list_entries(SUBSCRIPTIONS, limit=10_000, values=True)
     for entry in page.items:
         row = parsed(entry.value)
-        if row["session_id"] == session_id and not row["durable"]:
+        if row.get("session_id") == session_id and not row.get("durable"):
             changes.append(Remove(scope=SUBSCRIPTIONS, key=entry.key, forget=True))
     return changes

@@ -125,7 +125,7 @@ def _approvals(call: Call, seen: Overview) -> list[dict[str, JSON]]:
             "source": f"approval:{row['id']}",
         }
         for row in rows_of(seen.system[APPROVALS])
-        if row["status"] == "pending" and row["agent"] == call.caller.agent
+        if row.get("status", "pending") == "pending" and row["agent"] == call.caller.agent
     )
     return waiting
 

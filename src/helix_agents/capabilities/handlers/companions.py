@@ -81,6 +81,7 @@ async def list_approvals(call: Call) -> dict[str, JSON]:
     newest_first = sorted(page.items, key=lambda entry: (entry.created_at, entry.key), reverse=True)
     found: list[JSON] = []
     for row in rows_of(newest_first):
+        row.setdefault("status", "pending")
         if not call.caller.is_operator and row["agent"] != call.caller.agent:
             continue
         if wanted is None or wanted == row["id"]:

@@ -149,7 +149,7 @@ def _waiting_requests(seen: Overview) -> list[JSON]:
             "inputs": sorted(redacted(row["inputs"])),
         }
         for row in rows_of(seen.system[APPROVALS])
-        if row["status"] == "pending"
+        if row.get("status", "pending") == "pending"
     ]
 
 
