@@ -196,6 +196,8 @@ class Watch:
                     yield event
                     if last and after.cursor != subscription.cursor:
                         await acknowledge(self._store, self._id, event.revision)
+                    if not self._open:
+                        return
                 if after.cursor != subscription.cursor:
                     await acknowledge(self._store, self._id, after.cursor)
                     if self._bookmarks and not events:
