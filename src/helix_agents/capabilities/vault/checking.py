@@ -7,7 +7,7 @@ from pathlib import Path
 
 from helix_agents.capabilities.vault.backup_header import BackupAbout, BackupHeader, check_mac, read_header
 from helix_agents.capabilities.vault.files import file_system
-from helix_agents.capabilities.vault.payload import DecryptingPayload, PayloadDamagedError
+from helix_agents.capabilities.vault.payload import DecryptingPayload, PayloadDamagedError, payload_bytes
 from helix_agents.domain.errors import BackupDamagedError
 from helix_agents.domain.records import Record
 
@@ -55,6 +55,8 @@ class EncryptedFile:
             raise BackupDamagedError(str(self._path), "its content was altered or cut") from problem
         self._plain.update(data)
         self._plain_bytes += len(data)
+        if not data:
+            self._check_size()
         return data
 
     def facts(self) -> BackupFacts:
@@ -70,6 +72,14 @@ class EncryptedFile:
 
     def close(self) -> None:
         self._payload.close()
+
+    def _check_size(self) -> None:
+        """Tink stops at a last segment that is full, whatever follows it; a backup ends where its content does."""
+        with file_system(self._path):
+            size = os.fstat(self._descriptor).st_size
+        expected = self.header.size + payload_bytes(self._plain_bytes, self.header.core.segment_bytes)
+        if not size == self._file_bytes == expected:
+            raise BackupDamagedError(str(self._path), "something was appended to it")
 
     def _take(self, size: int) -> bytes:
         taken = b""

@@ -7,11 +7,14 @@ repeated, left out or moved to another file, and an end that was cut off is noti
 
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any, BinaryIO
 
 READ_BYTES = 1 << 20
+_HEADER_BYTES = 40
+_TAG_BYTES = 16
 
 
 class PayloadDamagedError(Exception):
@@ -37,7 +40,9 @@ class EncryptingPayload:
     def abandon(self) -> None:
         """Let go without writing anything more."""
         self._sink.write_on = None
-        self._stream.close()
+        # It complains again of what made us give up.
+        with suppress(_tink("tink").TinkError):
+            self._stream.close()
 
 
 class DecryptingPayload:
@@ -61,6 +66,13 @@ class DecryptingPayload:
 
     def close(self) -> None:
         self._stream.close()
+
+
+def payload_bytes(plain_bytes: int, segment_bytes: int) -> int:
+    """How long the payload of so many bytes is: its header, and a tag for each segment that holds some of it."""
+    room = segment_bytes - _TAG_BYTES
+    count = max(1, -(-(plain_bytes + _HEADER_BYTES) // room))
+    return _HEADER_BYTES + plain_bytes + count * _TAG_BYTES
 
 
 class _Carrier(io.RawIOBase):
