@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -147,7 +148,10 @@ def test_a_verifier_takes_rows_one_by_one() -> None:
 
 def test_equal_entries_have_equal_texts() -> None:
     assert entry_text({"b": 1, "a": {"d": [1, 2.5], "c": "é\n"}}) == '{"a":{"c":"é\\n","d":[1,2.5]},"b":1}'
-    for unstorable in ({"a": float("nan")}, {"a": b"x"}, {"a": {1: 2}}, {"a": {1, 2}}):
+    deep: dict[str, Any] = {}
+    for _ in range(5_000):
+        deep = {"a": deep}
+    for unstorable in ({"a": float("nan")}, {"a": b"x"}, {"a": {1: 2}}, {"a": {1, 2}}, {"a": "\ud800"}, deep):
         with pytest.raises(UnstorableValueError):
             entry_text(unstorable)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from helix_agents.capabilities.vault import Vault, create_backup, open_backup
+from helix_agents.capabilities.vault import checking as checking_module
 from helix_agents.capabilities.vault import files as files_module
 from helix_agents.capabilities.vault.creating import _Draft
 from helix_agents.domain.errors import BackupDamagedError, PathRefusedError, VaultFileError
@@ -181,6 +183,56 @@ async def test_a_disk_that_returns_other_bytes_than_were_written_is_found_before
     with pytest.raises(BackupDamagedError):
         await backup(tmp_path / "b", vault, sample(10_000))
     assert names(tmp_path) == set()
+
+
+async def test_a_disk_that_cannot_be_read_is_not_taken_for_a_damaged_backup(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await backup(tmp_path / "b", vault, sample(5 * SEGMENT))
+    whole, read = os.read, 0
+
+    def fail_later(descriptor: int, size: int) -> bytes:
+        nonlocal read
+        if read > 2 * SEGMENT:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        data = whole(descriptor, size)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(checking_module.os, "read", fail_later)
+    with pytest.raises(VaultFileError, match="Input/output error"):
+        await content_of(tmp_path / "b", vault=vault)
+
+
+async def test_a_backup_that_reads_back_as_another_one_does_not_count(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget(self: _Draft, *pieces: bytes) -> None:
+        whole(self, *(piece[1:] for piece in pieces))
+        self._plain.update(b"x")
+
+    whole = _Draft.write
+    monkeypatch.setattr(_Draft, "write", forget)
+    with pytest.raises(BackupDamagedError, match="check this disk"):
+        await backup(tmp_path / "b", vault, sample(1_000))
+    assert names(tmp_path) == set()
+
+
+async def test_a_writer_whose_file_was_swept_before_it_was_locked_makes_another(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, swept = fcntl.flock, []
+
+    def swept_before(descriptor: int, operation: int) -> None:
+        if not swept:
+            swept.extend(tmp_path.glob(".b.*.part"))
+            swept[0].unlink()
+        whole(descriptor, operation)
+
+    monkeypatch.setattr(files_module.fcntl, "flock", swept_before)
+    await backup(tmp_path / "b", vault, b"content")
+    assert len(swept) == 1
+    assert await content_of(tmp_path / "b", vault=vault) == b"content"
 
 
 async def test_where_a_file_cannot_have_two_names_the_name_is_taken_first(

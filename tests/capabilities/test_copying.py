@@ -5,6 +5,7 @@ import hashlib
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ async def test_a_folder_that_becomes_a_link_after_it_was_looked_at_is_not_follow
     (tmp_path / "outside").mkdir()
     whole = copying_module._target
 
-    def swap(*args: Path | str) -> Path:
+    def swap(*args: Any) -> Path:
         target = whole(*args)
         (root / "folder").rmdir()
         (root / "folder").symlink_to(tmp_path / "outside")
@@ -117,6 +118,15 @@ async def test_a_missing_folder_and_a_full_disk_are_named_and_leave_nothing(
 
     monkeypatch.setattr(files_module.os, "write", full)
     with pytest.raises(VaultFileError, match="No space left"):
+        await copy_backup(source, root / "c", roots=[root])
+    assert everything(root) == {"folder"}
+
+
+async def test_a_copy_that_reads_back_differently_does_not_count(
+    source: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_module.os, "fsync", lambda descriptor: os.pwrite(descriptor, b"rot", 2_000))
+    with pytest.raises(VaultFileError, match="read back"):
         await copy_backup(source, root / "c", roots=[root])
     assert everything(root) == {"folder"}
 

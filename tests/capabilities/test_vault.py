@@ -174,6 +174,13 @@ async def test_facts_that_were_forged_with_a_fitting_checksum_do_not_open(vault:
         await vault.unlock(PASSPHRASE)
 
 
+@pytest.mark.parametrize("change", [{"salt": b"short"}, {"public_key": "ab"}, {"format": "another"}])
+async def test_facts_that_make_no_sense_are_damage(change: dict[str, Any], vault: Vault) -> None:
+    await forge(vault, **change)
+    with pytest.raises(VaultDamagedError):
+        await vault.unlock(PASSPHRASE)
+
+
 async def test_a_vault_of_a_later_format_asks_for_an_upgrade(vault: Vault) -> None:
     await forge(vault, version=2)
     with pytest.raises(VaultDamagedError, match="too old"):
@@ -211,7 +218,8 @@ async def test_no_key_and_no_passphrase_is_ever_shown(
     streams = capfd.readouterr()
     said = [repr(vault), repr(keys), repr(signer), str(vars(vault)), caplog.text, streams.out, streams.err, *errors]
     assert [secret for secret in secrets if any(secret in text for text in said)] == []
-    for holder in (vault, keys, signer):
+    assert repr(keys._master) == "Secret(…)"
+    for holder in (vault, keys, keys._master, signer):
         with pytest.raises(TypeError, match="not pickled"):
             pickle.dumps(holder)
 

@@ -57,7 +57,6 @@ assert verify_rows([next_row(0, genesis("s"), entry_text({}))], "s").intact
     assert (tmp_path / "v1.backup").read_bytes() == golden.read_bytes()
 
 
-@pytest.mark.may_block("it makes a folder of its own for a moment")
 async def test_the_speed_of_backups_can_be_measured(tmp_path: Path) -> None:
     speed = await measure_backup(tmp_path, mib=2)
     assert min(speed.create, speed.open, speed.raw_aes_gcm) > 0
