@@ -7,10 +7,9 @@ repeated, left out or moved to another file, and an end that was cut off is noti
 
 import io
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 READ_BYTES = 1 << 20
 _HEADER_BYTES = 40
@@ -26,7 +25,7 @@ class EncryptingPayload:
 
     def __init__(self, write: Callable[[bytes], None], *, key: bytes, bound: bytes, segment_bytes: int) -> None:
         self._sink = _Sink(write)
-        self._stream: BinaryIO = _aead(key, segment_bytes).new_encrypting_stream(self._sink, bound)
+        self._stream: io.BufferedWriter = _aead(key, segment_bytes).new_encrypting_stream(self._sink, bound)
 
     def write(self, data: bytes | memoryview) -> None:
         with self._sink:
@@ -40,9 +39,11 @@ class EncryptingPayload:
     def abandon(self) -> None:
         """Let go without writing anything more."""
         self._sink.write_on = None
-        # It complains again of what made us give up.
-        with suppress(_tink("tink").TinkError):
+        try:
             self._stream.close()
+        except _tink("tink").TinkError:
+            # It complains again of what made us give up, and would once more when it is collected.
+            io.RawIOBase.close(cast("io.RawIOBase", self._stream.raw))
 
 
 class DecryptingPayload:
