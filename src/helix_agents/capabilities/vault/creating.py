@@ -125,7 +125,10 @@ class _Draft:
         for piece in pieces:
             self._plain.update(piece)
             self._plain_bytes += len(piece)
-            self._payload.write(piece)
+            view = memoryview(piece)
+            # Tink copies what it is given, and holds the interpreter meanwhile; so it is given a little at a time.
+            for begin in range(0, len(view), _HOP_BYTES):
+                self._payload.write(view[begin : begin + _HOP_BYTES])
 
     def finish(self, rest: bytes) -> BackupFacts:
         self.write(rest)
