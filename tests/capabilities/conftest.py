@@ -1,9 +1,14 @@
+<<<<<<< HEAD
 """Worlds for the tests of capabilities."""
+=======
+"""An unlocked vault that costs nothing to open, and something to back up."""
+>>>>>>> vault
 
 from pathlib import Path
 
 import pytest
 
+<<<<<<< HEAD
 from tests.capabilities.worlds import World
 
 
@@ -15,3 +20,14 @@ async def world(tmp_path: Path) -> World:
 @pytest.fixture(params=["sqlite", "memory"])
 async def each_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return await World.make(tmp_path, request.param)
+=======
+from helix_agents.capabilities.vault import Vault
+from tests.capabilities.samples import CHEAP, PASSPHRASE
+
+
+@pytest.fixture
+async def vault(tmp_path: Path) -> Vault:
+    made = Vault(tmp_path / "vault", cost=CHEAP)
+    await made.init(PASSPHRASE)
+    return made
+>>>>>>> vault

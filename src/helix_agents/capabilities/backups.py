@@ -8,7 +8,7 @@ from pathlib import Path
 
 from helix_agents import __version__
 from helix_agents.capabilities.files import folder_of, hash_of, remove_file
-from helix_agents.capabilities.scopes import BACKUPS, SHARED, agent_of, agent_scope
+from helix_agents.capabilities.scopes import BACKUPS, NAMES, SHARED, agent_of, agent_scope
 from helix_agents.capabilities.settings import StateSettings
 from helix_agents.capabilities.values import shown_time, stamp
 from helix_agents.capabilities.vault import BackupAbout, BackupFacts, BackupReader, Vault, create_backup, open_backup
@@ -101,7 +101,7 @@ class Backups:
             name = scope_name(agent)
             for attempt in range(1, MOST_TRIES):
                 backup_id = f"bkp-{stamp(now)}" + (f"-{attempt}" if attempt > 1 else "")
-                if await self._store.find(BACKUPS, backup_id) is not None:
+                if await self._store.find(NAMES, backup_id) is not None:
                     continue
                 about = BackupAbout(
                     backup_id=backup_id,
@@ -185,9 +185,12 @@ class Backups:
             gone.append(known.backup_id)
         return gone
 
-    def registration(self, known: Known) -> Put:
-        """The change that makes a backup known."""
-        return Put(scope=BACKUPS, key=known.backup_id, value=encode(known.row).decode(), expected_version=0)
+    def registration(self, known: Known) -> tuple[Put, Put]:
+        """The changes that make a backup known; its name is never given again."""
+        return (
+            Put(scope=NAMES, key=known.backup_id, value="1", expected_version=0),
+            Put(scope=BACKUPS, key=known.backup_id, value=encode(known.row).decode(), expected_version=0),
+        )
 
     def _known(self, entry: Entry) -> Known:
         row = decode(entry.value or "", BackupRow)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from helix_agents.capabilities.backups import FULL, SUFFIX, BackupRow, Backups, Known
 from helix_agents.capabilities.gateway import Gateway
-from helix_agents.capabilities.scopes import BACKUPS
+from helix_agents.capabilities.scopes import NAMES
 from helix_agents.capabilities.values import shown_time, stamp
 from helix_agents.capabilities.vault import (
     BackupAbout,
@@ -53,9 +53,7 @@ async def import_backup(gateway: Gateway, file: Path, *, passphrase: str | None 
     )
     known = Known(backup_id=backup_id, row=row, made_at=now, path=path)
     line: dict[str, JSON] = {"at": shown_time(now), "agent": "operator", "status": "imported", "backup_id": backup_id}
-    await gateway.store.transact(
-        EntryTransaction(changes=(backups.registration(known),), owner="operator", audit=(line,))
-    )
+    await gateway.store.transact(EntryTransaction(changes=backups.registration(known), owner="operator", audit=(line,)))
     return {"backup_id": backup_id, "scope": row.scope, "created_at": row.created_at, "size_bytes": row.file_size_bytes}
 
 
@@ -72,6 +70,6 @@ async def _seal_anew(backups: Backups, file: Path, passphrase: str, path: Path, 
 async def _free_id(gateway: Gateway, now: int) -> str:
     for attempt in range(1, MOST_TRIES):
         name = f"bkp-{stamp(now)}" + (f"-{attempt}" if attempt > 1 else "")
-        if await gateway.store.find(BACKUPS, name) is None:
+        if await gateway.store.find(NAMES, name) is None:
             return name
     raise IoError("No free name for the backup was found.", {})

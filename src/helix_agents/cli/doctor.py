@@ -14,7 +14,14 @@ from helix_agents.cli.exit_codes import ExitCode, exit_code_for
 from helix_agents.cli.options import DEFAULT_STORE, DEFAULT_STORE_FILE, json_option, store_option
 from helix_agents.cli.output import Output
 
-EXTRAS = {"postgres": "asyncpg", "redis": "redis", "dbos": "dbos", "temporal": "temporalio", "server": "starlette"}
+EXTRAS = {
+    "postgres": "asyncpg",
+    "redis": "redis",
+    "dbos": "dbos",
+    "temporal": "temporalio",
+    "server": "starlette",
+    "vault": "tink",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

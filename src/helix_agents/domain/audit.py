@@ -63,8 +63,8 @@ def entry_text(entry: Mapping[str, JSON]) -> str:
         UnstorableValueError: it holds something JSON has no form for.
     """
     content = dict(entry)
-    check_json(content, "audit entry")
     try:
+        check_json(content, "audit entry")
         return _canonical.encode(content).decode()
     except (TypeError, ValueError, RecursionError) as problem:
         raise UnstorableValueError("audit entry", str(problem)) from problem

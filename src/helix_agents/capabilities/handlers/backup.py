@@ -160,7 +160,7 @@ async def restore(call: Call) -> dict[str, JSON]:
                     scopes=tuple(scopes),
                     owner=call.caller.agent,
                     keep_versions=call.limits.versions,
-                    changes=(backups.registration(before), *call.attached(answer)),
+                    changes=(*backups.registration(before), *call.attached(answer)),
                     audit=(call.audit_line("done", restored=list[JSON](scopes), sha256=known.row.sha256),),
                 )
             )
@@ -219,7 +219,7 @@ def _backups(call: Call) -> Backups:
 
 async def _register(call: Call, backups: Backups, made: Known, answer: dict[str, JSON]) -> None:
     try:
-        await call.commit(backups.registration(made), result=answer, audit={"sha256": made.row.sha256})
+        await call.commit(*backups.registration(made), result=answer, audit={"sha256": made.row.sha256})
     except BaseException:
         await asyncio.to_thread(remove_file, made.path)
         raise

@@ -10,7 +10,7 @@ from helix_agents import __version__
 from helix_agents.capabilities.calls import Call, redacted, rows_of
 from helix_agents.capabilities.files import folder_of, read_checked, remove_file, write_whole
 from helix_agents.capabilities.health import look_at_health
-from helix_agents.capabilities.scopes import ALERTS, APPROVALS, SNAPSHOTS, SUBSCRIPTIONS, agent_of
+from helix_agents.capabilities.scopes import ALERTS, APPROVALS, NAMES, SNAPSHOTS, SUBSCRIPTIONS, agent_of
 from helix_agents.capabilities.values import parsed, shown_time, stamp
 from helix_agents.domain.capability_errors import SnapshotNotFound, VersionConflict
 from helix_agents.domain.entries import Entry, Overview, Put, Remove
@@ -44,8 +44,9 @@ async def create(call: Call) -> dict[str, JSON]:
             continue
         answer = {"snapshot_id": name, "timestamp": row["timestamp"], "size_bytes": len(data)}
         try:
+            named = Put(scope=NAMES, key=name, value="1", expected_version=0)
             put = Put(scope=SNAPSHOTS, key=name, value=msgspec.json.encode(row).decode(), expected_version=0)
-            await call.commit(put, result=answer)
+            await call.commit(named, put, result=answer)
         except BaseException as problem:
             await asyncio.to_thread(remove_file, path)
             if isinstance(problem, VersionConflict):

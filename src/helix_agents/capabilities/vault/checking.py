@@ -7,7 +7,7 @@ from pathlib import Path
 
 from helix_agents.capabilities.vault.backup_header import BackupAbout, BackupHeader, check_mac, read_header
 from helix_agents.capabilities.vault.files import file_system
-from helix_agents.capabilities.vault.payload import DecryptingPayload, PayloadDamagedError
+from helix_agents.capabilities.vault.payload import DecryptingPayload, PayloadDamagedError, payload_bytes
 from helix_agents.domain.errors import BackupDamagedError
 from helix_agents.domain.records import Record
 
@@ -26,11 +26,17 @@ class BackupFacts(Record):
 class EncryptedFile:
     """An open backup whose head is authentic; its plaintext comes piece by piece. Everything here blocks."""
 
-    def __init__(self, path: Path, descriptor: int, find_key: Callable[[BackupHeader], bytes]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        descriptor: int,
+        find_key: Callable[[BackupHeader], bytes],
+        see: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """Read the head; whoever wants to `see` every byte of the file on its way is shown them."""
         self._path = path
         self._descriptor = descriptor
-        self._hash = hashlib.sha256()
-        self._plain = hashlib.sha256()
+        self._see = see
         self._plain_bytes = 0
         self._file_bytes = 0
         self.header = read_header(path, self._take)
@@ -53,23 +59,21 @@ class EncryptedFile:
             data = self._payload.read()
         except PayloadDamagedError as problem:
             raise BackupDamagedError(str(self._path), "its content was altered or cut") from problem
-        self._plain.update(data)
         self._plain_bytes += len(data)
+        if not data:
+            self._check_size()
         return data
-
-    def facts(self) -> BackupFacts:
-        """What the file was, once it was read to its end."""
-        return BackupFacts(
-            about=self.header.core.about,
-            vault_id=self.header.vault_slot.vault_id,
-            file_bytes=self._file_bytes,
-            plain_bytes=self._plain_bytes,
-            sha256=self._hash.hexdigest(),
-            plain_sha256=self._plain.hexdigest(),
-        )
 
     def close(self) -> None:
         self._payload.close()
+
+    def _check_size(self) -> None:
+        """Tink stops at a last segment that is full, whatever follows it; a backup ends where its content does."""
+        with file_system(self._path):
+            size = os.fstat(self._descriptor).st_size
+        expected = self.header.size + payload_bytes(self._plain_bytes, self.header.core.segment_bytes)
+        if not size == self._file_bytes == expected:
+            raise BackupDamagedError(str(self._path), "something was appended to it")
 
     def _take(self, size: int) -> bytes:
         taken = b""
@@ -80,7 +84,8 @@ class EncryptedFile:
     def _take_some(self, size: int) -> bytes:
         with file_system(self._path):
             data = os.read(self._descriptor, size)
-        self._hash.update(data)
+        if self._see is not None:
+            self._see(data)
         self._file_bytes += len(data)
         return data
 
@@ -91,10 +96,26 @@ def check_file(path: Path, descriptor: int, find_key: Callable[[BackupHeader], b
     Raises:
         BackupDamagedError: the file is not what was written.
     """
-    opened = EncryptedFile(path, descriptor, find_key)
+    whole, plain = hashlib.sha256(), hashlib.sha256()
+    file_bytes = plain_bytes = 0
+
+    def see(data: bytes) -> None:
+        nonlocal file_bytes
+        whole.update(data)
+        file_bytes += len(data)
+
+    opened = EncryptedFile(path, descriptor, find_key, see)
     try:
-        while opened.read():
-            pass
-        return opened.facts()
+        while data := opened.read():
+            plain.update(data)
+            plain_bytes += len(data)
     finally:
         opened.close()
+    return BackupFacts(
+        about=opened.header.core.about,
+        vault_id=opened.header.vault_slot.vault_id,
+        file_bytes=file_bytes,
+        plain_bytes=plain_bytes,
+        sha256=whole.hexdigest(),
+        plain_sha256=plain.hexdigest(),
+    )

@@ -31,8 +31,9 @@ def create_backup(
 ) -> "BackupWriter":
     """A backup to be written inside `async with`. Left normally, it is synced, verified, and then there under its name.
 
-    Left by an exception, nothing is there. A file that has the name is never overwritten, a link never followed. Memory
-    stays bounded however much is written, and the event loop is never blocked.
+    Left by an exception, nothing is there; only who is cancelled in the very end may leave it whole, as may who dies
+    there. A file that has the name is never overwritten, a link never followed. Memory stays bounded however much is
+    written, and the event loop is never blocked.
 
     Raises (on entering or leaving the block):
         VaultLockedError, VaultNotInitialisedError: there is no key to encrypt with.
@@ -124,7 +125,10 @@ class _Draft:
         for piece in pieces:
             self._plain.update(piece)
             self._plain_bytes += len(piece)
-            self._payload.write(piece)
+            view = memoryview(piece)
+            # Tink copies what it is given, and holds the interpreter meanwhile; so it is given a little at a time.
+            for begin in range(0, len(view), _HOP_BYTES):
+                self._payload.write(view[begin : begin + _HOP_BYTES])
 
     def finish(self, rest: bytes) -> BackupFacts:
         self.write(rest)

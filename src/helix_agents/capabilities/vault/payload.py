@@ -9,9 +9,11 @@ import io
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 READ_BYTES = 1 << 20
+_HEADER_BYTES = 40
+_TAG_BYTES = 16
 
 
 class PayloadDamagedError(Exception):
@@ -23,7 +25,7 @@ class EncryptingPayload:
 
     def __init__(self, write: Callable[[bytes], None], *, key: bytes, bound: bytes, segment_bytes: int) -> None:
         self._sink = _Sink(write)
-        self._stream: BinaryIO = _aead(key, segment_bytes).new_encrypting_stream(self._sink, bound)
+        self._stream: io.BufferedWriter = _aead(key, segment_bytes).new_encrypting_stream(self._sink, bound)
 
     def write(self, data: bytes | memoryview) -> None:
         with self._sink:
@@ -37,7 +39,11 @@ class EncryptingPayload:
     def abandon(self) -> None:
         """Let go without writing anything more."""
         self._sink.write_on = None
-        self._stream.close()
+        try:
+            self._stream.close()
+        except _tink("tink").TinkError:
+            # It complains again of what made us give up, and would once more when it is collected.
+            io.RawIOBase.close(cast("io.RawIOBase", self._stream.raw))
 
 
 class DecryptingPayload:
@@ -61,6 +67,13 @@ class DecryptingPayload:
 
     def close(self) -> None:
         self._stream.close()
+
+
+def payload_bytes(plain_bytes: int, segment_bytes: int) -> int:
+    """How long the payload of so many bytes is: its header, and a tag for each segment that holds some of it."""
+    room = segment_bytes - _TAG_BYTES
+    count = max(1, -(-(plain_bytes + _HEADER_BYTES) // room))
+    return _HEADER_BYTES + plain_bytes + count * _TAG_BYTES
 
 
 class _Carrier(io.RawIOBase):

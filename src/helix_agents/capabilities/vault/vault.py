@@ -31,7 +31,6 @@ from helix_agents.capabilities.vault.vault_file import (
 from helix_agents.domain.errors import (
     DefinitionError,
     VaultAlreadyExistsError,
-    VaultDamagedError,
     VaultLockedError,
     VaultNotInitialisedError,
     WrongPassphraseError,
@@ -207,8 +206,6 @@ class Vault:
         master = unwrap(derive(stretched, _ENVELOPE), found.wrapped_key, found.bound)
         if master is None:
             raise WrongPassphraseError(str(self.path))
-        if public_key_of(derive(master, _SIGNING)) != description.public_key:
-            raise VaultDamagedError(str(self.path), "its public key is not the one of its master key")
         return found, self._unlocked_keys(description, master, stretched)
 
     def _hold(self, description: VaultDescription, wrapped_key: bytes, master: bytes, stretched: bytes) -> None:
