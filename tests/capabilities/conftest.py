@@ -1,14 +1,11 @@
-<<<<<<< HEAD
-"""Worlds for the tests of capabilities."""
-=======
-"""An unlocked vault that costs nothing to open, and something to back up."""
->>>>>>> vault
+"""Worlds for the tests of capabilities, and an unlocked vault that costs nothing to open."""
 
 from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
+from helix_agents.capabilities.vault import Vault
+from tests.capabilities.samples import CHEAP, PASSPHRASE
 from tests.capabilities.worlds import World
 
 
@@ -20,14 +17,11 @@ async def world(tmp_path: Path) -> World:
 @pytest.fixture(params=["sqlite", "memory"])
 async def each_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return await World.make(tmp_path, request.param)
-=======
-from helix_agents.capabilities.vault import Vault
-from tests.capabilities.samples import CHEAP, PASSPHRASE
 
 
 @pytest.fixture
 async def vault(tmp_path: Path) -> Vault:
-    made = Vault(tmp_path / "vault", cost=CHEAP)
+    """Initialised and unlocked."""
+    made = Vault(tmp_path / "vault.json", cost=CHEAP)
     await made.init(PASSPHRASE)
     return made
->>>>>>> vault
