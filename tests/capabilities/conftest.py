@@ -22,6 +22,6 @@ async def each_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 @pytest.fixture
 async def vault(tmp_path: Path) -> Vault:
     """Initialised and unlocked."""
-    made = Vault(tmp_path / "vault.json", cost=CHEAP)
+    made = Vault(tmp_path / "vault", cost=CHEAP)
     await made.init(PASSPHRASE)
     return made
