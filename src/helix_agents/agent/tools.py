@@ -22,6 +22,7 @@ from helix_agents.agent.signatures import NOTHING, Signature, read_signature, wr
 from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError, UnstorableValueError
 from helix_agents.domain.pending import OnDeadline
 from helix_agents.domain.records import JSON, encode
+from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import ToolSpec
 
 P = ParamSpec("P")
@@ -238,6 +239,10 @@ class Capabilities(Protocol):
     async def news(self, context: RunContext[Any, Any]) -> Sequence[str]:
         """What the model should know before its next step. It is told in the step's commit: changes of entries that
         are made through the context ride in the same one."""
+        ...
+
+    async def sweep(self, store: EntryStore) -> None:
+        """What has to be done now and then, by any number of processes at once."""
         ...
 
 

@@ -15,6 +15,7 @@ from helix_agents.capabilities.calls import Caller
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import Capability
 from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.inputs import signature_of
 from helix_agents.capabilities.policy import Policy, Rule
 from helix_agents.capabilities.run_sessions import RunSession
@@ -63,6 +64,10 @@ class StateCapabilities:
                 found.append(f"Shared state that you watch has changed: {msgspec.json.encode(told).decode()}")
                 context.link.entries.change(moved(subscription_id, after))
         return found
+
+    async def sweep(self, store: EntryStore) -> None:
+        """Deliver notices, end idle sessions, and let go of what is too old."""
+        await sweep_state(self.gateway(store))
 
     def _tool(self, capability: Capability) -> Tool[..., Any]:
         async def run(ctx: ToolContext[Any, Any], **inputs: Any) -> dict[str, JSON]:
