@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from helix_agents.agent.sub_agents import sub_agent_tool as sub_agent_tool
     from helix_agents.agent.tools import Tool as Tool
     from helix_agents.agent.tools import tool as tool
+    from helix_agents.capabilities.client import open_state as open_state
+    from helix_agents.capabilities.toolset import state_capabilities as state_capabilities
+    from helix_agents.domain.capability_errors import CapabilityError as CapabilityError
     from helix_agents.domain.checkpoints import Checkpoint as Checkpoint
     from helix_agents.domain.chunks import StreamChunk as StreamChunk
     from helix_agents.domain.errors import DefinitionError as DefinitionError
@@ -133,6 +136,9 @@ _HOME: dict[str, str] = {
     "open_backend": "helix_agents.ports.backend",
     "open_model": "helix_agents.ports.models",
     "sub_agent_tool": "helix_agents.agent.sub_agents",
+    "CapabilityError": "helix_agents.domain.capability_errors",
+    "open_state": "helix_agents.capabilities.client",
+    "state_capabilities": "helix_agents.capabilities.toolset",
     "tool": "helix_agents.agent.tools",
 }
 
@@ -145,6 +151,7 @@ __all__ = [
     "AssistantMessage",
     "Backend",
     "BranchPoint",
+    "CapabilityError",
     "Checkpoint",
     "Completed",
     "DefaultAnswer",
@@ -198,6 +205,8 @@ __all__ = [
     "expired_session_cleanup",
     "open_backend",
     "open_model",
+    "open_state",
+    "state_capabilities",
     "sub_agent_tool",
     "tool",
 ]

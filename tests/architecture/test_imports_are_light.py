@@ -10,8 +10,10 @@ DRIVERS_SERVERS_AND_SDKS = {
     "anthropic",
     "anyio",
     "apsw",
+    "argon2",
     "asyncpg",
     "click",
+    "cryptography",
     "dbos",
     "google.genai",
     "httpx",
@@ -27,6 +29,7 @@ DRIVERS_SERVERS_AND_SDKS = {
     "sqlite3",
     "starlette",
     "temporalio",
+    "tink",
     "uvicorn",
 }
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from helix_agents.testing.contracts.contract import Contract
+from helix_agents.testing.contracts.entries import EntryStoreContract
 from helix_agents.testing.contracts.locks import LockManagerContract
 from helix_agents.testing.contracts.state_store import StateStoreContract
 from helix_agents.testing.contracts.streams import StreamManagerContract
@@ -19,7 +20,7 @@ from helix_agents.testing.requirements.registry import (
     requirements,
 )
 
-CONTRACTS = (StateStoreContract, StreamManagerContract, LockManagerContract, UsageStoreContract)
+CONTRACTS = (StateStoreContract, StreamManagerContract, LockManagerContract, UsageStoreContract, EntryStoreContract)
 MODULES = (
     "tests.contracts.test_in_memory",
     "tests.contracts.test_sqlite",

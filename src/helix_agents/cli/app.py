@@ -16,11 +16,15 @@ from helix_agents.cli.output import Output
 # `helix --version` and a typing mistake are answered at once.
 COMMANDS = {
     "abort": "helix_agents.cli.abort",
+    "audit": "helix_agents.cli.audit",
+    "backup": "helix_agents.cli.backup",
+    "briefing": "helix_agents.cli.briefing",
     "chat": "helix_agents.cli.chat",
     "demo": "helix_agents.cli.demo",
     "doctor": "helix_agents.cli.doctor",
     "interrupt": "helix_agents.cli.interrupt",
     "janitor": "helix_agents.cli.janitor",
+    "mcp": "helix_agents.cli.mcp",
     "migrate": "helix_agents.cli.migrate",
     "pending": "helix_agents.cli.pending",
     "resume": "helix_agents.cli.resume",
@@ -28,7 +32,10 @@ COMMANDS = {
     "run": "helix_agents.cli.run",
     "serve": "helix_agents.cli.serve",
     "sessions": "helix_agents.cli.sessions",
+    "snapshot": "helix_agents.cli.snapshot",
+    "state": "helix_agents.cli.state",
     "usage": "helix_agents.cli.usage",
+    "vault": "helix_agents.cli.vault",
 }
 
 

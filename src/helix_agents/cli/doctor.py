@@ -25,6 +25,8 @@ EXTRAS = {
     "dbos": "dbos",
     "temporal": "temporalio",
     "server": "starlette",
+    "vault": "tink",
+    "mcp": "mcp",
     "anthropic": "anthropic",
     "openai": "openai",
     "google": "google.genai",

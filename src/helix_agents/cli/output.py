@@ -61,7 +61,11 @@ class Output:
 
     def fail(self, error: "HelixError") -> None:
         """Say what went wrong: a sentence on standard error, or `{"error": …}` where a script expects its answer."""
-        self.fail_with(error.code, str(error))
+        as_data = getattr(error, "as_data", None)
+        if self.as_json and as_data is not None:
+            self.answer(as_data())
+        else:
+            self.fail_with(error.code, str(error))
 
     def fail_with(self, code: str, message: str) -> None:
         """The same for trouble that is no error of this library."""

@@ -11,6 +11,7 @@ from helix_agents.engine.desk import RestingReply
 from helix_agents.engine.detached import tell_finished_companions
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.news import tell_news
 from helix_agents.engine.planning import plan_reply
 from helix_agents.engine.scope import Failure, Notes, RunScope
 from helix_agents.engine.stop import undisturbed
@@ -46,6 +47,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     notes = Notes()
     draft = scope.draft()
     context = scope.context(step, draft, notes)
+    await tell_news(scope, context, notes)
     request = ModelRequest(
         agent_type=scope.agent.name,
         session_id=scope.session.session_id,
@@ -70,6 +72,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
             message=msgspec.structs.replace(reply, id=scope.step_id(step)),
             calls=tuple(plan.calls),
             rejections=plan.rejections,
+            previews=plan.previews,
             output=plan.output,
             writes=draft.writes(),
             usage=(spent, *scope.counted(step, notes)),

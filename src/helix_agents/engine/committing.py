@@ -178,6 +178,8 @@ def _commit(scope: RunScope, work: StepWork) -> StepCommit:
         suspend=work.suspended,
         take_stop=work.stopped,
         usage=_usage(work),
+        entries=(*scope.news_changes, *(change for result in work.new for change in result.entries)),
+        audit=tuple(line for result in work.new for line in result.audit),
     )
 
 

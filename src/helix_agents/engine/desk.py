@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.records import JSON, Record
@@ -17,6 +18,7 @@ class RestingReply(Record):
     message: AssistantMessage
     calls: tuple[PlannedCall, ...] = ()
     rejections: dict[ToolCallId, ToolMessage] = {}
+    previews: dict[ToolCallId, JSON] = {}
     output: JSON = None
     writes: StepWrites = NO_WRITES
     usage: tuple[UsageEntry, ...] = ()
@@ -27,11 +29,13 @@ class RestingResult(Record):
 
     `told` says whether `after_tool` is due, which it is not for a call that was denied or given up. `consumes` says
     that an answer of somebody went into it, `once` that the ledger knows it. A tool that finishes carries the run's
-    `output`.
+    `output`. `entries` and `audit` are what state capabilities leave for the commit.
     """
 
     message: ToolMessage
     writes: StepWrites = NO_WRITES
+    entries: tuple[Change, ...] = ()
+    audit: tuple[dict[str, JSON], ...] = ()
     usage: tuple[UsageEntry, ...] = ()
     input: dict[str, JSON] = {}
     duration_ms: int = 0

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from helix_agents.agent.agent import Agent
-from helix_agents.agent.context import RunContext, RunInfo, RunLink, ToolContext, UsageReport
+from helix_agents.agent.context import Approval, EntryLink, RunContext, RunInfo, RunLink, ToolContext, UsageReport
 from helix_agents.agent.hook_events import HookEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.domain.chunks import ChunkHeader, Custom
+from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import StepId, StreamId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON
@@ -40,10 +41,12 @@ class Failure(NamedTuple):
 
 
 class Notes:
-    """What user code counted while it ran."""
+    """What user code counted while it ran, and what state capabilities left for the commit."""
 
     def __init__(self) -> None:
         self.reports: list[UsageReport] = []
+        self.entries: list[Change] = []
+        self.audit: list[dict[str, JSON]] = []
 
 
 class RunScope:
@@ -101,6 +104,9 @@ class RunScope:
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
         self.companion_starts = asyncio.Lock()
         self.settled_companions: tuple[SubSessionRefUpdate, ...] = ()
+        self.news_told = False
+        self.news_changes: tuple[Change, ...] = ()
+        self._step_entries: list[Change] = []
         self._emitted: deque[Custom] = deque()
         self._emitting: asyncio.Task[None] | None = None
 
@@ -142,6 +148,9 @@ class RunScope:
         self.late_answers = ()
         self.stale_effects = ()
         self.settled_companions = ()
+        self.news_told = False
+        self.news_changes = ()
+        self._step_entries.clear()
         self.desk.clear()
 
     # -- what user code sees
@@ -164,7 +173,12 @@ class RunScope:
         )
 
     def tool_context(
-        self, step: int, tool_call_id: ToolCallId, draft: StateDraft[Any], notes: Notes
+        self,
+        step: int,
+        tool_call_id: ToolCallId,
+        draft: StateDraft[Any],
+        notes: Notes,
+        approval: Approval | None = None,
     ) -> ToolContext[Any, Any]:
         """What a tool sees."""
         return ToolContext(
@@ -174,6 +188,7 @@ class RunScope:
             transcript=self.transcript,
             tool_call_id=tool_call_id,
             idempotency_key=self.idempotency_key(tool_call_id),
+            approval=approval,
         )
 
     async def fire(self, context: RunInfo, event: HookEvent) -> None:
@@ -290,6 +305,20 @@ class RunScope:
             emit=lambda name, data: self.emit(self.chunk(Custom, step, name=name, data=data)),
             record_usage=notes.reports.append,
             is_cancelled=self.stop.requested.is_set,
+            entries=self._entry_link(notes),
+        )
+
+    def _entry_link(self, notes: Notes) -> EntryLink:
+        def change(each: Change) -> None:
+            notes.entries.append(each)
+            self._step_entries.append(each)
+
+        return EntryLink(
+            store=self.services.entries,
+            change=change,
+            audit=notes.audit.append,
+            step_changes=lambda: tuple(self._step_entries),
+            session_exists=lambda: self.services.store.session_exists(self.session.session_id),
         )
 
     def _report(self, failure: HookFailure) -> None:

@@ -14,6 +14,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.clock import Clock, IdSource
+from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
@@ -69,6 +70,7 @@ class Services:
     in_thread: RunInThread
     drive_child: DriveChild
     drive_detached: Callable[[RunRecord], object]
+    entries: EntryStore | None = None
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)
 

@@ -52,6 +52,7 @@ from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
 from helix_agents.engine.settling import settle_waiting
 from helix_agents.engine.submitting import submit
+from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.locks import LockManager
 from helix_agents.ports.models import open_model
@@ -90,6 +91,7 @@ class Executor:
         streams: StreamManager,
         usage: UsageStore,
         locks: LockManager | None = None,
+        entries: EntryStore | None = None,
         agents: Iterable[Agent[Any, Any, Any]] = (),
         deps: OpenDeps | None = None,
         hooks: SomeHooks = None,
@@ -131,6 +133,7 @@ class Executor:
             in_thread=asyncio.to_thread,
             drive_child=self._drivers.drive_child,
             drive_detached=self._drivers.drive_detached,
+            entries=entries,
             hooks=hooks,
             options=options or EngineOptions(),
         )

@@ -47,6 +47,7 @@ class OpeningExecutor:
                 streams=backend.streams,
                 usage=backend.usage,
                 locks=backend.locks,
+                entries=backend.entries,
                 on_close=backend.close,
                 **self._settings,
             )
