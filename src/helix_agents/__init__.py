@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from helix_agents.ports.models import open_model as open_model
     from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
     from helix_agents.ports.streams import StreamManager as StreamManager
+    from helix_agents.runtimes.executor.handle import RunHandle as RunHandle
     from helix_agents.runtimes.in_process.executor import Executor as Executor
-    from helix_agents.runtimes.in_process.handle import RunHandle as RunHandle
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
 _HOME: dict[str, str] = {
@@ -101,7 +101,7 @@ _HOME: dict[str, str] = {
     "RetryTool": "helix_agents.agent.failures",
     "RoutingScriptedModel": "helix_agents.llm.scripted",
     "RunContext": "helix_agents.agent.context",
-    "RunHandle": "helix_agents.runtimes.in_process.handle",
+    "RunHandle": "helix_agents.runtimes.executor.handle",
     "RunRecord": "helix_agents.domain.runs",
     "RunResult": "helix_agents.domain.results",
     "RunStatus": "helix_agents.domain.runs",

@@ -13,7 +13,9 @@ from helix_agents.domain.errors import AgentAlreadyRunningError, ExecutorClosedE
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.results import Completed
 from helix_agents.ports.llm import ModelEvent
-from helix_agents.runtimes.in_process import Executor, RunHandle, handle
+from helix_agents.runtimes.executor import handle
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import RunContext, RunInfo, RunLink, ToolContext, UsageReport
@@ -21,7 +21,7 @@ from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
 from helix_agents.engine.call_ids import CallIds
 from helix_agents.engine.corrections import Corrections
-from helix_agents.engine.desk import Desk
+from helix_agents.engine.desk import Desk, Failure, Note
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.stop import StopSignal
@@ -29,14 +29,6 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.streams import StreamWriter
 
 ChunkT = TypeVar("ChunkT", bound=ChunkHeader)
-
-
-class Failure(NamedTuple):
-    """Why a run fails."""
-
-    code: str
-    error: str
-    retryable: bool = False
 
 
 class Notes:
@@ -50,7 +42,7 @@ class RunScope:
     """One attempt of one run, in one process.
 
     `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
-    `carried` are writes of hooks that ran between two commits, `notices` hidden messages the model already sees; the
+    `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits; the
     next commit takes both. `unknown` are calls whose outcome somebody has to be asked about.
     """
 
@@ -92,7 +84,8 @@ class RunScope:
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
         self.corrections = Corrections(transcript)
         self.failure: Failure | None = None
-        self.carried: list[StepWrites] = []
+        self.migration: StepWrites = NO_WRITES
+        self._notes: dict[str, Note] = {}
         self.notices: list[UserMessage] = []
         self.late_answers: tuple[ToolCallId, ...] = ()
         self.unknown: set[ToolCallId] = set()
@@ -117,6 +110,34 @@ class RunScope:
             return True
         return self.parent is not None and self.parent.user_went_on
 
+    @property
+    def carried(self) -> list[StepWrites]:
+        """Writes that wait for the next commit: what a changed state type made of the state, and what hooks wrote."""
+        noted = (self.migration, *(note.writes for note in self._notes.values()))
+        return [writes for writes in noted if writes]
+
+    async def note(self, step: int, name: str, note: Note) -> None:
+        """Keep something for the next commit, wherever it is made; under the same name it replaces what was there."""
+        self.take_note(name, note)
+        await self.desk.put_note(self.step_id(step), name, note)
+
+    def take_note(self, name: str, note: Note) -> None:
+        """Have a note in hand."""
+        self._notes[name] = note
+        self.tell(note.notices)
+        self.late_answers = note.late_answers or self.late_answers
+        self.failure = note.failure or self.failure
+        if note.unknown:
+            self.unknown.add(name)
+        if note.waits_for is not None:
+            self.companion_waits[name] = note.waits_for
+
+    def tell(self, notices: Iterable[UserMessage]) -> None:
+        """Let the model see hidden messages that the next commit makes part of the transcript."""
+        for notice in notices:
+            self.notices.append(notice)
+            self.transcript.append(notice)
+
     def step_id(self, step: int) -> StepId:
         """The step's name in the store; a suspended step keeps the name its first run gave it."""
         suspended = self.session.suspension_context
@@ -135,7 +156,8 @@ class RunScope:
     def step_done(self, writes: Iterable[WriteOp]) -> None:
         """Take in the state writes of the last commit, and let go of what else it took."""
         write_into(self.custom_state, writes, self._grown)
-        self.carried.clear()
+        self.migration = NO_WRITES
+        self._notes.clear()
         self.notices.clear()
         self.late_answers = ()
         self.settled_companions = ()

@@ -4,35 +4,40 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from helix_agents.ports.backend import open_backend
 
 if TYPE_CHECKING:
-    from helix_agents.runtimes.in_process.executor import Executor
+    from helix_agents.runtimes.executor.core import ExecutorCore
+
+ExecutorT = TypeVar("ExecutorT", bound="ExecutorCore")
 
 
-class OpeningExecutor:
+class OpeningExecutor(Generic[ExecutorT]):
     """What `Executor.open` gives: `async with` opens the backend and closes it again.
 
     While the block runs, SIGTERM leaves it as the end of the block does: running steps get their grace, leases are
     released, and then the process ends as the signal would have ended it.
     """
 
-    def __init__(self, kind: "type[Executor]", url: str, namespace: str, settings: dict[str, Any]) -> None:
+    def __init__(self, kind: type[ExecutorT], url: str, namespace: str, settings: dict[str, Any]) -> None:
         self._kind = kind
         self._url = url
         self._namespace = namespace
         self._settings = settings
-        self._executor: Executor | None = None
+        self._executor: ExecutorT | None = None
         self._listens = False
         self._terminated = False
 
-    async def __aenter__(self) -> "Executor":
+    async def __aenter__(self) -> ExecutorT:
         backend = await open_backend(self._url, namespace=self._namespace)
         try:
-            executor = self._kind(
+            # Every kind of executor takes the parts of a backend beside its own settings.
+            make: Callable[..., ExecutorT] = self._kind
+            executor = make(
                 state=backend.state,
                 streams=backend.streams,
                 usage=backend.usage,

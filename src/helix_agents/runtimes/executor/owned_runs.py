@@ -1,0 +1,98 @@
+"""Runs that this process drives and answers for with one lease: tasks that outlive their callers and leave in order."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextvars import Context
+from typing import Any
+
+from helix_agents.domain.commits import SettleSession
+from helix_agents.domain.errors import HelixError
+from helix_agents.domain.ids import RunId
+from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.ending import end_stream
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.services import Liveness, Services
+from helix_agents.runtimes.executor.leases import LeaseKeeper
+
+
+class OwnedRuns:
+    """The tasks of one process, and the lease that says it is alive."""
+
+    services: Services
+
+    def __init__(self, lease: LeaseKeeper) -> None:
+        self.leaving = False
+        self._lease = lease
+        self._running: dict[RunId, asyncio.Task[RunEnd]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+
+    @property
+    def owner(self) -> str:
+        return self._lease.owner
+
+    def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
+        return self._running.get(run_id)
+
+    async def inspect_owner(self, owner: str) -> Liveness:
+        """Whether the process that has this lease is alive."""
+        return "dead" if await self.services.store.find_lease(owner) is None else "alive"
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        # In a context of its own: whoever asks for it may be inside an effect, which this is no part of.
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def start(self) -> None:
+        await self._lease.start()
+
+    async def leave(self, grace: float) -> None:
+        self.leaving = True
+        for task in self._background:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(tuple(self._running.values()), timeout=grace)
+
+    async def let_go(self) -> None:
+        late = (*self._running.values(), *self._background)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        await self._lease.stop()
+
+    def begin(self, run: RunRecord, work: Coroutine[Any, Any, RunEnd]) -> None:
+        """Let a task drive a run."""
+        task = asyncio.get_running_loop().create_task(work, name=f"helix run {run.run_id}", context=Context())
+        self._running[run.run_id] = task
+        task.add_done_callback(lambda done: self._finished(run, done))
+
+    def _finished(self, run: RunRecord, task: asyncio.Task[RunEnd]) -> None:
+        self._running.pop(run.run_id, None)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            log_exception("run.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
+            self.in_background(fail_run(self.services, self.owner, run, problem))
+
+
+async def fail_run(services: Services, owner: str | None, run: RunRecord, problem: BaseException) -> None:
+    """Settle a run that cannot be driven, so that nobody waits for it; retry begins from its last commit."""
+    store = services.store
+    current = await store.get_current_run(run.session_id)
+    if current is None or current.run_id != run.run_id or current.owner != owner:
+        # Somebody else has taken over; it is theirs.
+        return
+    code = problem.code if isinstance(problem, HelixError) else "internal_error"
+    await store.settle_session(
+        SettleSession(
+            session_id=run.session_id,
+            expected=("active", "paused"),
+            expected_run=current.fence,
+            status="failed",
+            error=str(problem),
+            failure_reason=code,
+            completion_reason=code,
+        )
+    )
+    ended = await store.get_run(run.run_id)
+    if ended is not None:
+        await end_stream(services.streams, await store.load_state(run.session_id), ended)
