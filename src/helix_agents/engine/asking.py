@@ -22,8 +22,7 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
     """Get this step's reply; one that was recorded before is not bought again."""
     recorded = await scope.desk.find_reply(scope.step_id(ask.step))
     if recorded is not None:
-        # A reply that a stop cut off rests too, so that the commit finds what readers saw of it.
-        return Stopped() if recorded.message.interrupted else Reply(calls=recorded.calls)
+        return recorded.as_answer()
     if scope.failure is not None:
         return RunFailed(code=scope.failure.code)
     if scope.stop.requested.is_set():
@@ -78,6 +77,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
             notices=tuple(scope.notices[told:]),
             companions=scope.settled_companions,
         )
+        await scope.said()
         await scope.desk.put_reply(scope.step_id(step), resting)
         return Reply(calls=resting.calls)
     assert cut.happened

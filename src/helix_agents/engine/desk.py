@@ -9,7 +9,7 @@ from helix_agents.domain.sessions import ChildWait
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites
-from helix_agents.engine.effects import PlannedCall
+from helix_agents.engine.effects import PlannedCall, Reply, Stopped
 
 
 class RestingReply(Record):
@@ -26,6 +26,10 @@ class RestingReply(Record):
     usage: tuple[UsageEntry, ...] = ()
     notices: tuple[UserMessage, ...] = ()
     companions: tuple[SubSessionRefUpdate, ...] = ()
+
+    def as_answer(self) -> Reply | Stopped:
+        """What the loop is told. A reply that a stop cut off rests too: the commit needs what readers saw of it."""
+        return Stopped() if self.message.interrupted else Reply(calls=self.calls)
 
 
 class RestingResult(Record):

@@ -84,6 +84,7 @@ async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> Tool
 
 async def settle(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
     """Keep a result until the commit."""
+    await scope.said()
     await scope.desk.put_result(scope.step_id(batch.step), result)
     return CallOutcome(tool_call_id=result.message.tool_call_id, state="settled")
 

@@ -98,9 +98,15 @@ async def drive_child(
         delegated_by=tool_call_id,
     )
     if isinstance(scope, Position):
-        return RunEnd(status=scope.ended or "superseded")
+        return ended(scope)
     ops = InlineOps(scope, max_parallel)
     return await run_turn(ops if wrap is None else wrap(ops))
+
+
+def ended(position: Position) -> RunEnd:
+    """How a run left its driver that was not there to be taken in hand."""
+    assert position.ended is not None
+    return RunEnd(status=position.ended)
 
 
 def _weightiest(problems: list[BaseException]) -> BaseException:

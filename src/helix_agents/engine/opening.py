@@ -189,13 +189,14 @@ def _step_of(scope: RunScope, batch: OpenBatch | None) -> int:
 
 
 def _elsewhere(session: SessionState, run: RunRecord | None, fence: Fence) -> Position:
+    has_ended = run is not None and run.run_id == fence.run_id and run.status != "running"
     return Position(
         session_id=session.session_id,
         run_id=fence.run_id,
         attempt=fence.attempt,
         agent_type=session.agent_type,
         step=session.step_count,
-        ended=run.status if run is not None and run.run_id == fence.run_id and run.status != "running" else "failed",
+        ended=run.status if run is not None and has_ended else "superseded",
     )
 
 

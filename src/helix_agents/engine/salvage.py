@@ -9,6 +9,7 @@ from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.transcript import heal, not_executed, open_tail
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.ledger import unknown_message
+from helix_agents.engine.scope import step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.snapshot import take_snapshot
 from helix_agents.engine.step_work import RUN_STOPPED
@@ -45,7 +46,7 @@ async def results_of_open_calls(store: SessionStateStore, session: SessionState)
 
 async def _recorded_step(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...] | None:
     """A step whose reply was recorded because its tools leave traces: their results are kept."""
-    step_id = f"{run.run_id}.{session.step_count + 1}"
+    step_id = step_id_of(run.run_id, session.step_count + 1)
     staged = await services.store.get_staged_changes(session.session_id, step_id)
     resting = recorded_reply(staged)
     if resting is None:

@@ -11,7 +11,7 @@ from helix_agents.agent.hook_events import HookEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.domain.chunks import ChunkHeader, Custom
-from helix_agents.domain.ids import StepId, StreamId, ToolCallId
+from helix_agents.domain.ids import RunId, StepId, StreamId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import RunRecord
@@ -38,12 +38,18 @@ class Notes:
         self.reports: list[UsageReport] = []
 
 
+def step_id_of(run_id: RunId, step: int) -> StepId:
+    """The name of a step that a run begins."""
+    return f"{run_id}.{step}"
+
+
 class RunScope:
     """One attempt of one run, in one process.
 
     `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
     `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits; the
-    next commit takes both. `unknown` are calls whose outcome somebody has to be asked about.
+    next commit takes both. `unknown` are calls whose outcome somebody has to be asked about. A scope `is_shared` when
+    other processes run effects of the same attempt: what rests at the desk was then said before.
     """
 
     def __init__(
@@ -88,6 +94,7 @@ class RunScope:
         self._notes: dict[str, Note] = {}
         self.notices: list[UserMessage] = []
         self.late_answers: tuple[ToolCallId, ...] = ()
+        self.is_shared = False
         self.unknown: set[ToolCallId] = set()
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
         self.companion_starts = asyncio.Lock()
@@ -143,7 +150,7 @@ class RunScope:
         suspended = self.session.suspension_context
         if suspended is not None and suspended.step == step:
             return suspended.step_id
-        return f"{self.run.run_id}.{step}"
+        return step_id_of(self.run.run_id, step)
 
     def idempotency_key(self, tool_call_id: ToolCallId) -> str:
         """The same for every attempt to run this call."""
@@ -239,6 +246,12 @@ class RunScope:
         """Wait until all events of user code are in the stream, so that what follows them follows them there."""
         if self._emitting is not None:
             await self._emitting
+
+    async def said(self) -> None:
+        """Where others go on with what this process leaves, it has to be in the stream first."""
+        if self.is_shared:
+            await self.emitted()
+            await self.writer.flush()
 
     async def discard_step(self, step: int) -> None:
         """Let readers forget what a failed model call said."""

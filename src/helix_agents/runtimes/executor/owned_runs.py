@@ -2,17 +2,14 @@
 
 import asyncio
 from collections.abc import Coroutine
-from contextvars import Context
 from typing import Any
 
-from helix_agents.domain.commits import SettleSession
-from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import RunId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
-from helix_agents.engine.ending import end_stream
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import Liveness, Services
+from helix_agents.engine.settling import fail_run
 from helix_agents.runtimes.executor.leases import LeaseKeeper
 
 
@@ -39,8 +36,7 @@ class OwnedRuns:
         return "dead" if await self.services.store.find_lease(owner) is None else "alive"
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
-        # In a context of its own: whoever asks for it may be inside an effect, which this is no part of.
-        task = asyncio.get_running_loop().create_task(work, context=Context())
+        task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -63,7 +59,7 @@ class OwnedRuns:
 
     def begin(self, run: RunRecord, work: Coroutine[Any, Any, RunEnd]) -> None:
         """Let a task drive a run."""
-        task = asyncio.get_running_loop().create_task(work, name=f"helix run {run.run_id}", context=Context())
+        task = asyncio.create_task(work, name=f"helix run {run.run_id}")
         self._running[run.run_id] = task
         task.add_done_callback(lambda done: self._finished(run, done))
 
@@ -71,28 +67,10 @@ class OwnedRuns:
         self._running.pop(run.run_id, None)
         if not task.cancelled() and (problem := task.exception()) is not None:
             log_exception("run.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
-            self.in_background(fail_run(self.services, self.owner, run, problem))
+            self.in_background(self._fail(run, problem))
 
-
-async def fail_run(services: Services, owner: str | None, run: RunRecord, problem: BaseException) -> None:
-    """Settle a run that cannot be driven, so that nobody waits for it; retry begins from its last commit."""
-    store = services.store
-    current = await store.get_current_run(run.session_id)
-    if current is None or current.run_id != run.run_id or current.owner != owner:
-        # Somebody else has taken over; it is theirs.
-        return
-    code = problem.code if isinstance(problem, HelixError) else "internal_error"
-    await store.settle_session(
-        SettleSession(
-            session_id=run.session_id,
-            expected=("active", "paused"),
-            expected_run=current.fence,
-            status="failed",
-            error=str(problem),
-            failure_reason=code,
-            completion_reason=code,
-        )
-    )
-    ended = await store.get_run(run.run_id)
-    if ended is not None:
-        await end_stream(services.streams, await store.load_state(run.session_id), ended)
+    async def _fail(self, run: RunRecord, problem: BaseException) -> None:
+        current = await self.services.store.get_current_run(run.session_id)
+        if current is not None and (current.run_id, current.owner) == (run.run_id, self.owner):
+            # Else somebody else has taken over; it is theirs.
+            await fail_run(self.services, run.session_id, current.fence, problem)

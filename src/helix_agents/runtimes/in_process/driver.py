@@ -10,7 +10,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import Fence
 from helix_agents.engine.desk import MemoryDesk
 from helix_agents.engine.effects import Position, RunEnd
-from helix_agents.engine.inline import InlineOps, WrapOps
+from helix_agents.engine.inline import InlineOps, WrapOps, ended
 from helix_agents.engine.opening import open_scope
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
@@ -45,7 +45,7 @@ async def drive(
         except SupersededError:
             return RunEnd(status="superseded")
         if isinstance(scope, Position):
-            return RunEnd(status=scope.ended or "superseded")
+            return ended(scope)
         try:
             ops = InlineOps(scope, max_parallel, leaving)
             end = await run_turn(ops if wrap is None else wrap(ops))

@@ -78,17 +78,7 @@ class Drivers(OwnedRuns):
         """Drive the run; when the store is lost in between, go on as the next attempt once it is back."""
         for wait in _backoff():
             try:
-                return await drive(
-                    self.services,
-                    run.session_id,
-                    run.fence,
-                    open_deps=self._open_deps,
-                    max_parallel=self._max_parallel_tools,
-                    hooks=hooks,
-                    model=model,
-                    wrap=self._wrap,
-                    leaving=lambda: self.leaving,
-                )
+                return await self._drive(run, hooks, model)
             except HelixError as problem:
                 if not problem.retryable:
                     raise
@@ -101,6 +91,19 @@ class Drivers(OwnedRuns):
             except HelixError as problem:
                 log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
         raise AssertionError("the waits never end")
+
+    async def _drive(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
+        return await drive(
+            self.services,
+            run.session_id,
+            run.fence,
+            open_deps=self._open_deps,
+            max_parallel=self._max_parallel_tools,
+            hooks=hooks,
+            model=model,
+            wrap=self._wrap,
+            leaving=lambda: self.leaving,
+        )
 
 
 def _backoff() -> Iterator[float]:

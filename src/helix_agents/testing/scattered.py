@@ -1,0 +1,52 @@
+"""An executor whose effects share nothing: each opens its run anew and lets go of it, as processes far apart would.
+
+It is what a durable engine with many workers does, without the engine. Whatever an effect forgets to leave in the
+store is missed by the next one.
+"""
+
+from typing import Any
+
+from helix_agents.agent.hooks import SomeHooks
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.records import decode_json, encode
+from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.anywhere import Effects, OfOneCall
+from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.inline import drive_child
+from helix_agents.engine.plain import EffectName, Plain, PlainOps, run_plain_turn
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.store_desk import StoreDesk
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.runtimes.executor.core import ExecutorCore
+from helix_agents.runtimes.executor.leases import LeaseKeeper
+from helix_agents.runtimes.in_process.drivers import Drivers
+from helix_agents.system import RandomIds
+
+
+class _ScatteredDrivers(Drivers):
+    """Drives the loop here and each of its effects as if nowhere."""
+
+    async def drive_child(self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal) -> RunEnd:
+        desk = StoreDesk(self.services.store, run.session_id, run.fence, alone=True)
+        return await drive_child(parent, run, tool_call_id, stop, desk=desk, wrap=self._wrap)
+
+    async def _drive(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
+        effects = Effects(self.services, alone=False, open_deps=self._open_deps)
+        effects.of_calls[run.run_id] = OfOneCall(hooks=hooks, model=model)
+
+        async def perform(effect: EffectName, _: str, request: Plain) -> Plain:
+            sent = decode_json(encode(request))
+            return decode_json(encode(await effects.perform(effect, run.session_id, run.fence, sent)))
+
+        ops = PlainOps(perform, should_yield=lambda: self.leaving, companions_in_turn=True)
+        return await run_plain_turn(self._wrap(ops))
+
+
+class ScatteredExecutor(ExecutorCore):
+    """Settings are those of `Executor`."""
+
+    def __init__(self, *, state: Any, lease_ms: int = 15_000, deps: Any = None, **settings: Any) -> None:
+        own = {name: settings.pop(name, None) for name in ("max_running", "max_parallel_tools")}
+        lease = LeaseKeeper(state, RandomIds().new("process"), lease_ms)
+        super().__init__(_ScatteredDrivers(lease, open_deps=deps, wrap=self._wrap, **own), state=state, **settings)
