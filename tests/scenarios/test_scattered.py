@@ -14,9 +14,10 @@ from helix_agents.testing.scattered import ScatteredExecutor
 from tests.scenarios.test_in_process import LONG_LEASE_MS, MEMORIES
 
 
-class TestScatteredOnMemory(ExecutorContract):
+class TestEffectsThatShareNothing(ExecutorContract):
     backend = "in_memory"
     several_processes = False
+    keep_seconds = 0.0
 
     @pytest.fixture
     def store_url(self) -> str:
@@ -35,7 +36,18 @@ class TestScatteredOnMemory(ExecutorContract):
             backend: Backend = await open_backend(store_url, clock=clock, **of_store)
             async with backend:
                 parts = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
-                async with ScatteredExecutor(**parts, **given) as executor:
+                async with ScatteredExecutor(**parts, keep_seconds=self.keep_seconds, **given) as executor:
                     yield executor
 
         return open_executor
+
+    async def test_deps_are_opened_once_per_run_in_the_process_that_runs_it(self, open_executor: OpenExecutor) -> None:
+        self.keep_seconds = 60.0
+        await super().test_deps_are_opened_once_per_run_in_the_process_that_runs_it(open_executor)
+
+    async def test_four_janitors_of_which_one_dies_handle_each_case_once(
+        self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock
+    ) -> None:
+        # A thousand calls, each of which opens its run anew, would only prove that this takes its time.
+        self.keep_seconds = 60.0
+        await super().test_four_janitors_of_which_one_dies_handle_each_case_once(open_executor, parts, clock)

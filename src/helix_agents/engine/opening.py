@@ -1,6 +1,7 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -9,13 +10,14 @@ from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
 from helix_agents.agent.hooks import HookOrder, SomeHooks, ordered
 from helix_agents.domain.chunks import RunResumed, RunStarted, ToolEnd, ToolError
+from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.delegated_writer import DelegatedWriter
-from helix_agents.engine.desk import OPENING, Desk, Failure, Note, RestingReply
+from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply
 from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
 from helix_agents.engine.executing import announce
 from helix_agents.engine.letting_go import end_forgotten_children
@@ -63,7 +65,8 @@ async def open_scope(
     scope = RunScope(
         services,
         agent,
-        session=session,
+        # The first commit stores the state as this version of the agent has it, and says so.
+        session=msgspec.structs.replace(session, agent_version=agent.version),
         run=run,
         transcript=transcript,
         writer=writer,
@@ -79,6 +82,23 @@ async def open_scope(
     if session.status == "paused":
         stop.request()
     return scope
+
+
+async def take_writer(scope: RunScope, *, join: bool) -> None:
+    """Have the stream's present writer in hand: while others ran effects of the run, it may have changed."""
+    before, scope.writer = (
+        scope.writer,
+        await _writer(scope.services, scope.session, scope.run, scope.parent, join=join),
+    )
+    with suppress(SupersededError):
+        await before.close()
+
+
+async def take_notes_of_calls(scope: RunScope, batch: OpenBatch) -> None:
+    """Have in hand what calls noted that ran elsewhere."""
+    for name, note in (await scope.desk.notes(scope.step_id(batch.step))).items():
+        if note.round == batch.round and name not in (OPENING, ASKING):
+            scope.take_note(name, note)
 
 
 async def _writer(
