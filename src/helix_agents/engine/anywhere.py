@@ -22,7 +22,7 @@ from helix_agents.engine.effects import (
 from helix_agents.engine.live_runs import LiveRuns, Place
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.opening import open_run, take_notes_of_calls
-from helix_agents.engine.plain import CallRequest, EffectName, Plain, from_plain, to_plain
+from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, Plain, from_plain, to_plain
 from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.settling import end_run, fail_run
@@ -66,11 +66,10 @@ class Effects:
                 return await self._on(session_id, fence, Place.beginning(), open_run)
             case "ask_model":
                 return await self._ask(session_id, fence, from_plain(request, Ask))
-            case "run_call":
-                wanted = from_plain(request, CallRequest)
-                batch = Batch(step=wanted.step, round=wanted.round, calls=(wanted.call,))
+            case "run_calls":
+                wanted = from_plain(request, CallsRequest)
                 place = Place(step=wanted.step, round=wanted.round, join=True)
-                return await self._on(session_id, fence, place, lambda scope: run_call(scope, batch, wanted.call))
+                return await self._on(session_id, fence, place, lambda scope: _run_calls(scope, wanted))
             case "commit":
                 commit = from_plain(request, CommitRequest)
                 place = Place(step=commit.batch.step, round=commit.batch.round, join=True)
@@ -121,6 +120,11 @@ class Effects:
             return position
         assert position.ended is not None
         return RunEnd(status=position.ended)
+
+
+async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes:
+    batch = Batch(step=wanted.step, round=wanted.round, calls=wanted.calls)
+    return CallOutcomes(outcomes=tuple([await run_call(scope, batch, call) for call in wanted.calls]))
 
 
 def answer_given_before(session: SessionState, request: CommitRequest) -> CommitAck | None:

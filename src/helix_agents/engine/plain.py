@@ -10,8 +10,10 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from helix_agents.domain.records import Record, decode, decode_json, encode
 from helix_agents.engine.effects import (
+    ANSWERED_BY_SOMEBODY,
     Ask,
     Batch,
+    CallKind,
     CallOutcome,
     CommitAck,
     CommitRequest,
@@ -30,28 +32,38 @@ EFFECT_SEQUENCE = 1
 A run that it belongs to goes on from the store, as its next attempt in a fresh workflow."""
 
 Plain: TypeAlias = dict[str, Any]
-EffectName: TypeAlias = Literal["open", "ask_model", "run_call", "commit"]
+EffectName: TypeAlias = Literal["open", "ask_model", "run_calls", "commit"]
 
 R = TypeVar("R", bound=Record)
+
+_INSTANT: frozenset[CallKind] = frozenset(("client", "rejected", "finish"))
+"""Calls that run nothing of a user's; those of one batch are one effect together."""
+
+
+class CallsRequest(Record):
+    """Bring calls of a batch as far as they go."""
+
+    step: int
+    round: int
+    calls: tuple[PlannedCall, ...]
+
+
+class CallOutcomes(Record):
+    """What became of them, in the same order."""
+
+    outcomes: tuple[CallOutcome, ...]
+
 
 _ANSWERS: dict[str, type[Record]] = {
     "position": Position,
     "reply": Reply,
     "stopped": Stopped,
     "failed": RunFailed,
-    "outcome": CallOutcome,
+    "outcomes": CallOutcomes,
     "ack": CommitAck,
     "end": RunEnd,
 }
 _NAMES = {kind: name for name, kind in _ANSWERS.items()}
-
-
-class CallRequest(Record):
-    """Bring one call of a batch as far as it goes."""
-
-    step: int
-    round: int
-    call: PlannedCall
 
 
 class Perform(Protocol):
@@ -72,20 +84,12 @@ class RunIsOver(Exception):  # noqa: N818  # nothing went wrong: the loop is lef
 class PlainOps(Ops):
     """The four effects of a run, each a request that goes somewhere and an answer that comes back.
 
-    Companions of one step take their names one after another; where their calls run in different processes they are
-    asked for `companions_in_turn`.
+    Companions of one step take their names one after another, in the model's order, wherever their calls run.
     """
 
-    def __init__(
-        self,
-        perform: Perform,
-        *,
-        should_yield: Callable[[], bool] = lambda: False,
-        companions_in_turn: bool = False,
-    ) -> None:
+    def __init__(self, perform: Perform, *, should_yield: Callable[[], bool] = lambda: False) -> None:
         self._perform = perform
         self._should_yield = should_yield
-        self._in_turn = companions_in_turn
 
     async def open(self) -> Position:
         return _expect(await self._perform("open", "open", {}), Position)
@@ -95,11 +99,13 @@ class PlainOps(Ops):
         return _expect(answer, Reply, Stopped, RunFailed)
 
     async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
-        later = [call for call in batch.calls if self._in_turn and call.kind == "companion"]
-        done = await self._side_by_side(batch, [call for call in batch.calls if call not in later])
-        for call in later:
-            done.append(await self._run(batch, call))
-        return tuple(done)
+        groups, in_turn = _effects_of(batch)
+        done = await self._side_by_side(batch, groups)
+        for call in in_turn:
+            done.extend(await self._run(batch, (call,)))
+        outcomes = {outcome.tool_call_id: outcome for outcome in done}
+        waiting = (CallOutcome(tool_call_id=call.tool_call_id, state="waiting") for call in batch.calls)
+        return tuple(outcomes.get(each.tool_call_id, each) for each in waiting)
 
     async def commit(self, request: CommitRequest) -> CommitAck:
         name = f"commit:{request.batch.step}.{request.batch.round}"
@@ -108,21 +114,39 @@ class PlainOps(Ops):
     def should_yield(self) -> bool:
         return self._should_yield()
 
-    async def _side_by_side(self, batch: Batch, calls: list[PlannedCall]) -> list[CallOutcome]:
-        if len(calls) == 1:
-            return [await self._run(batch, calls[0])]
-        tasks = [asyncio.create_task(self._run(batch, call)) for call in calls]
+    async def _side_by_side(self, batch: Batch, groups: list[tuple[PlannedCall, ...]]) -> list[CallOutcome]:
+        if len(groups) == 1:
+            return list(await self._run(batch, groups[0]))
+        tasks = [asyncio.create_task(self._run(batch, calls)) for calls in groups]
         try:
-            return list(await asyncio.gather(*tasks))
+            return [outcome for done in await asyncio.gather(*tasks) for outcome in done]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, batch: Batch, call: PlannedCall) -> CallOutcome:
-        request = to_plain(CallRequest(step=batch.step, round=batch.round, call=call))
-        name = f"call:{batch.step}.{batch.round}:{call.tool_call_id}"
-        return _expect(await self._perform("run_call", name, request), CallOutcome)
+    async def _run(self, batch: Batch, calls: tuple[PlannedCall, ...]) -> tuple[CallOutcome, ...]:
+        request = to_plain(CallsRequest(step=batch.step, round=batch.round, calls=calls))
+        name = f"calls:{batch.step}.{batch.round}:{calls[0].tool_call_id}"
+        return _expect(await self._perform("run_calls", name, request), CallOutcomes).outcomes
+
+
+def _effects_of(batch: Batch) -> tuple[list[tuple[PlannedCall, ...]], list[PlannedCall]]:
+    """Which calls of a batch are effects, and which of them together: first what runs side by side, then what goes one
+    after another. A call that is only announced to somebody is none."""
+    together: list[PlannedCall] = []
+    groups: list[tuple[PlannedCall, ...]] = []
+    companions: list[PlannedCall] = []
+    for call in batch.calls:
+        if call.kind in ANSWERED_BY_SOMEBODY and batch.round == 0:
+            continue
+        if call.kind == "companion":
+            companions.append(call)
+        elif call.kind in _INSTANT:
+            together.append(call)
+        else:
+            groups.append((call,))
+    return ([tuple(together)] if together else []) + groups, companions
 
 
 async def run_plain_turn(ops: Ops) -> RunEnd:

@@ -1,9 +1,11 @@
 """The one DBOS of this process: launched by the first executor that needs it, destroyed by the last one."""
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, cast
@@ -98,6 +100,7 @@ def _launch(wanted: Wanted, executor_id: str) -> _Launched:
         "log_level": "ERROR",
         **wanted.config,
     }
+    _write_ahead(wanted.system_database_url)
     DBOS(config=cast("DBOSConfig", config))
     try:
         if not wanted.works:
@@ -107,6 +110,14 @@ def _launch(wanted: Wanted, executor_id: str) -> _Launched:
         DBOS.destroy()
         raise
     return _Launched(wanted, executor_id, is_ours=True)
+
+
+def _write_ahead(url: str) -> None:
+    """Give a SQLite file a write-ahead log, which it keeps: DBOS writes twice per effect, each time to the disk."""
+    scheme, _, place = url.partition(":///")
+    if scheme == "sqlite" and place:
+        with closing(sqlite3.connect(place)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _check(launched: _Launched, wanted: Wanted) -> None:

@@ -64,6 +64,7 @@ class DBOSRuntime(OwnedRuns):
         self._fresh: set[Fence] = set()
         self._detached: set[RunId] = set()
         self._executions: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
 
     # -- coming and going
 
@@ -87,10 +88,12 @@ class DBOSRuntime(OwnedRuns):
             await asyncio.wait(tuple(self._executions), timeout=grace)
 
     async def let_go(self) -> None:
-        late = tuple(self._executions)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        # From now on no workflow that DBOS is about to start gets in.
+        self._is_closed = True
+        while late := (*self._running.values(), *self._background, *self._executions):
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await super().let_go()
         await self._runs.release_all()
         workflows.HOSTS[self._prefix].remove(self)
@@ -153,6 +156,8 @@ class DBOSRuntime(OwnedRuns):
         try:
             while True:
                 try:
+                    if run.attempt > 1:
+                        await workflows.cancel_earlier(run)
                     self._fresh.add(run.fence)
                     if await workflows.start(self._prefix, run, None):
                         return await end
@@ -190,7 +195,8 @@ class DBOSRuntime(OwnedRuns):
     async def run(self, session_id: str, run_id: str, attempt: int) -> Plain:
         """Drive a run inside its workflow, which may have been begun elsewhere; says how it ended."""
         task = asyncio.current_task()
-        assert task is not None
+        if self._is_closed or task is None:
+            raise workflows.LetGo
         self._executions.add(task)
         driven: _Driven | None = None
         try:
@@ -247,7 +253,7 @@ class DBOSRuntime(OwnedRuns):
             async def body() -> Plain:
                 return await self._persistently(driven, effect, request)
 
-            async with tools if effect == "run_call" else nullcontext():
+            async with tools if effect == "run_calls" else nullcontext():
                 return await workflows.step(name, body)
 
         ops = PlainOps(perform, should_yield=lambda: self.leaving)
@@ -307,7 +313,6 @@ class DBOSRuntime(OwnedRuns):
         except ConflictError:
             return
         log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
-        await workflows.cancel_earlier(run)
         self.begin(run, self._start(run))
 
 
