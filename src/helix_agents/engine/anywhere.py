@@ -104,9 +104,7 @@ class Effects:
                 await take_notes_of_calls(scope, request.batch)
             ack = await commit_step(scope, request)
         if ack.next == "ended":
-            run = await self._services.store.get_run(scope.run.run_id)
-            if run is not None:
-                await end_run(self._services, scope.session, run, scope.writer)
+            await end_run(self._services, scope.session, scope.run, scope.writer)
         return ack
 
     async def _over(self, position: Position, *, begins: bool) -> Record:
