@@ -64,6 +64,7 @@ class DBOSRuntime(OwnedRuns):
         self._fresh: set[Fence] = set()
         self._detached: set[RunId] = set()
         self._executions: set[asyncio.Task[Any]] = set()
+        self._ready = asyncio.Event()
         self._is_closed = False
 
     # -- coming and going
@@ -72,15 +73,17 @@ class DBOSRuntime(OwnedRuns):
         self.loop = asyncio.get_running_loop()
         self._runs = LiveRuns(services=self.services, alone=True, open_deps=self._open_deps)
         self._effects = Effects(self.services, self._runs)
-        await instance.acquire(self._wanted, self._lease.owner)
-        try:
-            if self._placement != "here":
-                await workflows.register_queue(self._prefix, poll_seconds=self._poll_seconds, at_once=self._max_running)
-            await super().start()
-        except BaseException:
-            await instance.release()
-            raise
+        # Known before DBOS is launched, which begins with the workflows that an earlier life of this process left.
         workflows.HOSTS.setdefault(self._prefix, []).append(self)
+        try:
+            await instance.acquire(self._wanted, self._lease.owner)
+        except BaseException:
+            workflows.HOSTS[self._prefix].remove(self)
+            raise
+        if self._placement != "here":
+            await workflows.register_queue(self._prefix, poll_seconds=self._poll_seconds, at_once=self._max_running)
+        await super().start()
+        self._ready.set()
 
     async def leave(self, grace: float) -> None:
         await super().leave(grace)
@@ -200,6 +203,7 @@ class DBOSRuntime(OwnedRuns):
         self._executions.add(task)
         driven: _Driven | None = None
         try:
+            await self._ready.wait()
             async with self._room if self._room is not None and run_id not in self._detached else nullcontext():
                 run = await self._take(session_id, run_id)
                 if run is None:
