@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from helix_agents.ports.models import open_model as open_model
     from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
     from helix_agents.ports.streams import StreamManager as StreamManager
+    from helix_agents.runtimes.executor.handle import RunHandle as RunHandle
     from helix_agents.runtimes.in_process.executor import Executor as Executor
-    from helix_agents.runtimes.in_process.handle import RunHandle as RunHandle
     from helix_agents.server.app import AgentServer as AgentServer
     from helix_agents.server.auth import Principal as Principal
 
@@ -108,7 +108,7 @@ _HOME: dict[str, str] = {
     "RetryTool": "helix_agents.agent.failures",
     "RoutingScriptedModel": "helix_agents.llm.scripted",
     "RunContext": "helix_agents.agent.context",
-    "RunHandle": "helix_agents.runtimes.in_process.handle",
+    "RunHandle": "helix_agents.runtimes.executor.handle",
     "RunRecord": "helix_agents.domain.runs",
     "RunResult": "helix_agents.domain.results",
     "RunStatus": "helix_agents.domain.runs",

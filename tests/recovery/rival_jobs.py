@@ -20,7 +20,8 @@ from helix_agents.domain.errors import HelixError
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.llm import ModelEvent, TextPiece
 from helix_agents.ports.streams import StreamManager
-from helix_agents.runtimes.in_process import Executor, RunHandle
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 from helix_agents.testing.workers import Job

@@ -16,7 +16,9 @@ from helix_agents.domain.results import Completed
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.llm import ModelEvent, TextPiece
 from helix_agents.ports.streams import FlushPolicy
-from helix_agents.runtimes.in_process import Executor, RunHandle, handle
+from helix_agents.runtimes.executor import handle
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 

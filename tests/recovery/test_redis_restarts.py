@@ -9,7 +9,7 @@ import pytest
 
 from helix_agents import Agent, Completed, Executor, ScriptedModel, tool
 from helix_agents.domain.errors import StoreUnavailableError
-from helix_agents.runtimes.in_process.handle import RunHandle
+from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.testing import call, reply
 from helix_agents.testing.contracts.executor.stage import assert_legal, lines, transcript
 from helix_agents.testing.redis_service import RedisService

@@ -15,7 +15,8 @@ from helix_agents.domain.messages import AssistantMessage, UserMessage
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, PendingFilter, ToolAnswer
 from helix_agents.domain.results import Completed, Suspended
 from helix_agents.ports.backend import open_backend
-from helix_agents.runtimes.in_process import Executor, RunHandle
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.seams import HoldingSeam
 from helix_agents.testing.workers import Processes

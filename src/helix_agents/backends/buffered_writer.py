@@ -34,13 +34,20 @@ class WriterSettings:
 class BufferedWriter(StreamWriter):
     """Buffers chunks and stores them when the flush policy says so, one flush at a time, in the order of the writes.
 
-    A flush whose outcome is not known is sent again as it was; the store recognises it by its batch number.
+    A flush whose outcome is not known is sent again as it was; the store recognises it by its batch number. One that
+    `joined` has no numbers of its own, as other handles of the same writer count too.
     """
 
     def __init__(
-        self, head: StreamHead, store: Callable[[StreamAppend], Awaitable[int]], settings: WriterSettings
+        self,
+        head: StreamHead,
+        store: Callable[[StreamAppend], Awaitable[int]],
+        settings: WriterSettings,
+        *,
+        joined: bool = False,
     ) -> None:
         self._head = head
+        self._joined = joined
         self._store = store
         self._clock = settings.clock
         self._policy = settings.flush
@@ -214,7 +221,7 @@ class BufferedWriter(StreamWriter):
             run_id=self._head.run_id,
             attempt=self._head.attempt,
             writer=self._head.writer,
-            batch=self._batch,
+            batch=0 if self._joined else self._batch,
             chunks=tuple(self._chunks),
             bodies=tuple(self._bodies),
         )

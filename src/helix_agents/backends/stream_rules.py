@@ -111,6 +111,13 @@ def claimed(head: StreamHead, claim: Claim, now: int) -> StreamHead:
     )
 
 
+def can_join(head: StreamHead | None, claim: Claim) -> bool:
+    """Whether the claimant's attempt has a writer that one more handle can stand for."""
+    if head is None or head.status != "active" or head.writer == 0:
+        return False
+    return (head.run_id, head.attempt) == (claim.run_id, claim.attempt)
+
+
 def with_new_writer(
     head: StreamHead | None, claim: Claim, agent_type: str, max_chunks: int | None, now: int
 ) -> StreamHead:

@@ -22,7 +22,8 @@ from helix_agents.domain.pending import READY, PendingCall, PendingFilter
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.ports.llm import LLMAdapter
-from helix_agents.runtimes.in_process import Executor, RunHandle
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process import Executor
 from helix_agents.system import RandomIds
 
 HISTORY_SHOWN = 10

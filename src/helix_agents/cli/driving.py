@@ -23,7 +23,8 @@ from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.models import open_model
-from helix_agents.runtimes.in_process import Executor, RunHandle
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process import Executor
 
 AnyAgent: TypeAlias = Agent[Any, Any, Any]
 

@@ -20,7 +20,7 @@ from helix_agents.domain.chunks import (
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.results import RunResult
 from helix_agents.ports.llm import FINISH_TOOL
-from helix_agents.runtimes.in_process import RunHandle
+from helix_agents.runtimes.executor.handle import RunHandle
 
 MOST_SHOWN = 100
 

@@ -7,13 +7,13 @@ from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
 from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.usage import TokenCount
-from helix_agents.engine.desk import RestingReply
+from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
 from helix_agents.engine.detached import tell_finished_companions
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.news import tell_news
 from helix_agents.engine.planning import plan_reply
-from helix_agents.engine.scope import Failure, Notes, RunScope
+from helix_agents.engine.scope import Notes, RunScope
 from helix_agents.engine.stop import undisturbed
 from helix_agents.engine.streaming import ReplyStream
 from helix_agents.ports.llm import ModelRequest
@@ -21,9 +21,9 @@ from helix_agents.ports.llm import ModelRequest
 
 async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
     """Get this step's reply; one that was recorded before is not bought again."""
-    recorded = await scope.desk.find_reply(ask.step)
+    recorded = await scope.desk.find_reply(scope.step_id(ask.step))
     if recorded is not None:
-        return Reply(calls=recorded.calls)
+        return recorded.as_answer()
     if scope.failure is not None:
         return RunFailed(code=scope.failure.code)
     if scope.stop.requested.is_set():
@@ -31,18 +31,19 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
     try:
         return await _ask(scope, ask.step)
     except FailRun as decision:
-        return _failed(scope, Failure("hook_failed_run", decision.reason))
+        return await _failed(scope, ask, Failure("hook_failed_run", decision.reason))
     except (ModelError, InvalidStateError) as problem:
-        return _failed(scope, Failure(problem.code, str(problem), problem.retryable))
+        return await _failed(scope, ask, Failure(problem.code, str(problem), problem.retryable))
     except HelixError:
         raise
     except Exception as problem:
         # An adapter or an instruction function broke: asking again would break it again.
         log_exception("model.broken", problem, session_id=scope.session.session_id, step=ask.step)
-        return _failed(scope, Failure("internal_error", f"{type(problem).__name__}: {problem}"))
+        return await _failed(scope, ask, Failure("internal_error", f"{type(problem).__name__}: {problem}"))
 
 
 async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
+    told = len(scope.notices)
     await tell_finished_companions(scope)
     notes = Notes()
     draft = scope.draft()
@@ -76,13 +77,16 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
             output=plan.output,
             writes=draft.writes(),
             usage=(spent, *scope.counted(step, notes)),
+            notices=tuple(scope.notices[told:]),
+            companions=scope.settled_companions,
         )
-        await scope.desk.put_reply(step, resting)
+        await scope.said()
+        await scope.desk.put_reply(scope.step_id(step), resting)
         return Reply(calls=resting.calls)
     assert cut.happened
     partial = stream.partial()
     if partial is not None:
-        await scope.desk.put_reply(step, RestingReply(message=partial))
+        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial))
     return Stopped()
 
 
@@ -108,6 +112,6 @@ async def _with_retries(
             await scope.services.sleep(wait)
 
 
-def _failed(scope: RunScope, failure: Failure) -> RunFailed:
-    scope.failure = failure
+async def _failed(scope: RunScope, ask: Ask, failure: Failure) -> RunFailed:
+    await scope.note(ask.step, ASKING, Note(failure=failure))
     return RunFailed(code=failure.code)

@@ -31,7 +31,7 @@ from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionSt
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import abandoned, tool_is_gone
-from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.ledger import resting_reply
@@ -325,7 +325,7 @@ async def _announce_start(
     event = BeforeSubAgentEvent(**about, agent=tool.agent.name, input=given)
     written = await scope.fire_with_draft(batch.step, event)
     if written:
-        scope.carried.append(written)
+        await scope.note(batch.step, planned.tool_call_id, Note(round=batch.round, writes=written))
 
 
 async def _start_was_said(scope: RunScope, step: int, planned: PlannedCall) -> bool:

@@ -23,11 +23,12 @@ from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
 from helix_agents.engine.coming_writer import ComingWriter
+from helix_agents.engine.desk import Failure
 from helix_agents.engine.effects import CommitAck, CommitRequest, PlannedCall
 from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
-from helix_agents.engine.scope import Failure, RunScope
+from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import StepWork
 
 _NO_REPLY = AssistantMessage()
@@ -70,13 +71,13 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
     """What the step produced; of a later round the results that were held, too."""
     batch = request.batch
     step_id = scope.step_id(batch.step)
-    reply = await scope.desk.find_reply(batch.step) if batch.round == 0 else None
+    reply = await scope.desk.find_reply(step_id) if batch.round == 0 else None
     work = StepWork(
         batch=batch,
         step_id=step_id,
         open_reply=reply.message if reply is not None else scope.last_reply() or _NO_REPLY,
         reply=reply,
-        results=await scope.desk.results(batch.step),
+        results=await scope.desk.results(step_id),
         held=await _held(scope, step_id) if batch.round > 0 else {},
         writes=[*scope.carried, *(() if reply is None else (reply.writes,))],
         messages=[*scope.notices, *(() if reply is None else (reply.message,))],

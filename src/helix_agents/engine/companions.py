@@ -28,7 +28,7 @@ from helix_agents.engine.children import (
     next_start,
     result_message,
 )
-from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
@@ -164,9 +164,10 @@ class _Companions:
             parent=self._link(ref),
             agent_version=agent.agent.version,
             owner=self._scope.run.owner,
-            # A blocking companion is driven by its parent's run; any other stands on its own, and so outlives it.
-            parent_run_id=self._scope.run.run_id if agent.mode == "blocking" else None,
         )
+        if agent.mode == "blocking":
+            # Driven by its parent's run; any other stands on its own, and so outlives it.
+            owned = msgspec.structs.replace(owned, parent_run_id=self._scope.run.run_id, workflow_id=None)
         return (await self._store.start_run(owned)).run
 
     async def _started(
@@ -227,7 +228,7 @@ class _Companions:
         session = await self._store.load_state(child)
         assert run is not None
         if _is_at_work(run):
-            return self._waiting(session)
+            return await self._waiting(session)
         if self._scope.stop.requested.is_set() and run.status in ("interrupted", "failed"):
             return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
         message, status = await result_message(self._scope, self._planned, session, run)
@@ -286,7 +287,7 @@ class _Companions:
         return await answered_below(self._store, await self._store.load_state(child))
 
     async def _is_driven(self, run: RunRecord) -> bool:
-        return run.owner is not None and await self._store.find_lease(run.owner) is not None
+        return await self._scope.services.inspect(run) == "alive"
 
     async def _children(self) -> dict[str, SubSessionRef]:
         """Companions by name; of two with one name, the later one."""
@@ -331,6 +332,7 @@ class _Companions:
                 tracing_context=session.tracing_context,
             ),
             append_messages=(UserMessage(content=message),),
+            workflow_id=self._scope.services.name_workflow(agent.agent.name, child_id_of(self._planned), 1),
         )
 
     async def _next_turn(self, session: SessionState, message: str) -> StartRun:
@@ -342,6 +344,9 @@ class _Companions:
             expected_run=run.fence if run is not None else None,
             append_messages=(*await results_of_open_calls(self._store, session), UserMessage(content=message)),
             abandon_pending=True,
+            workflow_id=self._scope.services.name_workflow(
+                session.agent_type, session.session_id, run.turn + 1 if run is not None else 1
+            ),
             previous_run_id=run.run_id if run is not None else None,
             replaced_status="interrupted",
             replaced_reason="crashed",
@@ -351,11 +356,10 @@ class _Companions:
         """Only the parent's driver starts a companion, and the reference says for which call."""
         return ParentLink(session_id=self._scope.session.session_id, fence=self._scope.run.fence, ref=ref)
 
-    def _waiting(self, session: SessionState) -> CallOutcome:
+    async def _waiting(self, session: SessionState) -> CallOutcome:
         call_id = self._planned.tool_call_id
-        self._scope.companion_waits[call_id] = ChildWait(
-            tool_call_id=call_id, child_session_id=session.session_id, agent_type=session.agent_type
-        )
+        wait = ChildWait(tool_call_id=call_id, child_session_id=session.session_id, agent_type=session.agent_type)
+        await self._scope.note(self._batch.step, call_id, Note(round=self._batch.round, waits_for=wait))
         return CallOutcome(tool_call_id=call_id, state="waiting")
 
     async def _standing(self, ref: SubSessionRef) -> JSON:

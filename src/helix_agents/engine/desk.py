@@ -1,19 +1,23 @@
 """Where a reply and results rest between their effect and the step's commit."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from helix_agents.domain.entries import Change
-from helix_agents.domain.ids import ToolCallId
-from helix_agents.domain.messages import AssistantMessage, ToolMessage
+from helix_agents.domain.ids import StepId, ToolCallId
+from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.sessions import ChildWait
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites
-from helix_agents.engine.effects import PlannedCall
+from helix_agents.engine.effects import PlannedCall, Reply, Stopped
 
 
 class RestingReply(Record):
-    """A model's reply as planned: what the loop is told of it, and what only the bodies see."""
+    """A model's reply as planned: what the loop is told of it, and what only the bodies see.
+
+    `notices` are hidden messages the model saw before it replied, `companions` the children whose ends they tell.
+    """
 
     message: AssistantMessage
     calls: tuple[PlannedCall, ...] = ()
@@ -22,6 +26,12 @@ class RestingReply(Record):
     output: JSON = None
     writes: StepWrites = NO_WRITES
     usage: tuple[UsageEntry, ...] = ()
+    notices: tuple[UserMessage, ...] = ()
+    companions: tuple[SubSessionRefUpdate, ...] = ()
+
+    def as_answer(self) -> Reply | Stopped:
+        """What the loop is told. A reply that a stop cut off rests too: the commit needs what readers saw of it."""
+        return Stopped() if self.message.interrupted else Reply(calls=self.calls)
 
 
 class RestingResult(Record):
@@ -48,16 +58,58 @@ class RestingResult(Record):
     child: SubSessionRefUpdate | None = None
 
 
+class Failure(NamedTuple):
+    """Why a run fails."""
+
+    code: str
+    error: str
+    retryable: bool = False
+
+
+class Note(Record):
+    """What an effect leaves for the commit beside a reply or a result.
+
+    `writes` are those of hooks, `notices` hidden messages the model will see, `late_answers` the calls they tell of.
+    A call may leave word that its outcome is `unknown`, or which child it `waits_for`.
+    """
+
+    round: int = 0
+    writes: StepWrites = NO_WRITES
+    notices: tuple[UserMessage, ...] = ()
+    late_answers: tuple[ToolCallId, ...] = ()
+    failure: Failure | None = None
+    unknown: bool = False
+    waits_for: ChildWait | None = None
+
+
+OPENING = "__open__"
+"""The note that the beginning of a run leaves."""
+
+ASKING = "__ask__"
+"""The note that a model call leaves which gave no reply."""
+
+
 class Desk(Protocol):
     """Holds the work of the step in hand. In one process a dictionary, on durable engines rows of the store."""
 
-    async def put_reply(self, step: int, reply: RestingReply) -> None: ...
+    @property
+    def is_durable(self) -> bool:
+        """Whether what lies here survives the process."""
+        ...
 
-    async def find_reply(self, step: int) -> RestingReply | None: ...
+    async def put_reply(self, step_id: StepId, reply: RestingReply) -> None: ...
 
-    async def put_result(self, step: int, tool_call_id: ToolCallId, result: RestingResult) -> None: ...
+    async def find_reply(self, step_id: StepId) -> RestingReply | None: ...
 
-    async def results(self, step: int) -> dict[ToolCallId, RestingResult]: ...
+    async def put_result(self, step_id: StepId, result: RestingResult) -> None: ...
+
+    async def results(self, step_id: StepId) -> dict[ToolCallId, RestingResult]: ...
+
+    async def put_note(self, step_id: StepId, name: str, note: Note) -> None: ...
+
+    async def notes(self, step_id: StepId) -> dict[str, Note]:
+        """By name, which for a call's note is the call's id."""
+        ...
 
     def clear(self) -> None:
         """The step was committed."""
@@ -67,21 +119,29 @@ class Desk(Protocol):
 class MemoryDesk:
     """The desk of a process that keeps its run in hand from the reply to the commit."""
 
+    is_durable = False
+
     def __init__(self) -> None:
-        self._replies: dict[int, RestingReply] = {}
-        self._results: dict[int, dict[ToolCallId, RestingResult]] = {}
+        self._replies: dict[StepId, RestingReply] = {}
+        self._results: dict[StepId, dict[ToolCallId, RestingResult]] = {}
 
-    async def put_reply(self, step: int, reply: RestingReply) -> None:
-        self._replies[step] = reply
+    async def put_reply(self, step_id: StepId, reply: RestingReply) -> None:
+        self._replies[step_id] = reply
 
-    async def find_reply(self, step: int) -> RestingReply | None:
-        return self._replies.get(step)
+    async def find_reply(self, step_id: StepId) -> RestingReply | None:
+        return self._replies.get(step_id)
 
-    async def put_result(self, step: int, tool_call_id: ToolCallId, result: RestingResult) -> None:
-        self._results.setdefault(step, {})[tool_call_id] = result
+    async def put_result(self, step_id: StepId, result: RestingResult) -> None:
+        self._results.setdefault(step_id, {})[result.message.tool_call_id] = result
 
-    async def results(self, step: int) -> dict[ToolCallId, RestingResult]:
-        return self._results.get(step, {})
+    async def results(self, step_id: StepId) -> dict[ToolCallId, RestingResult]:
+        return self._results.get(step_id, {})
+
+    async def put_note(self, step_id: StepId, name: str, note: Note) -> None:
+        """Whoever took the note keeps it in hand."""
+
+    async def notes(self, step_id: StepId) -> dict[str, Note]:
+        return {}
 
     def clear(self) -> None:
         self._replies.clear()

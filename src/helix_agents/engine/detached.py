@@ -40,8 +40,7 @@ async def tell_finished_companions(scope: RunScope) -> None:
         message, status = await result_message(scope, named, session, run)
         text = f"Companion {ref.name!r} ({ref.agent_type}) is {status}: {message.content}"
         notice = UserMessage(content=text, hidden=True, metadata={"helix": "companion_notice"})
-        scope.notices.append(notice)
-        scope.transcript.append(notice)
+        scope.tell((notice,))
         updates.append(
             SubSessionRefUpdate(
                 sub_session_id=ref.sub_session_id, status=status, result=message.content, error=session.error
@@ -101,6 +100,7 @@ async def _resume(services: Services, session: SessionState, run: RunRecord, own
         count_resume=True,
         previous_run_id=run.run_id,
         owner=owner,
+        workflow_id=services.name_workflow(session.agent_type, session.session_id, run.turn + 1),
     )
     agent = services.agents.find(session.agent_type)
     if agent is None:

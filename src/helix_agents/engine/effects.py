@@ -48,7 +48,10 @@ class OpenBatch(Record):
 
 
 class Position(Record):
-    """Where a run stands in the store: what was committed last, and what is open."""
+    """Where a run stands in the store: what was committed last, and what is open.
+
+    It has `ended` where nobody drives it any more, or where this attempt does not.
+    """
 
     session_id: SessionId
     run_id: RunId
@@ -56,7 +59,7 @@ class Position(Record):
     agent_type: str
     step: int
     open_batch: OpenBatch | None = None
-    ended: RunStatus | None = None
+    ended: RunStatus | Literal["superseded"] | None = None
 
 
 class Ask(Record):

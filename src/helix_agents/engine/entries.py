@@ -91,7 +91,7 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
     if session.parent_session_id is not None:
         raise NotARootSessionError(session_id, session.root_session_id)
     run = await store.get_current_run(session_id)
-    if run is not None and run.status == "running" and await _is_alive(services, run):
+    if run is not None and run.status == "running" and await services.inspect(run) == "alive":
         raise AgentAlreadyRunningError(session_id, run.run_id)
     return Standing(session=session, run=run, answered=await answered_below(store, session))
 
@@ -268,13 +268,6 @@ async def _known(services: Services, session_id: SessionId) -> Standing:
 def _is_overdue(session: SessionState, now_ms: int) -> bool:
     """Whether somebody was to answer by now; nobody may have looked since."""
     return any(is_overdue(call, now_ms) for call in session.pending_client_tool_calls.values())
-
-
-async def _is_alive(services: Services, run: RunRecord) -> bool:
-    """Whether some process, or a durable engine, is behind a running run."""
-    if run.owner is None:
-        return run.workflow_id is not None
-    return await services.store.find_lease(run.owner) is not None
 
 
 async def _common(services: Services, agent: AnyAgent, standing: Standing, expires_at: int | None) -> dict[str, Any]:

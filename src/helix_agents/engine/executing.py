@@ -84,7 +84,7 @@ async def execute(
 
 async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> ToolCall:
     """The call as the model wrote it."""
-    resting = await scope.desk.find_reply(batch.step)
+    resting = await scope.desk.find_reply(scope.step_id(batch.step))
     reply = resting.message if resting is not None else scope.last_reply()
     assert reply is not None
     return next(call for call in reply.tool_calls if call.id == planned.tool_call_id)
@@ -92,7 +92,8 @@ async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> Tool
 
 async def settle(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
     """Keep a result until the commit."""
-    await scope.desk.put_result(batch.step, result.message.tool_call_id, result)
+    await scope.said()
+    await scope.desk.put_result(scope.step_id(batch.step), result)
     return CallOutcome(tool_call_id=result.message.tool_call_id, state="settled")
 
 
@@ -100,8 +101,9 @@ async def _earlier_writes(scope: RunScope, batch: Batch, planned: PlannedCall) -
     """A tool that finishes sees what the others of its step wrote; the others start from the same committed state."""
     if planned.kind != "finish_with":
         return ()
-    results = await scope.desk.results(batch.step)
-    reply = await scope.desk.find_reply(batch.step)
+    step_id = scope.step_id(batch.step)
+    results = await scope.desk.results(step_id)
+    reply = await scope.desk.find_reply(step_id)
     order = [call.tool_call_id for call in reply.calls] if reply is not None else list(results)
     return tuple(results[call_id].writes for call_id in order if call_id in results)
 

@@ -19,16 +19,14 @@ from helix_agents.domain.effects import (
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import ToolMessage
-from helix_agents.domain.records import JSON, decode, decode_json, encode
+from helix_agents.domain.records import decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
-from helix_agents.engine.desk import RestingReply, RestingResult
+from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, execute, settle
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
-
-REPLY = "__reply__"
-"""Under this name a reply rests in the store while its calls leave traces that cannot be undone."""
+from helix_agents.engine.store_desk import reply_row
 
 OUTCOME_UNKNOWN = "outcome_unknown"
 
@@ -160,7 +158,7 @@ async def _resolve_unknown(
                 return await _settle_known(scope, batch, RestingResult(message=message, once=True))
             case StillUnknown():
                 pass
-    scope.unknown.add(planned.tool_call_id)
+    await scope.note(batch.step, planned.tool_call_id, Note(round=batch.round, unknown=True))
     return CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
 
 
@@ -182,16 +180,8 @@ def unknown_message(tool_call_id: ToolCallId, tool_name: str) -> ToolMessage:
 
 async def resting_reply(scope: RunScope, batch: Batch) -> tuple[StagedChange, ...]:
     """The reply that asked for the call, to be stored with its intent; later rounds have it in the transcript."""
-    reply = await scope.desk.find_reply(batch.step) if batch.round == 0 else None
-    if reply is None:
+    if batch.round > 0 or scope.desk.is_durable:
         return ()
-    return (StagedChange(step_id=scope.step_id(batch.step), tool_call_id=REPLY, data=_plain(reply)),)
-
-
-def resting_reply_of(change: StagedChange) -> RestingReply:
-    """A reply that rested in the store."""
-    return decode(encode(change.data), RestingReply)
-
-
-def _plain(reply: RestingReply) -> JSON:
-    return decode_json(encode(reply))
+    step_id = scope.step_id(batch.step)
+    reply = await scope.desk.find_reply(step_id)
+    return () if reply is None else (reply_row(step_id, reply),)

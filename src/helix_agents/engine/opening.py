@@ -1,6 +1,7 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -8,7 +9,8 @@ import msgspec
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
 from helix_agents.agent.hooks import HookOrder, SomeHooks, ordered
-from helix_agents.domain.chunks import RunResumed, RunStarted
+from helix_agents.domain.chunks import RunResumed, RunStarted, ToolEnd, ToolError
+from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.pending import PendingFilter
@@ -16,13 +18,14 @@ from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.delegated_writer import DelegatedWriter
-from helix_agents.engine.desk import Desk, RestingReply
+from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply
 from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
-from helix_agents.engine.ledger import REPLY, resting_reply_of
+from helix_agents.engine.executing import announce
 from helix_agents.engine.letting_go import end_forgotten_children
-from helix_agents.engine.scope import Failure, RunScope
+from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.store_desk import recorded_reply
 from helix_agents.engine.streaming import say_again
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.streams import StreamWriter
@@ -40,11 +43,13 @@ async def open_scope(
     model: LLMAdapter | None = None,
     parent: RunScope | None = None,
     delegated_by: ToolCallId | None = None,
+    join: bool = False,
 ) -> RunScope | Position:
     """Take a run in hand; where it has ended, or belongs to somebody else, only its position.
 
     `hooks` and `model` are those of one call, which live in the process that made it. A child's run is opened for the
-    call of its `parent` that delegated to it.
+    call of its `parent` that delegated to it. Whoever does one effect beside others of the same step has to `join`
+    them in the stream.
     """
     store = services.store
     session = await store.load_state(session_id)
@@ -53,12 +58,12 @@ async def open_scope(
         return _elsewhere(session, run, fence)
     agent = services.agents.get(session.agent_type)
     loaded = agent.load_state(session.custom_state, session.agent_version)
-    writer = await _writer(services, session, run, parent)
+    writer = await _writer(services, session, run, parent, join=join)
     transcript: list[Message] = [each.message for each in await store.load_transcript(session_id)]
     scope = RunScope(
         services,
         agent,
-        # Where the state had to be migrated, the commit that stores it says from now on for which version.
+        # The first commit stores the state as this version of the agent has it, and says so.
         session=msgspec.structs.replace(session, agent_version=agent.version),
         run=run,
         transcript=transcript,
@@ -71,14 +76,32 @@ async def open_scope(
         parent=parent,
         delegated_by=delegated_by,
     )
-    if loaded.writes:
-        scope.carried.append(loaded.writes)
+    scope.migration = loaded.writes
     if session.status == "paused":
         stop.request()
     return scope
 
 
-async def _writer(services: Services, session: SessionState, run: RunRecord, parent: RunScope | None) -> StreamWriter:
+async def take_writer(scope: RunScope, *, join: bool) -> None:
+    """Have the stream's present writer in hand: while others ran effects of the run, it may have changed."""
+    before, scope.writer = (
+        scope.writer,
+        await _writer(scope.services, scope.session, scope.run, scope.parent, join=join),
+    )
+    with suppress(SupersededError):
+        await before.close()
+
+
+async def take_notes_of_calls(scope: RunScope, batch: OpenBatch) -> None:
+    """Have in hand what calls noted that ran elsewhere."""
+    for name, note in (await scope.desk.notes(scope.step_id(batch.step))).items():
+        if note.round == batch.round and name not in (OPENING, ASKING):
+            scope.take_note(name, note)
+
+
+async def _writer(
+    services: Services, session: SessionState, run: RunRecord, parent: RunScope | None, *, join: bool
+) -> StreamWriter:
     """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said."""
     step, after = _first_unsaid_step(session), await _said_for_good(services, session, run)
     if parent is not None:
@@ -92,8 +115,9 @@ async def _writer(services: Services, session: SessionState, run: RunRecord, par
         session.agent_type,
         turn=run.turn,
         attempt=run.attempt,
-        step=step,
+        step=None if join else step,
         after=after,
+        join=join,
     )
     # A later attempt looks at what its predecessor said, and that has to be without what is discarded.
     return ComingWriter(coming) if run.attempt == 1 else await coming
@@ -124,18 +148,18 @@ async def open_run(scope: RunScope) -> Position:
     """Where the run stands; the first time it is asked, readers and hooks are told that it begins."""
     session, run = scope.session, scope.run
     batch = _open_batch(session)
-    resting = None
+    beginning = Note(round=0 if batch is None else batch.round)
+    resting = await _pick_up(scope, batch, anew=True)
     if batch is None:
-        resting = await _find_resting_reply(scope)
-        await _tell_late_answers(scope)
+        beginning = msgspec.structs.replace(beginning, **await _late_answers(scope))
+        scope.take_note(OPENING, beginning)
         if run.previous_run_id is not None:
             going_on = resting.calls if resting is not None else ()
             await end_forgotten_children(scope, going_on)
             scope.stale_effects = await _stale_effects(scope, going_on)
             await _drop_stale_reply(scope)
-    await _tell_beginning(scope)
-    if resting is not None:
-        await say_again(scope, session.step_count + 1, resting.message)
+    await _tell_beginning(scope, batch, beginning)
+    await _say_again(scope, batch, resting)
     return Position(
         session_id=session.session_id,
         run_id=run.run_id,
@@ -146,14 +170,63 @@ async def open_run(scope: RunScope) -> Position:
     )
 
 
+async def go_on(scope: RunScope, *, joined: bool) -> None:
+    """Have in hand what earlier effects of the step left at the desk; who took the stream over says it again."""
+    batch = _open_batch(scope.session)
+    resting = await _pick_up(scope, batch, anew=False)
+    if not joined:
+        await _say_again(scope, batch, resting)
+
+
+async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> RestingReply | None:
+    """The notes of this step, and its reply if it is not committed yet; a run that begins `anew` takes its own first
+    note once more."""
+    step_id = scope.step_id(_step_of(scope, batch))
+    for name, note in (await scope.desk.notes(step_id)).items():
+        if note.round == (0 if batch is None else batch.round) and not (anew and name == OPENING):
+            scope.take_note(name, note)
+    if batch is not None:
+        return None
+    if not scope.desk.is_durable and scope.run.attempt > 1:
+        # A reply that was paid for and recorded before a crash is not bought twice.
+        resting = recorded_reply(await scope.services.store.get_staged_changes(scope.session.session_id, step_id))
+        if resting is not None:
+            await scope.desk.put_reply(step_id, resting)
+    resting = await scope.desk.find_reply(step_id)
+    if resting is not None:
+        scope.tell(resting.notices)
+        scope.settled_companions = resting.companions
+    return resting
+
+
+async def _say_again(scope: RunScope, batch: OpenBatch | None, resting: RestingReply | None) -> None:
+    """Tell readers what rests: what they saw of it went with the attempt that died."""
+    step = _step_of(scope, batch)
+    if resting is not None:
+        await say_again(scope, step, resting.message)
+    results = await scope.desk.results(scope.step_id(step))
+    if not results:
+        return
+    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
+    known = {each.tool_call_id for each in said if isinstance(each, (ToolEnd, ToolError))}
+    for call_id, result in results.items():
+        if call_id not in known:
+            await announce(scope, step, result.message, result.writes)
+
+
+def _step_of(scope: RunScope, batch: OpenBatch | None) -> int:
+    return scope.session.step_count + 1 if batch is None else batch.step
+
+
 def _elsewhere(session: SessionState, run: RunRecord | None, fence: Fence) -> Position:
+    has_ended = run is not None and run.run_id == fence.run_id and run.status != "running"
     return Position(
         session_id=session.session_id,
         run_id=fence.run_id,
         attempt=fence.attempt,
         agent_type=session.agent_type,
         step=session.step_count,
-        ended=run.status if run is not None and run.run_id == fence.run_id and run.status != "running" else "failed",
+        ended=run.status if run is not None and has_ended else "superseded",
     )
 
 
@@ -182,21 +255,6 @@ def _kind(name: str) -> CallKind:
     return name  # pyright: ignore[reportReturnType]
 
 
-async def _find_resting_reply(scope: RunScope) -> RestingReply | None:
-    """A reply that was paid for and recorded before a crash is not bought twice."""
-    if scope.run.attempt == 1:
-        # It rests under the name of this run, which nobody has driven before.
-        return None
-    step = scope.session.step_count + 1
-    staged = await scope.services.store.get_staged_changes(scope.session.session_id, scope.step_id(step))
-    change = next((change for change in staged if change.tool_call_id == REPLY), None)
-    if change is None:
-        return None
-    resting = resting_reply_of(change)
-    await scope.desk.put_reply(step, resting)
-    return resting
-
-
 async def _stale_effects(scope: RunScope, going_on: Iterable[PlannedCall]) -> tuple[ToolCallId, ...]:
     """Entries of the ledger for calls of a run that died: what is known of them stands in the transcript by now."""
     kept = {planned.tool_call_id for planned in going_on}
@@ -205,28 +263,31 @@ async def _stale_effects(scope: RunScope, going_on: Iterable[PlannedCall]) -> tu
 
 
 async def _drop_stale_reply(scope: RunScope) -> None:
-    """A reply that rested for a step nobody goes on with. A later attempt may have one of its own, so it looks away."""
+    """A reply that rested for a step nobody goes on with. What this run left itself, in any attempt, is kept."""
     store, session_id = scope.services.store, scope.session.session_id
-    if scope.run.attempt == 1 and await store.has_staged_changes(session_id):
+    if scope.run.attempt > 1 or not await store.has_staged_changes(session_id):
+        return
+    if not await store.has_staged_changes(session_id, scope.step_id(scope.session.step_count + 1)):
         await store.discard_staging(session_id)
 
 
-async def _tell_late_answers(scope: RunScope) -> None:
+async def _late_answers(scope: RunScope) -> dict[str, Any]:
     """Answers that came after a run had given up on them reach the model once, as a hidden message."""
     if not scope.session.completed_client_tool_calls:
-        return
+        return {}
     page = await scope.services.store.list_pending(
         PendingFilter(session_id=scope.session.session_id, states=("consumed",)), limit=200
     )
     late = [call for call in page.items if call.late_answer is not None and not call.late_answer_delivered]
+    notices: list[UserMessage] = []
     for call in late:
         text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {call.late_answer}"
-        scope.notices.append(UserMessage(content=text, hidden=True, metadata={"helix": "late_answer"}))
-    scope.late_answers = tuple(call.tool_call_id for call in late)
-    scope.transcript.extend(scope.notices)
+        notices.append(UserMessage(content=text, hidden=True, metadata={"helix": "late_answer"}))
+    return {"notices": tuple(notices), "late_answers": tuple(call.tool_call_id for call in late)}
 
 
-async def _tell_beginning(scope: RunScope) -> None:
+async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: Note) -> None:
+    """Readers and hooks hear of the beginning; what hooks make of it is noted for the first commit."""
     session, run = scope.session, scope.run
     resumed = session.suspension_context is not None or (session.resume_count > 0 and run.previous_run_id is not None)
     step = session.step_count
@@ -249,12 +310,13 @@ async def _tell_beginning(scope: RunScope) -> None:
         event = AgentStartEvent(turn=run.turn, input=_turn_input(scope))
     await scope.writer.write(chunk)
     try:
-        written = await scope.fire_with_draft(step, event)
+        noted = msgspec.structs.replace(beginning, writes=await scope.fire_with_draft(step, event))
     except FailRun as decision:
-        scope.failure = Failure("hook_failed_run", decision.reason)
-        return
-    if written:
-        scope.carried.append(written)
+        noted = msgspec.structs.replace(beginning, failure=Failure("hook_failed_run", decision.reason))
+    if noted != Note(round=beginning.round):
+        # The messages are in hand already; taking them twice would show them twice.
+        scope.take_note(OPENING, msgspec.structs.replace(noted, notices=()))
+        await scope.desk.put_note(scope.step_id(_step_of(scope, batch)), OPENING, noted)
 
 
 def _turn_input(scope: RunScope) -> tuple[UserMessage, ...]:

@@ -8,10 +8,12 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.transcript import heal, not_executed, open_tail
 from helix_agents.engine.desk import RestingResult
-from helix_agents.engine.ledger import REPLY, resting_reply_of, unknown_message
+from helix_agents.engine.ledger import unknown_message
+from helix_agents.engine.scope import step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.snapshot import take_snapshot
 from helix_agents.engine.step_work import RUN_STOPPED
+from helix_agents.engine.store_desk import recorded_reply, recorded_results
 from helix_agents.ports.state_store import SessionStateStore
 
 
@@ -45,13 +47,13 @@ async def results_of_open_calls(store: SessionStateStore, session: SessionState)
 
 async def _recorded_step(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...] | None:
     """A step whose reply was recorded because its tools leave traces: their results are kept."""
-    step_id = f"{run.run_id}.{session.step_count + 1}"
+    step_id = step_id_of(run.run_id, session.step_count + 1)
     staged = await services.store.get_staged_changes(session.session_id, step_id)
-    change = next((change for change in staged if change.tool_call_id == REPLY), None)
-    if change is None:
+    resting = recorded_reply(staged)
+    if resting is None:
         return None
-    reply = resting_reply_of(change).message
-    done: dict[str, ToolMessage] = {}
+    reply = resting.message
+    done = {call_id: result.message for call_id, result in recorded_results(staged).items()}
     for effect in await services.store.list_effects(session.session_id):
         if effect.state == "done":
             done[effect.tool_call_id] = decode(encode(effect.result), RestingResult).message

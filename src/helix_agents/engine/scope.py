@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import Approval, EntryLink, RunContext, RunInfo, RunLink, ToolContext, UsageReport
@@ -12,7 +12,7 @@ from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.domain.chunks import ChunkHeader, Custom
 from helix_agents.domain.entries import Change
-from helix_agents.domain.ids import StepId, StreamId, ToolCallId
+from helix_agents.domain.ids import RunId, StepId, StreamId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import RunRecord
@@ -22,7 +22,7 @@ from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
 from helix_agents.engine.call_ids import CallIds
 from helix_agents.engine.corrections import Corrections
-from helix_agents.engine.desk import Desk
+from helix_agents.engine.desk import Desk, Failure, Note
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.stop import StopSignal
@@ -30,14 +30,6 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.streams import StreamWriter
 
 ChunkT = TypeVar("ChunkT", bound=ChunkHeader)
-
-
-class Failure(NamedTuple):
-    """Why a run fails."""
-
-    code: str
-    error: str
-    retryable: bool = False
 
 
 class Notes:
@@ -49,13 +41,19 @@ class Notes:
         self.audit: list[dict[str, JSON]] = []
 
 
+def step_id_of(run_id: RunId, step: int) -> StepId:
+    """The name of a step that a run begins."""
+    return f"{run_id}.{step}"
+
+
 class RunScope:
     """One attempt of one run, in one process.
 
     `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
-    `carried` are writes of hooks that ran between two commits, `notices` hidden messages the model already sees,
+    `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits,
     `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are calls
-    whose outcome somebody has to be asked about.
+    whose outcome somebody has to be asked about. A scope `is_shared` when other processes run effects of the same
+    attempt: what rests at the desk was then said before.
     """
 
     def __init__(
@@ -96,10 +94,12 @@ class RunScope:
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
         self.corrections = Corrections(transcript)
         self.failure: Failure | None = None
-        self.carried: list[StepWrites] = []
+        self.migration: StepWrites = NO_WRITES
+        self._notes: dict[str, Note] = {}
         self.notices: list[UserMessage] = []
         self.late_answers: tuple[ToolCallId, ...] = ()
         self.stale_effects: tuple[ToolCallId, ...] = ()
+        self.is_shared = False
         self.unknown: set[ToolCallId] = set()
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
         self.companion_starts = asyncio.Lock()
@@ -125,12 +125,40 @@ class RunScope:
             return True
         return self.parent is not None and self.parent.user_went_on
 
+    @property
+    def carried(self) -> list[StepWrites]:
+        """Writes that wait for the next commit: what a changed state type made of the state, and what hooks wrote."""
+        noted = (self.migration, *(note.writes for note in self._notes.values()))
+        return [writes for writes in noted if writes]
+
+    async def note(self, step: int, name: str, note: Note) -> None:
+        """Keep something for the next commit, wherever it is made; under the same name it replaces what was there."""
+        self.take_note(name, note)
+        await self.desk.put_note(self.step_id(step), name, note)
+
+    def take_note(self, name: str, note: Note) -> None:
+        """Have a note in hand."""
+        self._notes[name] = note
+        self.tell(note.notices)
+        self.late_answers = note.late_answers or self.late_answers
+        self.failure = note.failure or self.failure
+        if note.unknown:
+            self.unknown.add(name)
+        if note.waits_for is not None:
+            self.companion_waits[name] = note.waits_for
+
+    def tell(self, notices: Iterable[UserMessage]) -> None:
+        """Let the model see hidden messages that the next commit makes part of the transcript."""
+        for notice in notices:
+            self.notices.append(notice)
+            self.transcript.append(notice)
+
     def step_id(self, step: int) -> StepId:
         """The step's name in the store; a suspended step keeps the name its first run gave it."""
         suspended = self.session.suspension_context
         if suspended is not None and suspended.step == step:
             return suspended.step_id
-        return f"{self.run.run_id}.{step}"
+        return step_id_of(self.run.run_id, step)
 
     def idempotency_key(self, tool_call_id: ToolCallId) -> str:
         """The same for every attempt to run this call."""
@@ -143,7 +171,8 @@ class RunScope:
     def step_done(self, writes: Iterable[WriteOp]) -> None:
         """Take in the state writes of the last commit, and let go of what else it took."""
         write_into(self.custom_state, writes, self._grown)
-        self.carried.clear()
+        self.migration = NO_WRITES
+        self._notes.clear()
         self.notices.clear()
         self.late_answers = ()
         self.stale_effects = ()
@@ -235,6 +264,12 @@ class RunScope:
         """Wait until all events of user code are in the stream, so that what follows them follows them there."""
         if self._emitting is not None:
             await self._emitting
+
+    async def said(self) -> None:
+        """Where others go on with what this process leaves, it has to be in the stream first."""
+        if self.is_shared:
+            await self.emitted()
+            await self.writer.flush()
 
     async def discard_step(self, step: int) -> None:
         """Let readers forget what a failed model call said."""

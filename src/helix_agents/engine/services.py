@@ -1,15 +1,16 @@
 """What the effect bodies work with: ports, the agents they know, and a few settings."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.calling import RunInThread
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.stop import StopSignal
@@ -30,6 +31,12 @@ class DriveChild(Protocol):
         self, parent: "RunScope", run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal, /
     ) -> Awaitable[RunEnd]: ...
 
+
+Liveness: TypeAlias = Literal["alive", "missing", "dead"]
+"""Whether somebody is behind a run that is going: yes; nobody was told of it yet; or whoever it was is gone."""
+
+OpenDeps: TypeAlias = Callable[[SessionId, str | None], AbstractAsyncContextManager[Any]]
+"""Opens what tools need from the process, for one run of a session and its user."""
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -57,6 +64,8 @@ class Services:
     """The world as the bodies see it. Everything that waits, draws or tells the time comes in from outside.
 
     `jitter` gives a factor of about 1, different each time, so that many runs do not ask again at the same moment.
+    `inspect` says whether somebody is behind a run, `name_workflow` under which name a durable engine knows a turn of
+    an agent in a session; in one process there is none.
     """
 
     store: SessionStateStore
@@ -70,6 +79,8 @@ class Services:
     in_thread: RunInThread
     drive_child: DriveChild
     drive_detached: Callable[[RunRecord], object]
+    inspect: Callable[[RunRecord], Awaitable[Liveness]]
+    name_workflow: Callable[[str, SessionId, int], str | None]
     entries: EntryStore | None = None
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)

@@ -1,8 +1,9 @@
 """Stopping a session that waits for somebody: no run is going that could see to it."""
 
 from helix_agents.domain.commits import SettleSession
+from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState, StatusChanged, StopKind
 from helix_agents.engine.ending import end_stream
 from helix_agents.engine.log import log_event
@@ -52,3 +53,23 @@ async def end_run(
     flag = await services.store.find_interrupt_flag(session.session_id)
     if flag is not None and flag.run_id == run.run_id:
         await settle_waiting(services, session.session_id, run, flag.reason, flag.kind)
+
+
+async def fail_run(services: Services, session_id: SessionId, fence: Fence, problem: BaseException) -> None:
+    """Settle a run that cannot be driven, so that nobody waits for it; retry begins from its last commit."""
+    store = services.store
+    code = problem.code if isinstance(problem, HelixError) else "internal_error"
+    await store.settle_session(
+        SettleSession(
+            session_id=session_id,
+            expected=("active", "paused"),
+            expected_run=fence,
+            status="failed",
+            error=str(problem),
+            failure_reason=code,
+            completion_reason=code,
+        )
+    )
+    ended = await store.get_run(fence.run_id)
+    if ended is not None:
+        await end_stream(services.streams, await store.load_state(session_id), ended)

@@ -14,9 +14,8 @@ from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunStatus
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
-from helix_agents.engine.desk import RestingReply, RestingResult
+from helix_agents.engine.desk import Failure, RestingReply, RestingResult
 from helix_agents.engine.effects import OpenBatch, PlannedCall
-from helix_agents.engine.scope import Failure
 
 RUN_STOPPED = "run_stopped"
 CANCELLED = "framework_cancelled"

@@ -10,10 +10,10 @@ from helix_agents.domain.records import JSON
 from helix_agents.domain.usage import TokenCount
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.corrections import CORRECTABLE, OUTPUT_REMINDER
-from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.desk import Failure, RestingResult
 from helix_agents.engine.effects import OpenBatch
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.scope import Failure, RunScope
+from helix_agents.engine.scope import RunScope
 
 _REMINDER = f"You have not handed in the result yet. Call {FINISH} with it; text alone does not end the task."
 

@@ -14,7 +14,10 @@ from helix_agents.engine.scope import RunScope
 
 
 async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
-    """Bring one call to a result, to waiting, or to a stop."""
+    """Bring one call to a result, to waiting, or to a stop; one that has its result already is not run again."""
+    recorded = await scope.desk.results(scope.step_id(batch.step))
+    if planned.tool_call_id in recorded:
+        return CallOutcome(tool_call_id=planned.tool_call_id, state="settled")
     match planned.kind:
         case "rejected":
             return await _settle_unrun(scope, batch, await _rejection(scope, batch, planned))
@@ -51,7 +54,7 @@ async def _was_asked_about(scope: RunScope, planned: PlannedCall) -> bool:
 
 
 async def _rejection(scope: RunScope, batch: Batch, planned: PlannedCall) -> RestingResult:
-    reply = await scope.desk.find_reply(batch.step)
+    reply = await scope.desk.find_reply(scope.step_id(batch.step))
     assert reply is not None
     return RestingResult(message=reply.rejections[planned.tool_call_id], told=False)
 

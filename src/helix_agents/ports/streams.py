@@ -132,12 +132,17 @@ class StreamManager(Protocol):
         attempt: int = 1,
         step: int | None = None,
         after: int = 0,
+        join: bool = False,
     ) -> StreamWriter:
         """Become the stream's writer; the first one creates the stream, later ones shut earlier ones out.
 
         Given a `step`, chunks that an earlier writer of the same run left at this step or later, under numbers above
         `after`, are discarded, and the range is named by a `step_discarded` chunk. A stream that is paused, ended or
         failed becomes active for a new run or attempt.
+
+        Told to `join`, be one more handle of the writer this attempt has already, in whichever process that is: nobody
+        is shut out, nothing is discarded, and chunks are stored in the order in which the handles flush them. A flush
+        whose answer is lost may then be stored twice. An attempt without a writer gets a new one.
 
         Raises:
             SupersededError: a later turn, or a later attempt of this run, has written already, or this attempt has

@@ -148,10 +148,13 @@ class InMemoryStreamManager(Handle, StreamManager):
         attempt: int = 1,
         step: int | None = None,
         after: int = 0,
+        join: bool = False,
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         async with self._changing("create_writer") as now:
             stream = self._find(stream_id)
+            if join and stream is not None and rules.can_join(stream.head, claim):
+                return BufferedWriter(stream.head, self._append, self._writers, joined=True)
             head = rules.with_new_writer(stream and stream.head, claim, agent_type, self._bounds.max_chunks, now)
             if stream is None:
                 stream = MemoryStream(head, self._clock, self._bounds.chunk_bytes)

@@ -101,12 +101,19 @@ class RedisStreamManager(StreamManager):
         attempt: int = 1,
         step: int | None = None,
         after: int = 0,
+        join: bool = False,
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         space, most = self._space, self._limits.max_chunks
 
+        joined = False
+
         async def work(tx: Transaction) -> StreamHead:
+            nonlocal joined
             stream = await StreamWork.find(tx, space, stream_id)
+            joined = join and stream is not None and rules.can_join(stream.head, claim)
+            if stream is not None and joined:
+                return stream.head
             head = rules.with_new_writer(stream and stream.head, claim, agent_type, most, tx.now)
             if stream is None:
                 stream = await StreamWork.make(tx, space, head)
@@ -115,7 +122,8 @@ class RedisStreamManager(StreamManager):
                 stream.save(head)
             return stream.head
 
-        return BufferedWriter(await self._write("create_writer", stream_id, work), self._append, self._writers)
+        head = await self._write("create_writer", stream_id, work)
+        return BufferedWriter(head, self._append, self._writers, joined=joined)
 
     async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
         return await self.create_resumable_reader(stream_id)

@@ -88,12 +88,18 @@ class SQLiteStreamManager(StreamManager):
         attempt: int = 1,
         step: int | None = None,
         after: int = 0,
+        join: bool = False,
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         now = self._clock.now_ms()
+        joined = False
 
         def work(connection: Connection) -> StreamHead:
+            nonlocal joined
             stream = StreamRow.find(connection, self._namespace, stream_id)
+            if join and stream is not None and rules.can_join(stream.head, claim):
+                joined = True
+                return stream.head
             head = rules.with_new_writer(stream and stream.head, claim, agent_type, self._limits.max_chunks, now)
             if stream is None:
                 return StreamRow.insert(connection, self._namespace, head).head
@@ -102,7 +108,8 @@ class SQLiteStreamManager(StreamManager):
                 stream.save()
             return stream.head
 
-        return BufferedWriter(await self._db.write(work), self._append, self._writers)
+        head = await self._db.write(work)
+        return BufferedWriter(head, self._append, self._writers, joined=joined)
 
     async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
         return await self.create_resumable_reader(stream_id)

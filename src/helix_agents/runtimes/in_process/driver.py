@@ -1,86 +1,23 @@
-"""Drives a run in this process: the effects are the bodies themselves, and parallel calls are tasks."""
+"""Drives a run in this process, from its first effect to its last, with everything it needs in hand."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import HelixError, SupersededError
-from helix_agents.domain.ids import SessionId, ToolCallId
-from helix_agents.domain.runs import Fence, RunRecord
-from helix_agents.engine.asking import ask_model
-from helix_agents.engine.committing import commit_step
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.runs import Fence
 from helix_agents.engine.desk import MemoryDesk
-from helix_agents.engine.effects import (
-    Ask,
-    Batch,
-    CallOutcome,
-    CommitAck,
-    CommitRequest,
-    Ops,
-    Position,
-    Reply,
-    RunEnd,
-    RunFailed,
-    Stopped,
-)
-from helix_agents.engine.opening import open_run, open_scope
+from helix_agents.engine.effects import Position, RunEnd
+from helix_agents.engine.inline import InlineOps, WrapOps, ended
+from helix_agents.engine.opening import open_scope
 from helix_agents.engine.scope import RunScope
-from helix_agents.engine.services import Services
+from helix_agents.engine.services import OpenDeps, Services
 from helix_agents.engine.settling import end_run
-from helix_agents.engine.stop import StopSignal, watching
+from helix_agents.engine.stop import watching
 from helix_agents.engine.turn import run_turn
-from helix_agents.engine.working import run_call
 from helix_agents.ports.llm import LLMAdapter
-
-OpenDeps: TypeAlias = Callable[[SessionId, str | None], AbstractAsyncContextManager[Any]]
-"""Opens what tools need from the process, for one run of a session and its user."""
-
-WrapOps: TypeAlias = Callable[[Ops], Ops]
-"""Stands between the loop and its effects."""
-
-
-class InProcessOps:
-    """The four effects of a run whose driver is an asyncio task; it is left at the next step once `leaving` says so."""
-
-    def __init__(self, scope: RunScope, max_parallel: int | None, leaving: Callable[[], bool] = lambda: False) -> None:
-        self._scope = scope
-        self._leaving = leaving
-        self._room = asyncio.Semaphore(max_parallel) if max_parallel is not None else None
-
-    async def open(self) -> Position:
-        return await open_run(self._scope)
-
-    async def ask_model(self, ask: Ask) -> Reply | Stopped | RunFailed:
-        return await ask_model(self._scope, ask)
-
-    async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
-        if len(batch.calls) == 1:
-            return (await run_call(self._scope, batch, batch.calls[0]),)
-        # No task group: on Python 3.11 one leaves its task marked as cancelled when a call fails, which could not be
-        # told from an executor that is being closed.
-        tasks = [asyncio.create_task(self._run(batch, place)) for place in range(len(batch.calls))]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        problems = [problem for task in tasks if not task.cancelled() and (problem := task.exception()) is not None]
-        if problems:
-            raise _weightiest(problems)
-        return tuple(task.result() for task in tasks)
-
-    async def commit(self, request: CommitRequest) -> CommitAck:
-        return await commit_step(self._scope, request)
-
-    def should_yield(self) -> bool:
-        return self._leaving()
-
-    async def _run(self, batch: Batch, place: int) -> CallOutcome:
-        async with self._room or nullcontext():
-            return await run_call(self._scope, batch, batch.calls[place])
 
 
 async def drive(
@@ -108,9 +45,9 @@ async def drive(
         except SupersededError:
             return RunEnd(status="superseded")
         if isinstance(scope, Position):
-            return RunEnd(status=scope.ended or "superseded")
+            return ended(scope)
         try:
-            ops = InProcessOps(scope, max_parallel, leaving)
+            ops = InlineOps(scope, max_parallel, leaving)
             end = await run_turn(ops if wrap is None else wrap(ops))
             if end.status != "superseded":
                 await end_run(services, scope.session, scope.run, scope.writer)
@@ -119,39 +56,6 @@ async def drive(
             return RunEnd(status="superseded")
         finally:
             await _close(scope)
-
-
-async def drive_child(
-    parent: RunScope,
-    run: RunRecord,
-    tool_call_id: ToolCallId,
-    stop: StopSignal,
-    *,
-    max_parallel: int | None = None,
-    wrap: WrapOps | None = None,
-) -> RunEnd:
-    """Drive a child's run inside the driver of its parent: the same process, and the same stream."""
-    scope = await open_scope(
-        parent.services,
-        run.session_id,
-        run.fence,
-        desk=MemoryDesk(),
-        stop=stop,
-        deps=parent.deps,
-        parent=parent,
-        delegated_by=tool_call_id,
-    )
-    if isinstance(scope, Position):
-        return RunEnd(status=scope.ended or "superseded")
-    ops = InProcessOps(scope, max_parallel)
-    return await run_turn(ops if wrap is None else wrap(ops))
-
-
-def _weightiest(problems: list[BaseException]) -> BaseException:
-    """The one problem of many that decides what follows: another driver took over, else the store was lost."""
-    superseded = (problem for problem in problems if isinstance(problem, SupersededError))
-    passing = (problem for problem in problems if isinstance(problem, HelixError) and problem.retryable)
-    return next(superseded, None) or next(passing, None) or problems[0]
 
 
 async def _close(scope: RunScope) -> None:

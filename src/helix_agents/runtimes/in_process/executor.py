@@ -1,87 +1,25 @@
 """The executor of one process: runs agents here, durable through the store alone."""
 
-import asyncio
-import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, Literal, Self, TypeAlias
-
-import msgspec
+from collections.abc import Iterable
+from typing import Any, Unpack
 
 from helix_agents.agent.agent import Agent
-from helix_agents.agent.durations import Duration, optional_milliseconds
-from helix_agents.agent.hooks import SomeHooks
-from helix_agents.agent.output import OutputT
-from helix_agents.agent.registry import AgentRegistry
-from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import (
-    AgentAlreadyRunningError,
-    ConflictError,
-    ExecutorClosedError,
-    HelixError,
-    NotARootSessionError,
-    NothingToResumeError,
-    SessionAlreadyExistsError,
-    SessionNotFoundError,
-    StillWaitingError,
-)
-from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId
-from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.paging import DEFAULT_LIMIT, Page
-from helix_agents.domain.pending import (
-    Answer,
-    AnswerOutcome,
-    PendingCall,
-    PendingFilter,
-    SubmitAnswer,
-)
-from helix_agents.domain.runs import SUSPENDED, RunRecord
-from helix_agents.domain.sessions import (
-    BranchPoint,
-    InterruptOutcome,
-    InterruptSet,
-    NothingRunning,
-    SessionState,
-    StopKind,
-)
-from helix_agents.engine.detached import resume_detached, stop_companions
-from helix_agents.engine.effects import Ops
-from helix_agents.engine.ending import repair_stream
-from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
-from helix_agents.engine.rewinding import rewind
-from helix_agents.engine.services import EngineOptions, Services
-from helix_agents.engine.settling import settle_waiting
-from helix_agents.engine.submitting import submit
-from helix_agents.ports.entries import EntryStore
-from helix_agents.ports.llm import LLMAdapter
-from helix_agents.ports.locks import LockManager
-from helix_agents.ports.models import open_model
-from helix_agents.ports.state_store import SessionStateStore, check_complete
+from helix_agents.engine.services import OpenDeps
+from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
-from helix_agents.runtimes.in_process.driver import OpenDeps
+from helix_agents.runtimes.executor.core import ExecutorCore, ExecutorSettings
+from helix_agents.runtimes.executor.leases import LeaseKeeper
 from helix_agents.runtimes.in_process.drivers import Drivers
-from helix_agents.runtimes.in_process.handle import RunHandle
-from helix_agents.runtimes.in_process.janitor import Janitor, Swept
-from helix_agents.runtimes.in_process.leases import LeaseKeeper
-from helix_agents.runtimes.in_process.opening import OpeningExecutor
-from helix_agents.runtimes.in_process.recovery import Recovered, recover
-from helix_agents.runtimes.in_process.sessions import Sessions
-from helix_agents.system import RandomIds, jitter
-
-Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
-ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
-
-DEFAULT_STORE = "sqlite:///helix.db"
-DAY_MS = 24 * 60 * 60 * 1000
+from helix_agents.system import RandomIds
 
 
-class Executor:
+class Executor(ExecutorCore):
     """Runs agents in this process, as asyncio tasks that outlive whoever started them.
 
     Use it as `async with Executor.open(url, agents=[…]) as helix:`. Leaving the block starts no new runs, gives running
-    steps `grace` seconds to commit, and then lets go of the rest, which any process continues. `locks` are for what
-    your own code coordinates; the engine needs none.
+    steps `grace` seconds to commit, and then lets go of the rest, which any process continues. Further settings are
+    those of every executor.
     """
 
     def __init__(
@@ -90,370 +28,23 @@ class Executor:
         state: SessionStateStore,
         streams: StreamManager,
         usage: UsageStore,
-        locks: LockManager | None = None,
-        entries: EntryStore | None = None,
         agents: Iterable[Agent[Any, Any, Any]] = (),
         deps: OpenDeps | None = None,
-        hooks: SomeHooks = None,
-        options: EngineOptions | None = None,
         max_running: int | None = None,
         max_parallel_tools: int | None = None,
         lease_ms: int = 15_000,
-        grace: float = 20.0,
-        janitor_seconds: float | None = 15.0,
-        resume_grace_ms: int = 30_000,
-        stream_retention_ms: int = DAY_MS,
-        on_close: Callable[[], Awaitable[None]] | None = None,
+        **settings: Unpack[ExecutorSettings],
     ) -> None:
-        check_complete(state)
-        self.locks = locks
-        self._usage = usage
-        self._grace = grace
-        self._janitor_seconds = janitor_seconds
-        self._on_close = on_close
-        self._models: dict[str, LLMAdapter] = {}
-        ids = RandomIds()
-        self._lease = LeaseKeeper(state, ids.new("process"), lease_ms)
-        self._drivers = Drivers(
-            self._lease.owner,
+        drivers = Drivers(
+            LeaseKeeper(state, RandomIds().new("process"), lease_ms),
             open_deps=deps,
             max_running=max_running,
             max_parallel_tools=max_parallel_tools,
             wrap=self._wrap,
         )
-        self._services = Services(
-            store=state,
-            streams=streams,
-            agents=AgentRegistry(agents),
-            clock=state,
-            ids=ids,
-            model_of=self._model_of,
-            sleep=asyncio.sleep,
-            jitter=jitter,
-            in_thread=asyncio.to_thread,
-            drive_child=self._drivers.drive_child,
-            drive_detached=self._drivers.drive_detached,
-            entries=entries,
-            hooks=hooks,
-            options=options or EngineOptions(),
-        )
-        self._drivers.services = self._services
-        self.sessions = Sessions(state, streams)
-        self.janitor = Janitor(
-            self._services,
-            resume=self._resume_by_name,
-            resume_companions=self._resume_companions,
-            recover=self.recover,
-            resume_grace_ms=resume_grace_ms,
-            stream_retention_ms=stream_retention_ms,
-        )
-
-    @classmethod
-    def open(cls, url: str | None = None, *, namespace: str = "", **settings: Any) -> OpeningExecutor:
-        """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
-        return OpeningExecutor(cls, url or os.environ.get("HELIX_STORE") or DEFAULT_STORE, namespace, settings)
-
-    @property
-    def agents(self) -> AgentRegistry:
-        """The agents this process knows."""
-        return self._services.agents
-
-    async def __aenter__(self) -> Self:
-        await self._lease.start()
-        if self._janitor_seconds is not None:
-            self._drivers.in_background(self.janitor.run(self._janitor_seconds))
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    # -- entries
-
-    async def execute(
-        self,
-        agent: Agent[Any, OutputT, Any],
-        input: Input,
-        session_id: SessionId | None = None,
-        *,
-        branch: BranchPoint | None = None,
-        state: Any = None,
-        user_id: str | None = None,
-        tags: Sequence[str] = (),
-        metadata: dict[str, str] | None = None,
-        expires_in: Duration | None = None,
-        idempotency_key: str | None = None,
-        hooks: SomeHooks = None,
-        model: str | LLMAdapter | None = None,
-    ) -> RunHandle[OutputT]:
-        """Begin a turn: in a new session, or as the next one of an existing session.
-
-        With an `idempotency_key`, the same call again gives the handle of the turn it began.
-
-        Raises:
-            AgentAlreadyRunningError: the session has a turn that is going on.
-            StateSchemaChangedError: its stored state no longer fits the agent.
-        """
-        self._know(agent)
-        session_id = session_id or self._services.ids.new("session")
-        messages = _messages(input, idempotency_key)
-        if idempotency_key is not None:
-            begun = await self._begun_with(agent, session_id, idempotency_key)
-            if begun is not None:
-                return begun
-        new = NewSession(branch=branch, state=state, user_id=user_id, tags=tuple(tags), metadata=metadata)
-        expires = optional_milliseconds(expires_in, "execute", "expires_in")
-        start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
-        return await self._begin(agent, start, hooks=hooks, model=model)
-
-    async def resume(
-        self,
-        agent: Agent[Any, OutputT, Any],
-        session_id: SessionId,
-        *,
-        mode: ResumeMode = "continue",
-        message: Input | None = None,
-        checkpoint_id: CheckpointId | None = None,
-        hooks: SomeHooks = None,
-        model: str | LLMAdapter | None = None,
-    ) -> RunHandle[OutputT]:
-        """Go on with what a session left open: answered calls, an interrupted turn, or an earlier checkpoint.
-
-        Companions that waited for an answer go on too; where only they do, the handle is that of the session's last
-        run.
-
-        Raises:
-            SessionNotFoundError, AgentAlreadyRunningError, NothingToResumeError, StillWaitingError,
-            CheckpointNotFoundError, StateSchemaChangedError: it cannot; nothing was written.
-        """
-        self._know(agent)
-        messages = () if message is None else _messages(message, None)
-        companions = await self._resume_companions(session_id)
-        try:
-            start = await plan_resume(
-                self._services, agent, session_id, mode, messages=messages, checkpoint_id=checkpoint_id
-            )
-        except (NothingToResumeError, StillWaitingError, AgentAlreadyRunningError):
-            handle = await self.get_handle(agent, session_id) if companions else None
-            if handle is None:
-                raise
-            return handle
-        return await self._begin(agent, start, hooks=hooks, model=model)
-
-    async def retry(
-        self,
-        agent: Agent[Any, OutputT, Any],
-        session_id: SessionId,
-        *,
-        hooks: SomeHooks = None,
-        model: str | LLMAdapter | None = None,
-    ) -> RunHandle[OutputT]:
-        """Go on from the last commit of a run that failed, with a fresh budget.
-
-        Raises:
-            SessionNotFoundError, AgentAlreadyRunningError, NothingToRetryError, StateSchemaChangedError: it cannot.
-        """
-        self._know(agent)
-        start = await plan_retry(self._services, agent, session_id)
-        return await self._begin(agent, start, hooks=hooks, model=model)
-
-    async def rewind(self, session_id: SessionId, checkpoint_id: CheckpointId) -> SessionState:
-        """Bring a session back to a checkpoint and leave it there, interrupted; messages and state are as they were.
-
-        No agent is needed: execute or resume goes on from there, whenever somebody wants to.
-
-        Raises:
-            SessionNotFoundError, CheckpointNotFoundError, AgentAlreadyRunningError, NotARootSessionError: it cannot.
-        """
-        return await rewind(self._services, await plan_rewind(self._services, session_id, checkpoint_id))
-
-    async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
-        """A handle on the session's current run, whoever drives it; None when it never had one."""
-        run = await self._services.store.get_current_run(session_id)
-        if run is None:
-            return None
-        if self._drivers.find(run.run_id) is None:
-            await repair_stream(self._services, run.run_id)
-        return self._handle(agent, run)
-
-    async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:
-        """None when resume would go on; else why it would not."""
-        try:
-            await plan_resume(self._services, agent, session_id, "continue")
-        except HelixError as reason:
-            return reason
-        return None
-
-    # -- answers and stops
-
-    async def submit_tool_result(
-        self,
-        session_id: SessionId,
-        tool_call_id: ToolCallId,
-        answer: Answer,
-        *,
-        approval_id: str | None = None,
-    ) -> AnswerOutcome:
-        """Store an answer to a call that waits; a durable write and nothing else. It says what is needed next."""
-        submission = SubmitAnswer(
-            session_id=session_id, tool_call_id=tool_call_id, answer=answer, approval_id=approval_id
-        )
-        limit = self._services.result_bytes
-        return await submit(self._services.store, self._services.agents, submission, max_result_bytes=limit)
-
-    async def list_pending(
-        self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
-    ) -> Page[PendingCall]:
-        """What waits, across all sessions."""
-        return await self._services.store.list_pending(where, offset=offset, limit=limit)
-
-    async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
-        """Stop the run that is going, keeping what it did; a session that waits is settled as interrupted.
-
-        The stop reaches everything below the session.
-
-        Raises:
-            SessionNotFoundError, NotARootSessionError: there is nothing here to stop.
-        """
-        return await self._stop(session_id, reason, "interrupt")
-
-    async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
-        """Fail the run that is going, or that waits, for good."""
-        return await self._stop(session_id, reason, "abort")
-
-    async def recover(self) -> Recovered:
-        """Continue runs whose process died, each as the next attempt of the same run; one process gets each."""
-        return await recover(self._services, self._lease.owner, self._drivers.take_over)
-
-    async def sweep(self) -> Swept:
-        """One round of the janitor, now."""
-        return await self.janitor.sweep()
+        super().__init__(drivers, state=state, streams=streams, usage=usage, agents=agents, **settings)
+        self._drivers = drivers
 
     async def idle(self) -> None:
         """Wait until this process drives no run."""
         await self._drivers.idle()
-
-    async def close(self) -> None:
-        """Start nothing new, give running steps their grace, then let go of what is left."""
-        if self._drivers.leaving:
-            return
-        try:
-            await self._drivers.leave(self._grace)
-        finally:
-            # Also when whoever leaves does not want to wait any longer.
-            await self._let_go()
-
-    async def _let_go(self) -> None:
-        await self._drivers.let_go()
-        await self._lease.stop()
-        for model in self._models.values():
-            close = getattr(model, "close", None)
-            if close is not None:
-                await close()
-        if self._on_close is not None:
-            await self._on_close()
-
-    # -- inside
-
-    async def _begin(
-        self,
-        agent: Agent[Any, OutputT, Any],
-        start: StartRun,
-        *,
-        hooks: SomeHooks,
-        model: str | LLMAdapter | None,
-    ) -> RunHandle[OutputT]:
-        """Commit the start, which decides who runs, and drive it."""
-        if self._drivers.leaving:
-            raise ExecutorClosedError
-        owned = msgspec.structs.replace(start, owner=self._lease.owner, call_hooks=hooks is not None)
-        try:
-            started = await self._services.store.start_run(owned)
-        except (ConflictError, SessionAlreadyExistsError) as lost:
-            current = await self._services.store.get_current_run(start.session_id)
-            if current is not None and current.status == "running":
-                raise AgentAlreadyRunningError(start.session_id, current.run_id) from lost
-            raise
-        if started.run.start_sequence:
-            # A reader that comes at once must not take the last turn's end for this one's.
-            stream_id = start.session_id
-            await self._services.streams.reactivate_stream(stream_id, started.run.run_id, turn=started.run.turn)
-        adapter = open_model(model) if isinstance(model, str) else model
-        self._drivers.drive(started.run, hooks=hooks, model=adapter)
-        return self._handle(agent, started.run)
-
-    def _wrap(self, ops: Ops) -> Ops:
-        """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
-        return ops
-
-    def _handle(self, agent: Agent[Any, OutputT, Any], run: RunRecord) -> RunHandle[OutputT]:
-        return RunHandle(self._services, agent, run, usage=self._usage, driver=self._drivers.find(run.run_id))
-
-    async def _resume_by_name(self, session_id: SessionId) -> bool:
-        """Go on with a session if its agent is known here."""
-        session = await self._services.store.load_state(session_id)
-        agent = self._services.agents.find(session.agent_type)
-        if agent is None:
-            return False
-        await self.resume(agent, session_id)
-        return True
-
-    async def _resume_companions(self, root: SessionId) -> int:
-        """Drive companions of a tree that have the answer they waited for; says how many."""
-        runs = await resume_detached(self._services, root, self._lease.owner)
-        for run in runs:
-            self._drivers.drive_detached(run)
-        return len(runs)
-
-    async def _begun_with(
-        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str
-    ) -> RunHandle[OutputT] | None:
-        """The current run, if its turn began with this key."""
-        with suppress(SessionNotFoundError):
-            page = await self._services.store.get_messages(session_id)
-            for stored in page.items:
-                if isinstance(stored.message, UserMessage) and not stored.message.hidden:
-                    return await self.get_handle(agent, session_id) if stored.message.id == key else None
-        return None
-
-    async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
-        store = self._services.store
-        session = await store.load_state(session_id)
-        if session.parent_session_id is not None:
-            raise NotARootSessionError(session_id, session.root_session_id)
-        outcome = await store.set_interrupt_flag(session_id, reason, kind=kind)
-        run = await store.get_current_run(session_id)
-        if isinstance(outcome, InterruptSet):
-            return outcome
-        if run is None or run.status not in SUSPENDED:
-            return await stop_companions(self._services, session_id, kind, reason)
-        if not await settle_waiting(self._services, session_id, run, reason, kind):
-            return NothingRunning()
-        return InterruptSet(run_id=run.run_id)
-
-    def _know(self, agent: Agent[Any, Any, Any]) -> None:
-        """Whoever recovers this run in this process finds its agent by name."""
-        if self._drivers.leaving:
-            raise ExecutorClosedError
-        if self._services.agents.find(agent.name) is not agent:
-            self._services.agents.replace(agent)
-
-    def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
-        if not isinstance(agent.model, str):
-            return agent.model
-        adapter = self._models.get(agent.model)
-        if adapter is None:
-            adapter = self._models[agent.model] = open_model(agent.model)
-        return adapter
-
-
-def _messages(given: Input, key: str | None) -> tuple[UserMessage, ...]:
-    """The turn's messages; a key marks the last one, so that a repeated call is recognised."""
-    if isinstance(given, str):
-        messages = (UserMessage(content=given),)
-    elif isinstance(given, UserMessage):
-        messages = (given,)
-    else:
-        messages = tuple(given)
-    if key is None or not messages:
-        return messages
-    return (*messages[:-1], msgspec.structs.replace(messages[-1], id=key))

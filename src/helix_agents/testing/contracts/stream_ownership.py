@@ -29,6 +29,36 @@ class OwnershipContract(StreamsContract):
         assert await write(new, delta("b")) == 2
         assert texts(await one.get_all_chunks(STREAM)) == ["a", "b"]
 
+    @proves("ownership.handles-join")
+    async def test_handles_of_one_writer_write_side_by_side_until_a_newer_writer_comes(self, handles: StreamHandles):
+        one, two = await handles.open(), await handles.open()
+        first = await fill(one, "a")
+        second = await open_writer(two, join=True)
+        assert second.writer == first.writer
+        assert second.sequence == 1
+        assert await write(second, delta("b")) == 2
+        assert await write(first, delta("c")) == 3
+        assert await write(second, delta("d")) == 4
+        assert texts(await one.get_all_chunks(STREAM)) == ["a", "b", "c", "d"]
+        newer = await open_writer(one)
+        await _is_refused(first)
+        await _is_refused(second)
+        assert await write(newer, delta("e")) == 5
+
+    @proves("ownership.handles-join", "ownership.rest-is-final", "ownership.later-attempt-wins")
+    async def test_who_finds_no_writer_to_join_becomes_one_or_is_refused(self, handles: StreamHandles):
+        one, two = await handles.open(), await handles.open()
+        first = await open_writer(one, join=True)
+        assert await write(first, delta("a")) == 1
+        second = await open_writer(two, attempt=2, join=True)
+        assert second.writer > first.writer
+        await _is_refused(first)
+        with pytest.raises(SupersededError):
+            await open_writer(one, join=True)
+        await two.end_stream(STREAM, RUN, status="completed", attempt=2)
+        with pytest.raises(SupersededError):
+            await open_writer(two, attempt=2, join=True)
+
     @proves("ownership.later-turn-wins")
     async def test_a_run_of_an_earlier_turn_can_do_nothing_more(self, handles: StreamHandles):
         one, two = await handles.open(), await handles.open()

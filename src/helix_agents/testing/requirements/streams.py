@@ -46,6 +46,8 @@ _OWNERSHIP = promised_by(
     "ownership",
     {
         "ownership.newer-writer-wins": "A newer writer shuts out all earlier ones.",
+        "ownership.handles-join": "Several handles of one writer, in any process, write side by side until a newer "
+        "writer shuts all of them out.",
         "ownership.later-turn-wins": "A run of an earlier turn can neither write to, nor end, nor take back a stream.",
         "ownership.later-attempt-wins": "An earlier attempt can neither write to, nor end, nor take back a stream.",
         "ownership.refusal-surfaces": "A refusal met in the background is raised by the next write, flush and close.",

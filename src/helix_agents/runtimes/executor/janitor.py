@@ -10,7 +10,7 @@ from helix_agents.domain.records import Record
 from helix_agents.engine.cleanup import expired_session_cleanup
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
-from helix_agents.runtimes.in_process.recovery import Recovered
+from helix_agents.runtimes.executor.recovery import Recovered
 
 
 class Swept(Record):

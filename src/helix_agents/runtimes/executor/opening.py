@@ -4,45 +4,49 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from helix_agents.ports.backend import open_backend
 
 if TYPE_CHECKING:
-    from helix_agents.runtimes.in_process.executor import Executor
+    from helix_agents.runtimes.executor.core import ExecutorCore
+
+ExecutorT_co = TypeVar("ExecutorT_co", bound="ExecutorCore", covariant=True)
 
 
-class OpeningExecutor:
+class OpeningExecutor(Generic[ExecutorT_co]):
     """What `Executor.open` gives: `async with` opens the backend and closes it again; awaited, it only opens it.
 
     While the block runs, SIGTERM leaves it as the end of the block does: running steps get their grace, leases are
     released, and then the process ends as the signal would have ended it.
     """
 
-    def __init__(self, kind: "type[Executor]", url: str, namespace: str, settings: dict[str, Any]) -> None:
+    def __init__(self, kind: type[ExecutorT_co], url: str, namespace: str, settings: dict[str, Any]) -> None:
         self._kind = kind
         self._url = url
         self._namespace = namespace
         self._settings = settings
-        self._executor: Executor | None = None
+        self._executor: ExecutorT_co | None = None
         self._listens = False
         self._terminated = False
 
-    def __await__(self) -> "Generator[Any, None, Executor]":
+    def __await__(self) -> Generator[Any, None, ExecutorT_co]:
         """For a notebook or a framework with a lifespan of its own: whoever awaits it calls `close()`."""
         return self._open().__await__()
 
-    async def __aenter__(self) -> "Executor":
+    async def __aenter__(self) -> ExecutorT_co:
         self._executor = await self._open()
         self._listen_for_sigterm()
         return self._executor
 
-    async def _open(self) -> "Executor":
+    async def _open(self) -> ExecutorT_co:
         backend = await open_backend(self._url, namespace=self._namespace)
         try:
-            executor = self._kind(
+            # Every kind of executor takes the parts of a backend beside its own settings.
+            make: Callable[..., ExecutorT_co] = self._kind
+            executor = make(
                 state=backend.state,
                 streams=backend.streams,
                 usage=backend.usage,

@@ -1,0 +1,145 @@
+"""The four effects as any process can do them: by ids and a small dictionary, with everything else in the store."""
+
+from collections.abc import Awaitable, Callable
+
+from helix_agents.domain.errors import HelixError, SupersededError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import Record
+from helix_agents.domain.runs import Fence
+from helix_agents.domain.sessions import SessionState
+from helix_agents.engine.asking import ask_model
+from helix_agents.engine.committing import commit_step
+from helix_agents.engine.effects import (
+    Ask,
+    Batch,
+    CommitAck,
+    CommitRequest,
+    Position,
+    Reply,
+    RunEnd,
+    Stopped,
+)
+from helix_agents.engine.live_runs import LiveRuns, Place
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.opening import open_run, take_notes_of_calls
+from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, Plain, from_plain, to_plain
+from helix_agents.engine.scope import RunScope, step_id_of
+from helix_agents.engine.services import Services
+from helix_agents.engine.settling import end_run, fail_run
+from helix_agents.engine.store_desk import StoreDesk
+from helix_agents.engine.working import run_call
+
+
+class Effects:
+    """Does effects of any run, in any order of processes."""
+
+    def __init__(self, services: Services, runs: LiveRuns) -> None:
+        self._services = services
+        self._runs = runs
+
+    async def perform(self, effect: EffectName, session_id: SessionId, fence: Fence, request: Plain) -> Plain:
+        """Do one effect and say what came of it.
+
+        A run that another driver has, or that cannot be driven, ends here; that is an answer like others.
+
+        Raises:
+            HelixError: the infrastructure failed in a way that passes; the effect may be repeated.
+        """
+        try:
+            answer = await self._perform(effect, session_id, fence, request)
+        except SupersededError:
+            answer = RunEnd(status="superseded")
+        except Exception as problem:
+            if isinstance(problem, HelixError) and problem.retryable:
+                await self._runs.release(fence)
+                raise
+            log_exception("run.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
+            await fail_run(self._services, session_id, fence, problem)
+            answer = RunEnd(status="failed")
+        if isinstance(answer, RunEnd) or (isinstance(answer, CommitAck) and answer.next == "ended"):
+            await self._runs.release(fence)
+        return to_plain(answer)
+
+    async def _perform(self, effect: EffectName, session_id: SessionId, fence: Fence, request: Plain) -> Record:
+        match effect:
+            case "open":
+                return await self._on(session_id, fence, Place.beginning(), open_run)
+            case "ask_model":
+                return await self._ask(session_id, fence, from_plain(request, Ask))
+            case "run_calls":
+                wanted = from_plain(request, CallsRequest)
+                place = Place(step=wanted.step, round=wanted.round, join=True)
+                return await self._on(session_id, fence, place, lambda scope: _run_calls(scope, wanted))
+            case "commit":
+                commit = from_plain(request, CommitRequest)
+                place = Place(step=commit.batch.step, round=commit.batch.round, join=True)
+                return await self._on(session_id, fence, place, lambda scope: self._commit(scope, commit))
+
+    async def _ask(self, session_id: SessionId, fence: Fence, ask: Ask) -> Record:
+        """A reply that rests already is told: becoming the stream's writer for it would take back what readers saw."""
+        if not self._runs.alone:
+            desk = StoreDesk(self._services.store, session_id, fence, alone=False)
+            resting = await desk.find_reply(step_id_of(fence.run_id, ask.step))
+            if resting is not None:
+                return resting.as_answer()
+
+        async def body(scope: RunScope) -> Reply | Stopped | Record:
+            return await ask_model(scope, ask)
+
+        return await self._on(session_id, fence, Place(step=ask.step, round=0, join=False), body)
+
+    async def _on(
+        self, session_id: SessionId, fence: Fence, place: Place, body: Callable[[RunScope], Awaitable[Record]]
+    ) -> Record:
+        async with self._runs.take(session_id, fence, place) as taken:
+            if isinstance(taken, RunScope):
+                return await body(taken)
+        return await self._over(taken, begins=place.begins)
+
+    async def _commit(self, scope: RunScope, request: CommitRequest) -> CommitAck:
+        """Commit a step, unless only the answer of that was lost; a run that ends brings its stream to rest."""
+        ack = answer_given_before(scope.session, request)
+        if ack is None:
+            if scope.is_shared:
+                await take_notes_of_calls(scope, request.batch)
+            ack = await commit_step(scope, request)
+        if ack.next == "ended":
+            await end_run(self._services, scope.session, scope.run, scope.writer)
+        return ack
+
+    async def _over(self, position: Position, *, begins: bool) -> Record:
+        """What an effect says of a run that is not there to be taken in hand: the commit whose answer was lost may
+        have ended it."""
+        if position.ended != "superseded":
+            run = await self._services.store.get_run(position.run_id)
+            if run is not None:
+                await end_run(self._services, await self._services.store.load_state(run.session_id), run)
+        if begins:
+            return position
+        assert position.ended is not None
+        return RunEnd(status=position.ended)
+
+
+async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes:
+    batch = Batch(step=wanted.step, round=wanted.round, calls=wanted.calls)
+    return CallOutcomes(outcomes=tuple([await run_call(scope, batch, call) for call in wanted.calls]))
+
+
+def answer_given_before(session: SessionState, request: CommitRequest) -> CommitAck | None:
+    """What a commit of this step and round said that was made already; None when it is still to be made.
+
+    A run that the commit ended is not here to be asked about.
+
+    Raises:
+        SupersededError: a later commit was made.
+    """
+    place = (request.batch.step, request.batch.round)
+    held = session.suspension_context
+    if held is None:
+        return CommitAck(next="continue") if session.step_count >= request.batch.step else None
+    if held.step == request.batch.step and held.round < request.batch.round:
+        return None
+    if (held.step, held.round) == place:
+        return CommitAck(next="again")
+    run_id = session.current_run_id or ""
+    raise SupersededError(session.session_id, run_id, 0, f"step {held.step} round {held.round} is committed already")

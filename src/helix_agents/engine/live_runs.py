@@ -1,0 +1,243 @@
+"""Runs taken in hand for one effect or for many: the scope of each, and what lives as long as the scope does."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from helix_agents.agent.hooks import SomeHooks
+from helix_agents.domain.errors import HelixError, SupersededError
+from helix_agents.domain.ids import RunId, SessionId
+from helix_agents.domain.runs import Fence
+from helix_agents.domain.sessions import SessionState
+from helix_agents.engine.effects import Position
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.opening import go_on, open_scope, take_writer
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.services import OpenDeps, Services
+from helix_agents.engine.stop import watching
+from helix_agents.engine.store_desk import StoreDesk
+from helix_agents.ports.llm import LLMAdapter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where in its run an effect belongs, and whether it has to `join` others of its step in the stream."""
+
+    step: int
+    round: int
+    join: bool
+    begins: bool = False
+
+    @classmethod
+    def beginning(cls) -> Self:
+        """The effect that opens a run."""
+        return cls(step=0, round=0, join=False, begins=True)
+
+    def follows(self, session: SessionState) -> bool:
+        """Whether a session stands where this effect goes on: nobody committed anything in between."""
+        held = session.suspension_context
+        if self.begins or held is None:
+            return not self.begins and self.round == 0 and session.step_count == self.step - 1
+        return (held.step, held.round + 1) == (self.step, self.round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOneCall:
+    """What the caller of an entry gave for its run alone; it lives in the caller's process."""
+
+    hooks: SomeHooks = None
+    model: LLMAdapter | None = None
+
+
+_NOTHING = OfOneCall()
+
+
+@dataclass
+class _Kept:
+    run: "LiveRun"
+    scope: RunScope
+    users: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(kw_only=True)
+class LiveRuns:
+    """The runs in hand in this process.
+
+    Whoever is `alone` with the attempts it drives keeps each run from its first effect here until `release`. Others
+    share a run with other processes: one that was not needed for `keep_seconds` is let go of, and what is kept serves
+    an effect only if nobody committed anything in between. Nothing but speed depends on that.
+
+    `of_calls` is what callers in this process gave for single runs.
+    """
+
+    services: Services
+    alone: bool
+    open_deps: OpenDeps | None = None
+    keep_seconds: float = 30.0
+    of_calls: dict[RunId, OfOneCall] = field(default_factory=dict[RunId, OfOneCall])
+    _kept: dict[Fence, _Kept] = field(default_factory=dict[Fence, _Kept])
+    _closing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    @asynccontextmanager
+    async def take(self, session_id: SessionId, fence: Fence, place: Place) -> AsyncGenerator[RunScope | Position]:
+        """The scope of a run while an effect needs it, or where the run stands if it is not there to be taken.
+
+        Raises:
+            SupersededError: another driver has the run or its stream.
+        """
+        kept = await self._find(fence, place)
+        if kept is None:
+            live = self._new(session_id, fence)
+            try:
+                scope = await live.open(begins=place.begins, join=place.join and not self.alone)
+            except BaseException:
+                await live.close()
+                raise
+            if isinstance(scope, Position):
+                await live.close()
+                yield scope
+                return
+            kept = _Kept(live, scope)
+            self._kept.setdefault(fence, kept)
+        kept.users += 1
+        try:
+            yield kept.scope
+        finally:
+            kept.users -= 1
+            await self._put_back(fence, kept)
+
+    async def release(self, fence: Fence) -> None:
+        """Let go of a run; idempotent."""
+        kept = self._kept.pop(fence, None)
+        if kept is not None:
+            await self._close(kept)
+
+    async def release_all(self) -> None:
+        """Let go of every run."""
+        for fence in tuple(self._kept):
+            await self.release(fence)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    async def _find(self, fence: Fence, place: Place) -> _Kept | None:
+        kept = self._kept.get(fence)
+        if kept is None or self.alone:
+            return kept
+        if kept.timer is not None:
+            kept.timer.cancel()
+        if not place.follows(kept.scope.session):
+            await self.release(fence)
+            return None
+        if not kept.users:
+            await take_writer(kept.scope, join=place.join)
+        return kept
+
+    def _new(self, session_id: SessionId, fence: Fence) -> "LiveRun":
+        given = self.of_calls.get(fence.run_id, _NOTHING)
+        return LiveRun(self.services, session_id, fence, given, open_deps=self.open_deps, alone=self.alone)
+
+    async def _put_back(self, fence: Fence, kept: _Kept) -> None:
+        if self.alone or kept.users:
+            return
+        if self._kept.get(fence) is not kept:
+            # A call beside this one opened the run as well, or it was let go of meanwhile.
+            await self._close(kept)
+            return
+        if not self.keep_seconds:
+            await self.release(fence)
+            return
+        with suppress(SupersededError):
+            await kept.scope.said()
+        kept.timer = asyncio.get_running_loop().call_later(self.keep_seconds, self._expire, fence, kept)
+
+    def _expire(self, fence: Fence, kept: _Kept) -> None:
+        if self._kept.get(fence) is kept and not kept.users:
+            del self._kept[fence]
+            task = asyncio.create_task(self._close(kept))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _close(self, kept: _Kept) -> None:
+        if kept.timer is not None:
+            kept.timer.cancel()
+        await kept.run.close()
+
+
+class LiveRun:
+    """One attempt of a run in this process: the scope with its stream writer, the stop that is watched, the deps.
+
+    A task of its own holds all of that, so that whatever opened is closed where it was opened, whoever asks for it.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        session_id: SessionId,
+        fence: Fence,
+        given: OfOneCall,
+        *,
+        open_deps: OpenDeps | None,
+        alone: bool,
+    ) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._fence = fence
+        self._given = given
+        self._open_deps = open_deps
+        self._alone = alone
+        self._released = asyncio.Event()
+        self._holder: asyncio.Task[None] | None = None
+
+    async def open(self, *, begins: bool, join: bool) -> RunScope | Position:
+        """Take the run in hand; one that does not begin goes on with what earlier effects left."""
+        opened: asyncio.Future[RunScope | Position] = asyncio.get_running_loop().create_future()
+        self._holder = asyncio.create_task(self._hold(opened, begins=begins, join=join))
+        return await opened
+
+    async def close(self) -> None:
+        """Store what was said and let go of everything; idempotent."""
+        self._released.set()
+        if self._holder is not None:
+            await asyncio.wait((self._holder,))
+
+    async def _hold(self, opened: "asyncio.Future[RunScope | Position]", *, begins: bool, join: bool) -> None:
+        try:
+            async with watching(self._services.store, self._session_id) as stop, await self._deps() as deps:
+                scope = await open_scope(
+                    self._services,
+                    self._session_id,
+                    self._fence,
+                    desk=StoreDesk(self._services.store, self._session_id, self._fence, alone=self._alone),
+                    stop=stop,
+                    deps=deps,
+                    hooks=self._given.hooks,
+                    model=self._given.model,
+                    join=join,
+                )
+                if isinstance(scope, RunScope):
+                    scope.is_shared = not self._alone
+                    if not begins:
+                        await go_on(scope, joined=join)
+                if not opened.done():
+                    opened.set_result(scope)
+                if isinstance(scope, RunScope):
+                    await self._released.wait()
+                    with suppress(SupersededError):
+                        await scope.writer.close()
+        except BaseException as problem:
+            if not opened.done():
+                opened.set_exception(problem)
+            elif isinstance(problem, HelixError):
+                # What was not stored any more is said again by whoever goes on.
+                log_exception("run.release_failed", problem, session_id=self._session_id)
+            else:
+                raise
+
+    async def _deps(self) -> AbstractAsyncContextManager[Any]:
+        if self._open_deps is None:
+            return nullcontext()
+        session = await self._services.store.load_state(self._session_id)
+        return self._open_deps(self._session_id, session.user_id)

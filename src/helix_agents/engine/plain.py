@@ -1,0 +1,183 @@
+"""The loop over effects that run anywhere: requests and answers as plain dictionaries, small and free of texts.
+
+A durable engine keeps these dictionaries in its history and gives them back on replay. This module is safe to load in
+Temporal's sandbox: it does no I/O and knows nothing of the bodies.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+from helix_agents.domain.records import Record, decode, decode_json, encode
+from helix_agents.engine.effects import (
+    ANSWERED_BY_SOMEBODY,
+    Ask,
+    Batch,
+    CallKind,
+    CallOutcome,
+    CommitAck,
+    CommitRequest,
+    Ops,
+    PlannedCall,
+    Position,
+    Reply,
+    RunEnd,
+    RunFailed,
+    Stopped,
+)
+from helix_agents.engine.turn import run_turn
+
+EFFECT_SEQUENCE = 1
+"""Raised whenever the loop asks for other effects, or in another order: a history of another number is not replayed.
+A run that it belongs to goes on from the store, as its next attempt in a fresh workflow."""
+
+Plain: TypeAlias = dict[str, Any]
+EffectName: TypeAlias = Literal["open", "ask_model", "run_calls", "commit"]
+
+R = TypeVar("R", bound=Record)
+
+_INSTANT: frozenset[CallKind] = frozenset(("client", "rejected", "finish"))
+"""Calls that run nothing of a user's; those of one batch are one effect together."""
+
+
+class CallsRequest(Record):
+    """Bring calls of a batch as far as they go."""
+
+    step: int
+    round: int
+    calls: tuple[PlannedCall, ...]
+
+
+class CallOutcomes(Record):
+    """What became of them, in the same order."""
+
+    outcomes: tuple[CallOutcome, ...]
+
+
+_ANSWERS: dict[str, type[Record]] = {
+    "position": Position,
+    "reply": Reply,
+    "stopped": Stopped,
+    "failed": RunFailed,
+    "outcomes": CallOutcomes,
+    "ack": CommitAck,
+    "end": RunEnd,
+}
+_NAMES = {kind: name for name, kind in _ANSWERS.items()}
+
+
+class Perform(Protocol):
+    """How a runtime has an effect done: once if it can, again if it must. `name` is unlike that of any other effect of
+    the run."""
+
+    async def __call__(self, effect: EffectName, name: str, request: Plain, /) -> Plain: ...
+
+
+class RunIsOver(Exception):  # noqa: N818  # nothing went wrong: the loop is left because there is nothing more to do
+    """An effect found that this driver has nothing more to do."""
+
+    def __init__(self, end: RunEnd) -> None:
+        super().__init__(end)
+        self.end = end
+
+
+class PlainOps(Ops):
+    """The four effects of a run, each a request that goes somewhere and an answer that comes back.
+
+    Companions of one step take their names one after another, in the model's order, wherever their calls run.
+    """
+
+    def __init__(self, perform: Perform, *, should_yield: Callable[[], bool] = lambda: False) -> None:
+        self._perform = perform
+        self._should_yield = should_yield
+
+    async def open(self) -> Position:
+        return _expect(await self._perform("open", "open", {}), Position)
+
+    async def ask_model(self, ask: Ask) -> Reply | Stopped | RunFailed:
+        answer = await self._perform("ask_model", f"ask_model:{ask.step}", to_plain(ask))
+        return _expect(answer, Reply, Stopped, RunFailed)
+
+    async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
+        groups, in_turn = _effects_of(batch)
+        done = await self._side_by_side(batch, groups)
+        for call in in_turn:
+            done.extend(await self._run(batch, (call,)))
+        outcomes = {outcome.tool_call_id: outcome for outcome in done}
+        waiting = (CallOutcome(tool_call_id=call.tool_call_id, state="waiting") for call in batch.calls)
+        return tuple(outcomes.get(each.tool_call_id, each) for each in waiting)
+
+    async def commit(self, request: CommitRequest) -> CommitAck:
+        name = f"commit:{request.batch.step}.{request.batch.round}"
+        return _expect(await self._perform("commit", name, to_plain(request)), CommitAck)
+
+    def should_yield(self) -> bool:
+        return self._should_yield()
+
+    async def _side_by_side(self, batch: Batch, groups: list[tuple[PlannedCall, ...]]) -> list[CallOutcome]:
+        if len(groups) == 1:
+            return list(await self._run(batch, groups[0]))
+        tasks = [asyncio.create_task(self._run(batch, calls)) for calls in groups]
+        try:
+            return [outcome for done in await asyncio.gather(*tasks) for outcome in done]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, batch: Batch, calls: tuple[PlannedCall, ...]) -> tuple[CallOutcome, ...]:
+        request = to_plain(CallsRequest(step=batch.step, round=batch.round, calls=calls))
+        name = f"calls:{batch.step}.{batch.round}:{calls[0].tool_call_id}"
+        return _expect(await self._perform("run_calls", name, request), CallOutcomes).outcomes
+
+
+def _effects_of(batch: Batch) -> tuple[list[tuple[PlannedCall, ...]], list[PlannedCall]]:
+    """Which calls of a batch are effects, and which of them together: first what runs side by side, then what goes one
+    after another. A call that is only announced to somebody is none."""
+    together: list[PlannedCall] = []
+    groups: list[tuple[PlannedCall, ...]] = []
+    companions: list[PlannedCall] = []
+    for call in batch.calls:
+        if call.kind in ANSWERED_BY_SOMEBODY and batch.round == 0:
+            continue
+        if call.kind == "companion":
+            companions.append(call)
+        elif call.kind in _INSTANT:
+            together.append(call)
+        else:
+            groups.append((call,))
+    return ([tuple(together)] if together else []) + groups, companions
+
+
+async def run_plain_turn(ops: Ops) -> RunEnd:
+    """The loop, left early where an effect finds that another driver has the run or that it cannot be driven."""
+    try:
+        return await run_turn(ops)
+    except RunIsOver as over:
+        return over.end
+
+
+def to_plain(record: Record) -> Plain:
+    """A record as a dictionary that any engine can store; an answer says what it is."""
+    plain: Plain = decode_json(encode(record))
+    name = _NAMES.get(type(record))
+    return plain if name is None else {"is": name, **plain}
+
+
+def from_plain(plain: Plain, kind: type[R]) -> R:
+    """The request that a dictionary holds."""
+    return decode(encode(plain), kind)
+
+
+def answer_of(plain: Plain) -> Record:
+    """The answer that a dictionary holds."""
+    fields = dict(plain)
+    return from_plain(fields, _ANSWERS[fields.pop("is")])
+
+
+def _expect(plain: Plain, *kinds: type[R]) -> R:
+    answer = answer_of(plain)
+    if isinstance(answer, RunEnd):
+        raise RunIsOver(answer)
+    assert isinstance(answer, kinds), answer
+    return answer

@@ -1,0 +1,139 @@
+"""A desk in the store: what an effect leaves there, any process finds that runs the next one."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from helix_agents.domain.errors import StateSizeExceededError
+from helix_agents.domain.ids import SessionId, StepId, ToolCallId
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.records import Record, decode, decode_json, encode
+from helix_agents.domain.runs import Fence
+from helix_agents.domain.staging import StagedChange
+from helix_agents.engine.desk import Desk, Note, RestingReply, RestingResult
+from helix_agents.ports.state_store import SessionStateStore
+
+REPLY = "__reply__"
+"""Under this name a reply rests in the store while its calls leave traces that cannot be undone."""
+
+NOTE = "note:"
+"""Begins the names of rows that are notes."""
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass
+class _Held:
+    reply: RestingReply | None = None
+    results: dict[ToolCallId, RestingResult] = field(default_factory=dict[ToolCallId, RestingResult])
+    notes: dict[str, Note] = field(default_factory=dict[str, Note])
+
+
+class StoreDesk:
+    """The desk of one attempt of a run, as staged rows under its fence; the step's commit removes them.
+
+    Whoever is `alone` with the attempt reads each step once; others look at the store every time, because effects of
+    the same step run elsewhere.
+    """
+
+    is_durable = True
+
+    def __init__(self, store: SessionStateStore, session_id: SessionId, fence: Fence, *, alone: bool) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._fence = fence
+        self._alone = alone
+        self._held: dict[StepId, _Held] = {}
+
+    async def put_reply(self, step_id: StepId, reply: RestingReply) -> None:
+        await self._stage(step_id, REPLY, reply)
+        if self._alone:
+            (await self._find(step_id)).reply = reply
+
+    async def find_reply(self, step_id: StepId) -> RestingReply | None:
+        return (await self._find(step_id)).reply
+
+    async def put_result(self, step_id: StepId, result: RestingResult) -> None:
+        call_id = result.message.tool_call_id
+        try:
+            await self._stage(step_id, call_id, result)
+        except StateSizeExceededError as refused:
+            # Its state writes or its input are too large to rest anywhere: only this call pays for it.
+            result = _refused(result, refused)
+            await self._stage(step_id, call_id, result)
+        if self._alone:
+            (await self._find(step_id)).results[call_id] = result
+
+    async def results(self, step_id: StepId) -> dict[ToolCallId, RestingResult]:
+        return (await self._find(step_id)).results
+
+    async def put_note(self, step_id: StepId, name: str, note: Note) -> None:
+        await self._stage(step_id, NOTE + name, note)
+        if self._alone:
+            (await self._find(step_id)).notes[name] = note
+
+    async def notes(self, step_id: StepId) -> dict[str, Note]:
+        return (await self._find(step_id)).notes
+
+    def clear(self) -> None:
+        self._held.clear()
+
+    async def _find(self, step_id: StepId) -> _Held:
+        held = self._held.get(step_id) if self._alone else None
+        if held is None:
+            held = self._held[step_id] = _read(await self._store.get_staged_changes(self._session_id, step_id))
+        return held
+
+    async def _stage(self, step_id: StepId, name: str, record: Record) -> None:
+        change = StagedChange(step_id=step_id, tool_call_id=name, data=decode_json(encode(record)))
+        await self._store.stage_changes(self._session_id, change, fence=self._fence)
+
+
+def recorded_reply(changes: tuple[StagedChange, ...]) -> RestingReply | None:
+    """The reply that rests among staged rows."""
+    return _read(changes).reply
+
+
+def recorded_results(changes: tuple[StagedChange, ...]) -> dict[ToolCallId, RestingResult]:
+    """The results that rest among staged rows."""
+    return _read(changes).results
+
+
+def reply_row(step_id: StepId, reply: RestingReply) -> StagedChange:
+    """A reply as a row to be stored with the first trace that one of its calls leaves."""
+    return StagedChange(step_id=step_id, tool_call_id=REPLY, data=decode_json(encode(reply)))
+
+
+def _read(changes: tuple[StagedChange, ...]) -> _Held:
+    """What lies in rows; one that holds a message belongs to a suspended step and was committed before."""
+    held = _Held()
+    for change in changes:
+        if change.data is None:
+            continue
+        if change.tool_call_id == REPLY:
+            held.reply = _as(change, RestingReply)
+        elif change.tool_call_id.startswith(NOTE):
+            held.notes[change.tool_call_id.removeprefix(NOTE)] = _as(change, Note)
+        else:
+            held.results[change.tool_call_id] = _as(change, RestingResult)
+    return held
+
+
+def _as(change: StagedChange, kind: type[R]) -> R:
+    return decode(encode(change.data), kind)
+
+
+def _refused(result: RestingResult, refused: StateSizeExceededError) -> RestingResult:
+    message = result.message
+    told = ToolMessage(
+        tool_call_id=message.tool_call_id,
+        tool_name=message.tool_name,
+        content=str(refused),
+        error=True,
+        code=refused.code,
+    )
+    return msgspec.structs.replace(result, message=told, writes=type(result.writes)(), input={}, output=None)
+
+
+_: type[Desk] = StoreDesk

@@ -1,0 +1,94 @@
+"""Runs whose process died are continued here: the same run, its next attempt, exactly once."""
+
+from typing import Literal
+
+from helix_agents.domain.commits import SettleSession
+from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import Record
+from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.services import Services
+from helix_agents.runtimes.executor.runtime import Runtime
+
+MOST_AT_ONCE = 200
+"""How many runs one round looks at."""
+
+
+class Recovered(Record):
+    """What a round of recovery found."""
+
+    run_ids: tuple[str, ...] = ()
+    unknown_agent: tuple[str, ...] = ()
+    taken_by_others: int = 0
+    errors: int = 0
+
+
+async def _let_go(services: Services, orphan: RunRecord, parent_session_id: SessionId | None) -> None:
+    """End a child that nobody will ever ask for its result; a later run of its parent may still be about to."""
+    parent = await services.store.get_current_run(parent_session_id) if parent_session_id is not None else None
+    if parent is not None and parent.status == "running":
+        return
+    await services.store.settle_session(
+        SettleSession(
+            session_id=orphan.session_id,
+            expected=("active", "paused"),
+            expected_run=orphan.fence,
+            status="interrupted",
+            run_status="interrupted",
+            completion_reason="parent_ended",
+        )
+    )
+
+
+async def recover(services: Services, runtime: Runtime, *, limit: int = MOST_AT_ONCE) -> Recovered:
+    """Submit runs that nobody was told of, and claim those whose driver died; of many processes that try, one gets a
+    run."""
+    recovered: list[str] = []
+    unknown: list[str] = []
+    lost = errors = 0
+    for orphan in await services.store.list_orphans(limit=limit):
+        try:
+            match await _recover(services, runtime, orphan):
+                case "recovered":
+                    recovered.append(orphan.run_id)
+                case "unknown_agent":
+                    unknown.append(orphan.session_id)
+                case None:
+                    pass
+        except ConflictError:
+            lost += 1
+        except HelixError as problem:
+            errors += 1
+            log_exception("recovery.failed", problem, session_id=orphan.session_id)
+    if recovered or unknown:
+        log_event("recovery.done", recovered=len(recovered), unknown_agent=len(unknown))
+    return Recovered(run_ids=tuple(recovered), unknown_agent=tuple(unknown), taken_by_others=lost, errors=errors)
+
+
+async def _recover(
+    services: Services, runtime: Runtime, orphan: RunRecord
+) -> Literal["recovered", "unknown_agent"] | None:
+    store = services.store
+    if orphan.parent_run_id is not None:
+        # A child is its parent's to adopt; this one's parent run has ended without it.
+        session = await store.load_state(orphan.session_id)
+        await _let_go(services, orphan, session.parent_session_id)
+        return None
+    standing = await runtime.inspect(orphan) if runtime.drives(orphan) else "alive"
+    if standing == "alive":
+        return None
+    session = await store.load_state(orphan.session_id)
+    agent = services.agents.find(session.agent_type)
+    if agent is None:
+        return "unknown_agent"
+    # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.
+    agent.load_state(session.custom_state, session.agent_version)
+    run = orphan
+    if standing == "dead":
+        run = await store.claim_run(orphan.session_id, orphan.fence, runtime.owner)
+        log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
+        if run.call_hooks:
+            log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
+    await runtime.submit(run)
+    return "recovered"
