@@ -21,6 +21,7 @@ EXTRAS = {
     "temporal": "temporalio",
     "server": "starlette",
     "vault": "tink",
+    "mcp": "mcp",
 }
 
 
