@@ -288,6 +288,7 @@ async def test_another_file_under_the_approved_id_is_not_restored(world: World, 
     ann = agent(script, bundle_of(world))
     async with Executor.open(world.url, agents=[ann]) as helix:
         suspended = await (await helix.execute(ann, "go", SESSION)).result()
+        assert isinstance(suspended, Suspended)
         assert suspended.pending[0].preview["keys"]["agent:ann"] == {"added": 0, "changed": 1, "removed": 0}
         # Somebody puts another backup, and its row, in the place of the one that was shown.
         first, second = world.files("backups")
