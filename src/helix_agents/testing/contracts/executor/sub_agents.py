@@ -23,7 +23,7 @@ from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelEvent, TextPiece
 from helix_agents.ports.state_store import StoreLimits
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.family import (
     agent,
     assert_well_told,
