@@ -11,7 +11,7 @@ from helix_agents.domain.records import JSON
 from helix_agents.llm.scripted import ScriptedModel, Step, call, reply
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.llm import ModelEvent, ModelRequest
-from helix_agents.runtimes.executor.core import ExecutorCore as Executor
+from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.seams import KillingSeam
 from helix_agents.testing.workers import Job
