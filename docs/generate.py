@@ -21,9 +21,10 @@ def errors_page() -> str:
         "",
         "Every error derives from `HelixError` and has a stable `code`, which logs and HTTP answers carry, and says",
         "whether the same call may be tried again. They are grouped by who has to act, and live in",
-        "`helix_agents.domain.errors`.",
+        "`helix_agents.domain.errors`. Those of the state capabilities are on [their page](state-capabilities.md).",
     ]
-    for group in errors.HelixError.__subclasses__():
+    groups = [group for group in errors.HelixError.__subclasses__() if group.__module__ == errors.__name__]
+    for group in groups:
         lines += ["", f"## {group.__name__}", "", first_paragraph(group), ""]
         lines += ["| code | error | means | try again |", "|---|---|---|---|"]
         for error in sorted({*descendants(group)} or {group}, key=lambda each: (each.code, each.__name__)):
