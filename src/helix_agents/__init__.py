@@ -156,6 +156,7 @@ __all__ = [
     "CapabilityError",
     "Checkpoint",
     "Completed",
+    "DBOSAgentExecutor",
     "DefaultAnswer",
     "DefinitionError",
     "Delete",
