@@ -1,10 +1,11 @@
 """What the processes do that the tests of capabilities start and kill."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-from helix_agents.capabilities.client import open_state
+from helix_agents.capabilities.client import StateClient, open_state
 from helix_agents.capabilities.settings import StateSettings
 from helix_agents.capabilities.vault import Vault
 from helix_agents.capabilities.watching import ResyncRequired, SharedChange
@@ -78,18 +79,12 @@ async def approve(job: Job, folder: str, approval_id: str, die_after: int) -> JS
         return row.status
 
 
-def _operator(folder: str, seam: Any) -> Any:
-    from contextlib import asynccontextmanager
-
-    @asynccontextmanager
-    async def opened() -> Any:
-        home = Path(folder)
-        vault = Vault(home / "vault.json", cost=CHEAP)
-        await vault.unlock(PASSPHRASE)
-        settings = StateSettings(directory=home / "files", vault=vault, export_roots=(home / "out",))
-        async with open_state(
-            f"sqlite:///{home}/helix.db", agent="ann", face="operator", settings=settings, seam=seam
-        ) as state:
-            yield state
-
-    return opened()
+@asynccontextmanager
+async def _operator(folder: str, seam: KillingSeam) -> AsyncIterator[StateClient]:
+    home = Path(folder)
+    vault = Vault(home / "vault.json", cost=CHEAP)
+    await vault.unlock(PASSPHRASE)
+    settings = StateSettings(directory=home / "files", vault=vault, export_roots=(home / "out",))
+    url = f"sqlite:///{home}/helix.db"
+    async with open_state(url, agent="ann", face="operator", settings=settings, seam=seam) as state:
+        yield state

@@ -288,10 +288,11 @@ async def test_another_file_under_the_approved_id_is_not_restored(world: World, 
     ann = agent(script, bundle_of(world))
     async with Executor.open(world.url, agents=[ann]) as helix:
         suspended = await (await helix.execute(ann, "go", SESSION)).result()
+        assert isinstance(suspended, Suspended)
         assert suspended.pending[0].preview["keys"]["agent:ann"] == {"added": 0, "changed": 1, "removed": 0}
         # Somebody puts another backup, and its row, in the place of the one that was shown.
-        first, second = world.files("backups")
-        first.write_bytes(second.read_bytes())
+        paths = {path.stem: path for path in world.files("backups")}
+        paths[one["backup_id"]].write_bytes(paths[two["backup_id"]].read_bytes())
         assert backend.entries is not None
         row = await backend.entries.find("sys.backups", two["backup_id"])
         from helix_agents.domain.entries import EntryTransaction, Put

@@ -14,6 +14,7 @@ from helix_agents.capabilities.mcp.tools import call_tool
 from helix_agents.capabilities.policy import Policy
 from helix_agents.cli.app import run as helix
 from helix_agents.domain.capability_errors import ApprovalPending, CapabilityError, PolicyDenied
+from helix_agents.domain.messages import ToolMessage
 from helix_agents.testing import call, reply
 from tests.capabilities.test_agent_tools import bundle_of
 from tests.capabilities.worlds import World, approved
@@ -141,7 +142,7 @@ async def test_no_byte_crosses_into_another_agents_run(world: World) -> None:
     async with Executor.open(world.url, agents=[ann]) as executor:
         await (await executor.execute(ann, "go", "s-1")).result()
         page = await executor.sessions.messages("s-1")
-    answers = [row.message.content for row in page.items if type(row.message).__name__ == "ToolMessage"]
+    answers = [row.message.content for row in page.items if isinstance(row.message, ToolMessage)]
     assert len(answers) == len(calls)
     assert TAINT not in json.dumps([answer for answer in answers if not isinstance(answer, str)])
 

@@ -13,7 +13,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 
-from helix_agents import Agent, AgentServer, Executor, ScriptedModel, client_tool, tool
+from helix_agents import (
+    Agent,
+    AgentServer,
+    Executor,
+    ScriptedModel,
+    ToolMessage,
+    UserMessage,
+    client_tool,
+    tool,
+)
 from helix_agents.ports.llm import ModelEvent, ModelRequest, TextPiece
 from helix_agents.testing import call, reply
 
@@ -39,13 +48,13 @@ def where() -> str:
 
 
 def said_last(request: ModelRequest) -> str:
-    return next(str(each.content) for each in reversed(request.messages) if each.__class__.__name__ == "UserMessage")
+    return next(str(each.content) for each in reversed(request.messages) if isinstance(each, UserMessage))
 
 
 def answer(request: ModelRequest):
     """What the model says next, by what it was asked and what it did since."""
     asked = said_last(request)
-    worked = request.messages[-1].__class__.__name__ == "ToolMessage"
+    worked = isinstance(request.messages[-1], ToolMessage)
     match asked, worked:
         case "line", _:
             return LINE

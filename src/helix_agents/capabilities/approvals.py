@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from helix_agents.agent.context import Approval
-from helix_agents.capabilities.calls import Call, Caller, Face, digest_of
+from helix_agents.capabilities.calls import Call, Caller, Face
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.scopes import APPROVALS
 from helix_agents.capabilities.values import shown_time
@@ -43,7 +43,7 @@ class ApprovalRow(Record):
 
 async def request_approval(gateway: Gateway, call: Call) -> str:
     """Ask for a call, or join a request for the same one that still waits; answers the request's id."""
-    digest = digest_of(call.capability, call.caller, call.inputs)
+    digest = call.digest
     now = gateway.store.now_ms()
     for entry in (await gateway.store.list_entries(APPROVALS, limit=10_000, values=True)).items:
         row = row_of(entry)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -114,6 +115,16 @@ class Call:
     def ids(self) -> IdSource:
         return self.gateway.ids
 
+    @cached_property
+    def digest(self) -> str:
+        """What makes another call the same as this one."""
+        return digest_of(self.capability, self.caller, self.inputs)
+
+    @cached_property
+    def shown_inputs(self) -> dict[str, JSON]:
+        """The inputs without values and secrets."""
+        return redacted(self.inputs)
+
     @property
     def own_scope(self) -> str:
         """The persistent state of the caller."""
@@ -132,7 +143,7 @@ class Call:
                 owner=self.caller.agent,
                 audit=(self.audit_line("done", **(audit or {})),),
                 once=self.once if result is None else None,
-                digest=digest_of(self.capability, self.caller, self.inputs),
+                digest=self.digest,
             )
         )
         self.audited = True
@@ -165,7 +176,7 @@ class Call:
             "capability": self.capability.name,
             "agent": self.caller.agent,
             "session_id": self.caller.session_id,
-            "inputs": redacted(self.inputs),
+            "inputs": self.shown_inputs,
             "at": shown_time(now),
         }
 
@@ -179,8 +190,8 @@ class Call:
             "version": self.capability.version,
             "tier": self.decision.tier,
             "status": status,
-            "arguments": redacted(self.inputs),
-            "digest": digest_of(self.capability, self.caller, self.inputs),
+            "arguments": self.shown_inputs,
+            "digest": self.digest,
         }
         optional = {
             "session_id": self.caller.session_id,

@@ -55,23 +55,17 @@ async def _call(options: dict[str, Any], name: str, inputs: dict[str, Any]) -> d
 
 
 def _option(declared: Field) -> Any:
-    types: dict[str, Any] = {"Integer": int, "Boolean": bool, "Number": float}
+    types: dict[str, Any] = {"Integer": int, "Number": float}
     kind = click.Choice(declared.choices) if declared.choices else types.get(declared.kind, str)
     json_help = " As JSON." if declared.kind in ("Object", "Array") else ""
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.name == "agent":
         # Whose state the caller's own is says --agent; this names the one to back up or restore.
         flag = "--of-agent"
-    return click.option(
-        flag,
-        f"input_{declared.name}",
-        type=kind,
-        required=declared.required,
-        default=None,
-        is_flag=declared.kind == "Boolean",
-        flag_value=True if declared.kind == "Boolean" else None,
-        help=declared.description + json_help,
-    )
+    name, text = f"input_{declared.name}", declared.description + json_help
+    if declared.kind == "Boolean":
+        return click.option(flag, name, is_flag=True, default=None, help=text)
+    return click.option(flag, name, type=kind, required=declared.required, help=text)
 
 
 def _json(declared: Field, text: str) -> Any:

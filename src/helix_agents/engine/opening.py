@@ -267,9 +267,11 @@ async def _stale_effects(scope: RunScope, going_on: Iterable[PlannedCall]) -> tu
 
 
 async def _drop_stale_reply(scope: RunScope) -> None:
-    """A reply that rested for a step nobody goes on with. A later attempt may have one of its own, so it looks away."""
+    """A reply that rested for a step nobody goes on with. What this run left itself, in any attempt, is kept."""
     store, session_id = scope.services.store, scope.session.session_id
-    if scope.run.attempt == 1 and await store.has_staged_changes(session_id):
+    if scope.run.attempt > 1 or not await store.has_staged_changes(session_id):
+        return
+    if not await store.has_staged_changes(session_id, scope.step_id(scope.session.step_count + 1)):
         await store.discard_staging(session_id)
 
 

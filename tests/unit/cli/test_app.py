@@ -137,4 +137,4 @@ def test_the_shell_is_told_how_to_complete() -> None:
     helix = Path(sys.executable).parent / "helix"
     asked = {"_HELIX_COMPLETE": "bash_complete", "COMP_WORDS": "helix se", "COMP_CWORD": "1"}
     told = subprocess.run([helix], capture_output=True, text=True, check=True, env=os.environ | asked).stdout
-    assert told == "plain,sessions\n"
+    assert told == "plain,serve\nplain,sessions\n"

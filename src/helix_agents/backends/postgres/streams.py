@@ -126,10 +126,14 @@ class PostgresStreamManager(StreamManager):
         now = self._clock.now_ms()
         joined = False
         first = rules.with_new_writer(None, claim, agent_type, self._limits.max_chunks, now)
+        joined = False
 
         async def work(connection: Connection) -> StreamHead:
             nonlocal joined
             stream = await StreamRow.find(connection, self._namespace, stream_id)
+            joined = join and stream is not None and rules.can_join(stream.head, claim)
+            if stream is not None and joined:
+                return stream.head
             if stream is None:
                 stream = await StreamRow.insert(connection, self._namespace, first)
                 if stream is not None:
@@ -145,7 +149,12 @@ class PostgresStreamManager(StreamManager):
             return stream.head
 
         # A conversation's first run is the first to write nearly always, and that is one statement.
-        if turn <= 1 and attempt == 1 and await self._db.call(INSERT, (self._namespace, *columns_of(first))):
+        if (
+            not join
+            and turn <= 1
+            and attempt == 1
+            and await self._db.call(INSERT, (self._namespace, *columns_of(first)))
+        ):
             return BufferedWriter(first, self._append, self._writers)
         head = await self._db.write(work)
         return BufferedWriter(head, self._append, self._writers, joined=joined)

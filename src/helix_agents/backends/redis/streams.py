@@ -107,6 +107,8 @@ class RedisStreamManager(StreamManager):
         space, most = self._space, self._limits.max_chunks
         joined = False
 
+        joined = False
+
         async def work(tx: Transaction) -> StreamHead:
             nonlocal joined
             stream = await StreamWork.find(tx, space, stream_id)

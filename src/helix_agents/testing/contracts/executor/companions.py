@@ -13,7 +13,7 @@ from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelRequest
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.household import (
     DEPLOYING,
     NO_GRACE,

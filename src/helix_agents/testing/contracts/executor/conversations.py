@@ -11,7 +11,7 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import AgentAlreadyRunningError, RunNotCompletedError
 from helix_agents.domain.messages import Text, UserMessage
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     OpenExecutor,

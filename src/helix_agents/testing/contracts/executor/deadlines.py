@@ -15,7 +15,7 @@ from helix_agents.domain.errors import StillWaitingError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import AnswerAccepted, AnswerLate, ApprovalAnswer, ToolAnswer
 from helix_agents.llm.scripted import call
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,

@@ -16,7 +16,7 @@ from helix_agents.domain.errors import StateSchemaChangedError
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,

@@ -23,8 +23,8 @@ from helix_agents.domain.pending import ToolAnswer
 from helix_agents.llm.scripted import ScriptedModel, Step, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelRequest
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.handle import RunHandle
-from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,

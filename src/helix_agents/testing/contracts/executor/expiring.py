@@ -14,7 +14,7 @@ from helix_agents.engine.cleanup import CleanupSummary, Snapshots, expired_sessi
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,

@@ -33,7 +33,7 @@ from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMess
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.writes import Append, Replace, StepWrites
 from helix_agents.llm.scripted import call, reply
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,

@@ -13,8 +13,8 @@ from helix_agents.agent.hook_events import AfterToolEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import Backend
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.janitor import Swept
-from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor import janitor_jobs
 from helix_agents.testing.contracts.executor.janitor_jobs import (

@@ -17,7 +17,7 @@ from helix_agents.domain.pending import (
 from helix_agents.domain.results import Completed, Suspended
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.backend import Backend
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.family import (
     agent,
@@ -233,9 +233,8 @@ class NestedAnswersContract(ScenarioContract):
             "result subagent__planner#call_0: Planned.",
             "error subagent__worker#call_1: client_tool_abandoned",
         ]
-        # The two were started side by side.
-        (planner,) = [ref for ref in await children(parts) if ref.agent_type == "planner"]
-        told = await spoken(helix, planner.sub_session_id)
+        planned = next(ref for ref in await children(parts) if ref.agent_type == "planner")
+        told = await spoken(helix, planned.sub_session_id)
         assert told[2].startswith("error subagent__worker")
         assert told[3].endswith(": here")
 

@@ -17,8 +17,8 @@ from helix_agents.engine.services import EngineOptions
 from helix_agents.engine.snapshot import SessionSnapshot
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.ports.llm import ModelEvent
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.handle import RunHandle
-from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     OpenExecutor,

@@ -20,7 +20,7 @@ from helix_agents.domain.pending import AnswerAlreadyCompleted, ApprovalAnswer, 
 from helix_agents.domain.sessions import BranchPoint
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.llm import ModelRequest
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     OpenExecutor,

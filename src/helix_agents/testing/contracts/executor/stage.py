@@ -16,8 +16,8 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.llm.scripted import ScriptedModel
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelEvent
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.handle import RunHandle
-from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.contract import Contract
 from helix_agents.testing.requirements.registry import promised_by
 

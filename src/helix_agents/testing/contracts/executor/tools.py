@@ -18,7 +18,7 @@ from helix_agents.domain.writes import Append, MergeWarning, Replace, StepWrites
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.state_store import StoreLimits
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,

@@ -11,7 +11,7 @@ from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.sessions import InterruptSet
 from helix_agents.llm.scripted import ScriptedModel, reply
 from helix_agents.ports.backend import Backend
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.family import (
     agent,
     answer_to,

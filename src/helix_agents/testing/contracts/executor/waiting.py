@@ -24,7 +24,7 @@ from helix_agents.domain.pending import (
     ToolAnswer,
 )
 from helix_agents.llm.scripted import call, reply
-from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
