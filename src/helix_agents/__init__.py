@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from helix_agents.ports.models import open_model as open_model
     from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
     from helix_agents.ports.streams import StreamManager as StreamManager
+    from helix_agents.runtimes.dbos.executor import DBOSAgentExecutor as DBOSAgentExecutor
     from helix_agents.runtimes.executor.handle import RunHandle as RunHandle
     from helix_agents.runtimes.in_process.executor import Executor as Executor
     from helix_agents.server.app import AgentServer as AgentServer
@@ -85,6 +86,7 @@ _HOME: dict[str, str] = {
     "BranchPoint": "helix_agents.domain.sessions",
     "Checkpoint": "helix_agents.domain.checkpoints",
     "Completed": "helix_agents.domain.results",
+    "DBOSAgentExecutor": "helix_agents.runtimes.dbos.executor",
     "DefaultAnswer": "helix_agents.agent.client_tools",
     "DefinitionError": "helix_agents.domain.errors",
     "Delete": "helix_agents.domain.writes",
@@ -154,6 +156,7 @@ __all__ = [
     "CapabilityError",
     "Checkpoint",
     "Completed",
+    "DBOSAgentExecutor",
     "DefaultAnswer",
     "DefinitionError",
     "Delete",

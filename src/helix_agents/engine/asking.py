@@ -1,5 +1,7 @@
 """The model effect: build the request, stream the reply, plan its calls, and keep all of it until the commit."""
 
+from typing import Any
+
 import msgspec
 
 from helix_agents.agent.failures import FailRun
@@ -77,8 +79,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
             output=plan.output,
             writes=draft.writes(),
             usage=(spent, *scope.counted(step, notes)),
-            notices=tuple(scope.notices[told:]),
-            companions=scope.settled_companions,
+            **_told(scope, told),
         )
         await scope.said()
         await scope.desk.put_reply(scope.step_id(step), resting)
@@ -86,8 +87,17 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     assert cut.happened
     partial = stream.partial()
     if partial is not None:
-        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial))
+        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial, **_told(scope, told)))
     return Stopped()
+
+
+def _told(scope: RunScope, before: int) -> dict[str, Any]:
+    """What the model was told before it replied, which the commit makes part of the transcript."""
+    return {
+        "notices": tuple(scope.notices[before:]),
+        "companions": scope.settled_companions,
+        "entries": scope.news_changes,
+    }
 
 
 async def _with_retries(

@@ -16,7 +16,8 @@ from helix_agents.engine.effects import PlannedCall, Reply, Stopped
 class RestingReply(Record):
     """A model's reply as planned: what the loop is told of it, and what only the bodies see.
 
-    `notices` are hidden messages the model saw before it replied, `companions` the children whose ends they tell.
+    `notices` are hidden messages the model saw before it replied, `companions` the children whose ends they tell,
+    `entries` the changes that remember what else they told.
     """
 
     message: AssistantMessage
@@ -28,6 +29,7 @@ class RestingReply(Record):
     usage: tuple[UsageEntry, ...] = ()
     notices: tuple[UserMessage, ...] = ()
     companions: tuple[SubSessionRefUpdate, ...] = ()
+    entries: tuple[Change, ...] = ()
 
     def as_answer(self) -> Reply | Stopped:
         """What the loop is told. A reply that a stop cut off rests too: the commit needs what readers saw of it."""
@@ -69,7 +71,8 @@ class Failure(NamedTuple):
 class Note(Record):
     """What an effect leaves for the commit beside a reply or a result.
 
-    `writes` are those of hooks, `notices` hidden messages the model will see, `late_answers` the calls they tell of.
+    `writes` are those of hooks, `notices` hidden messages the model will see, `late_answers` the calls they tell of,
+    `stale_effects` entries of the ledger that nobody comes back to.
     A call may leave word that its outcome is `unknown`, or which child it `waits_for`.
     """
 
@@ -77,6 +80,7 @@ class Note(Record):
     writes: StepWrites = NO_WRITES
     notices: tuple[UserMessage, ...] = ()
     late_answers: tuple[ToolCallId, ...] = ()
+    stale_effects: tuple[ToolCallId, ...] = ()
     failure: Failure | None = None
     unknown: bool = False
     waits_for: ChildWait | None = None

@@ -21,8 +21,6 @@ async def tell_news(scope: RunScope, context: RunContext[Any, Any], notes: Notes
             log_exception("capability.news_failed", problem, session_id=scope.session.session_id)
             continue
         for text in texts:
-            notice = UserMessage(content=text, hidden=True, metadata={"helix": "news"})
-            scope.notices.append(notice)
-            scope.transcript.append(notice)
+            scope.tell((UserMessage(content=text, hidden=True, metadata={"helix": "news"}),))
     scope.news_changes = tuple(notes.entries)
     notes.entries.clear()

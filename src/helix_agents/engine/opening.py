@@ -63,7 +63,7 @@ async def open_scope(
     scope = RunScope(
         services,
         agent,
-        # The first commit stores the state as this version of the agent has it, and says so.
+        # Where the state had to be migrated, the commit that stores it says from now on for which version.
         session=msgspec.structs.replace(session, agent_version=agent.version),
         run=run,
         transcript=transcript,
@@ -156,7 +156,7 @@ async def open_run(scope: RunScope) -> Position:
         if run.previous_run_id is not None:
             going_on = resting.calls if resting is not None else ()
             await end_forgotten_children(scope, going_on)
-            scope.stale_effects = await _stale_effects(scope, going_on)
+            beginning = msgspec.structs.replace(beginning, stale_effects=await _stale_effects(scope, going_on))
             await _drop_stale_reply(scope)
     await _tell_beginning(scope, batch, beginning)
     await _say_again(scope, batch, resting)
@@ -185,6 +185,8 @@ async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> R
     for name, note in (await scope.desk.notes(step_id)).items():
         if note.round == (0 if batch is None else batch.round) and not (anew and name == OPENING):
             scope.take_note(name, note)
+    for result in (await scope.desk.results(step_id)).values():
+        scope.take_entries(result.entries)
     if batch is not None:
         return None
     if not scope.desk.is_durable and scope.run.attempt > 1:
@@ -196,6 +198,8 @@ async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> R
     if resting is not None:
         scope.tell(resting.notices)
         scope.settled_companions = resting.companions
+        scope.news_told, scope.news_changes = True, resting.entries
+        scope.take_entries(resting.entries)
     return resting
 
 

@@ -141,11 +141,16 @@ class RunScope:
         self._notes[name] = note
         self.tell(note.notices)
         self.late_answers = note.late_answers or self.late_answers
+        self.stale_effects = note.stale_effects or self.stale_effects
         self.failure = note.failure or self.failure
         if note.unknown:
             self.unknown.add(name)
         if note.waits_for is not None:
             self.companion_waits[name] = note.waits_for
+
+    def take_entries(self, changes: Iterable[Change]) -> None:
+        """Have in hand what calls of this step changed that ran before, or elsewhere."""
+        self._step_entries.extend(changes)
 
     def tell(self, notices: Iterable[UserMessage]) -> None:
         """Let the model see hidden messages that the next commit makes part of the transcript."""

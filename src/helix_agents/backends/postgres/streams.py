@@ -124,6 +124,7 @@ class PostgresStreamManager(StreamManager):
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         now = self._clock.now_ms()
+        joined = False
         first = rules.with_new_writer(None, claim, agent_type, self._limits.max_chunks, now)
         joined = False
 
@@ -139,6 +140,9 @@ class PostgresStreamManager(StreamManager):
                     return stream.head
                 stream = await StreamRow.find(connection, self._namespace, stream_id)
                 assert stream is not None, "it was there a moment ago"
+            joined = join and rules.can_join(stream.head, claim)
+            if joined:
+                return stream.head
             stream.head = rules.with_new_writer(stream.head, claim, agent_type, self._limits.max_chunks, now)
             if step is None or not await stream.discard(claim, step, now, after):
                 await stream.save()

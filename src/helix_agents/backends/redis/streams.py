@@ -105,6 +105,7 @@ class RedisStreamManager(StreamManager):
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         space, most = self._space, self._limits.max_chunks
+        joined = False
 
         joined = False
 

@@ -318,6 +318,10 @@ class ExecutorCore:
         """One round of the janitor, now."""
         return await self.janitor.sweep()
 
+    async def idle(self) -> None:
+        """Wait until this process drives no run."""
+        await self._runtime.idle()
+
     async def close(self) -> None:
         """Start nothing new, give running steps their grace, then let go of what is left."""
         if self._runtime.leaving:

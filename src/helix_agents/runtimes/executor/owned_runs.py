@@ -44,7 +44,6 @@ class OwnedRuns:
         await self._lease.start()
 
     async def idle(self) -> None:
-        """Wait until nothing is driven here."""
         while self._running:
             await asyncio.wait(tuple(self._running.values()))
 

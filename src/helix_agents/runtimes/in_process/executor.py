@@ -43,8 +43,3 @@ class Executor(ExecutorCore):
             wrap=self._wrap,
         )
         super().__init__(drivers, state=state, streams=streams, usage=usage, agents=agents, **settings)
-        self._drivers = drivers
-
-    async def idle(self) -> None:
-        """Wait until this process drives no run."""
-        await self._drivers.idle()
