@@ -49,6 +49,7 @@ HelixError
 │   ├── ModelUnavailableError      network, time-outs, server errors: worth asking again
 │   ├── ModelRefusedError          the provider refused the request as it is
 │   └── ContextTooLongError        the history no longer fits
+├── RuntimeUnavailableError        look after the durable engine
 └── StoreError                     look after the store
     ├── StoreUnavailableError
     ├── StoreFullError
@@ -690,6 +691,19 @@ class StoreError(HelixError):
     """The store itself has a problem."""
 
     code = "store_error"
+
+
+class RuntimeUnavailableError(HelixError):
+    """The server of a durable engine did not answer; runs that were started rest in the store."""
+
+    code = "runtime_unavailable"
+    retryable = True
+    engine: str
+    address: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} at {self.address} is not answering: {self.reason}. Check address and server."
 
 
 class StoreUnavailableError(StoreError):

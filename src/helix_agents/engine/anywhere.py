@@ -1,8 +1,9 @@
 """The four effects as any process can do them: by ids and a small dictionary, with everything else in the store."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
-from helix_agents.domain.errors import HelixError, SupersededError
+from helix_agents.domain.errors import HelixError, StateSchemaChangedError, SupersededError, UnknownAgentError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import Fence
@@ -12,6 +13,7 @@ from helix_agents.engine.committing import commit_step
 from helix_agents.engine.effects import (
     Ask,
     Batch,
+    CallOutcome,
     CommitAck,
     CommitRequest,
     Position,
@@ -43,14 +45,18 @@ class Effects:
         A run that another driver has, or that cannot be driven, ends here; that is an answer like others.
 
         Raises:
-            HelixError: the infrastructure failed in a way that passes; the effect may be repeated.
+            HelixError: the infrastructure failed in a way that passes, or this process does not know the agent as it
+                was when others share the run; the effect may be repeated, there or here.
         """
         try:
             answer = await self._perform(effect, session_id, fence, request)
         except SupersededError:
             answer = RunEnd(status="superseded")
-        except Exception as problem:
-            if isinstance(problem, HelixError) and problem.retryable:
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:
+            # Whatever user code raises ends here: an engine that meets something it does not know waits for ever.
+            if isinstance(problem, HelixError) and (problem.retryable or self._is_for_others(problem)):
                 await self._runs.release(fence)
                 raise
             log_exception("run.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
@@ -59,6 +65,10 @@ class Effects:
         if isinstance(answer, RunEnd) or (isinstance(answer, CommitAck) and answer.next == "ended"):
             await self._runs.release(fence)
         return to_plain(answer)
+
+    def _is_for_others(self, problem: HelixError) -> bool:
+        """Whether the run is fine and only this process is not the one to drive it."""
+        return not self._runs.alone and isinstance(problem, UnknownAgentError | StateSchemaChangedError)
 
     async def _perform(self, effect: EffectName, session_id: SessionId, fence: Fence, request: Plain) -> Record:
         match effect:
@@ -70,7 +80,11 @@ class Effects:
                 wanted = from_plain(request, CallRequest)
                 batch = Batch(step=wanted.step, round=wanted.round, calls=(wanted.call,))
                 place = Place(step=wanted.step, round=wanted.round, join=True)
-                return await self._on(session_id, fence, place, lambda scope: run_call(scope, batch, wanted.call))
+
+                async def body(scope: RunScope) -> CallOutcome:
+                    return await run_call(scope, batch, wanted.call, gave_up=wanted.gave_up)
+
+                return await self._on(session_id, fence, place, body)
             case "commit":
                 commit = from_plain(request, CommitRequest)
                 place = Place(step=commit.batch.step, round=commit.batch.round, join=True)

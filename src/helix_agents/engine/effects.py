@@ -17,12 +17,18 @@ ANSWERED_BY_SOMEBODY: frozenset[CallKind] = frozenset(("gated", "client"))
 
 
 class PlannedCall(Record):
-    """One call of a reply, as the model effect planned it."""
+    """One call of a reply, as the model effect planned it.
+
+    A runtime that hands calls to other processes reads how long one of our functions may take, and how many processes
+    may die of it before it is given up.
+    """
 
     tool_call_id: ToolCallId
     tool_name: str
     kind: CallKind
     child_session_id: SessionId | None = None
+    timeout_ms: int | None = None
+    attempts: int | None = None
 
 
 class OpenBatch(Record):

@@ -47,11 +47,12 @@ _NAMES = {kind: name for name, kind in _ANSWERS.items()}
 
 
 class CallRequest(Record):
-    """Bring one call of a batch as far as it goes."""
+    """Bring one call of a batch as far as it goes; `gave_up` says why nobody is to run it again."""
 
     step: int
     round: int
     call: PlannedCall
+    gave_up: str | None = None
 
 
 class Perform(Protocol):

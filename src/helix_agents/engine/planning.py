@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from helix_agents.agent.agent import Agent
 from helix_agents.agent.companions import SPAWN_AGENT
 from helix_agents.agent.names import FINISH
 from helix_agents.agent.tools import Tool
@@ -27,10 +28,9 @@ class Plan:
         self.output: JSON = None
         self.children_before: int | None = None
 
-    def add(self, call: ToolCall, kind: CallKind, child_session_id: SessionId | None = None) -> None:
-        self.calls.append(
-            PlannedCall(tool_call_id=call.id, tool_name=call.name, kind=kind, child_session_id=child_session_id)
-        )
+    def add(self, call: ToolCall, kind: CallKind, child_session_id: SessionId | None = None, **limits: Any) -> None:
+        about = {"tool_call_id": call.id, "tool_name": call.name, "kind": kind}
+        self.calls.append(PlannedCall(**about, child_session_id=child_session_id, **limits))
 
     def reject(self, call: ToolCall, code: str, sentence: str) -> None:
         """The call gets an error instead of a run; the model may do better next time."""
@@ -85,9 +85,22 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
     elif tool.kind != "server":
         plan.add(call, "client")
     elif await _needs_approval(scope, step, tool, values):
-        plan.add(call, "gated")
+        plan.add(call, "gated", **limits_of(scope.agent, call.name, "gated"))
     else:
-        plan.add(call, "finish_with" if tool.finish_with else "server")
+        kind = "finish_with" if tool.finish_with else "server"
+        plan.add(call, kind, **limits_of(scope.agent, call.name, kind))
+
+
+def limits_of(agent: Agent[Any, Any, Any], tool_name: str, kind: str) -> dict[str, Any]:
+    """How long a call of our function may take, and in how many processes it may be tried.
+
+    One that must not run twice has a single try; what became of it, the ledger knows.
+    """
+    tool = agent.find_tool(tool_name)
+    if tool is None or tool.kind != "server" or kind not in ("server", "finish_with", "gated"):
+        return {}
+    once = tool.effect_of_call(approved=kind == "gated") == "once"
+    return {"timeout_ms": tool.timeout_ms, "attempts": 1 if once else agent.retries_of(tool_name) + 1}
 
 
 async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan, kind: CallKind) -> None:

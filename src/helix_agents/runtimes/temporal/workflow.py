@@ -1,0 +1,144 @@
+"""The workflow: the loop, with each effect an activity. Temporal replays what is here, so it does nothing else."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import TimeoutError as EffectTimeoutError
+
+with workflow.unsafe.imports_passed_through():
+    from helix_agents.engine.plain import EffectName, Plain, PlainOps, run_plain_turn, to_plain
+    from helix_agents.runtimes.temporal.turns import LEAVING, PASSING, TURN
+
+SHORT_KINDS = ("rejected", "finish", "client")
+YEAR_SECONDS = 365 * 24 * 3600.0
+
+# Where Temporal may try again by itself, it waits so long in between; the dev server knows no shorter wait.
+_FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=1), timedelta(seconds=30)
+# How often an effect is handed to another worker that is not a tool and whose workers die.
+_ATTEMPTS = 10
+
+
+@workflow.defn(name=TURN)
+class Turn:
+    """One attempt of a run. What is wrong with it fails it, and a fresh attempt goes on from the store."""
+
+    def __init__(self) -> None:
+        self._commits = 0
+
+    @workflow.run
+    async def run(self, order: dict[str, Any]) -> Plain:
+        """Drive the run to its end, to where it needs somebody, or to where the history is long enough."""
+        self._order = order
+        ops = PlainOps(self._perform, should_yield=self._should_yield, companions_in_turn=True)
+        end = await run_plain_turn(ops)
+        if end.status == "yielded":
+            workflow.continue_as_new(order)
+        return to_plain(end)
+
+    def _should_yield(self) -> bool:
+        info = workflow.info()
+        is_long = info.get_current_history_length() >= self._order["history_events"]
+        # A workflow that did nothing yet would be followed by another one that does nothing.
+        return self._commits > 0 and (is_long or info.is_continue_as_new_suggested())
+
+    async def _perform(self, effect: EffectName, name: str, request: Plain) -> Plain:
+        answer = await self._short(effect, name, request) if _is_short(effect, request) else None
+        if answer is None:
+            answer = await self._long(effect, name, request)
+        self._commits += effect == "commit"
+        return answer
+
+    async def _short(self, effect: EffectName, name: str, request: Plain) -> Plain | None:
+        """Have it done right here; None when it could not be, and another worker has to see to it."""
+        try:
+            return await workflow.execute_local_activity(
+                effect,
+                self._work(name, request),
+                start_to_close_timeout=timedelta(seconds=self._order["effect_seconds"]),
+                retry_policy=RetryPolicy(maximum_attempts=1),
+                result_type=dict[str, Any],
+            )
+        except ActivityError as lost:
+            if not isinstance(lost.cause, ApplicationError | EffectTimeoutError):
+                raise
+            return None
+
+    async def _long(self, effect: EffectName, name: str, request: Plain) -> Plain:
+        """Have it done by any worker, again where workers die, and as often as it takes where trouble passes."""
+        wait, attempts = 1, self._attempts(effect, request)
+        while True:
+            try:
+                return await workflow.execute_activity(
+                    effect,
+                    self._work(name, request),
+                    start_to_close_timeout=timedelta(seconds=self._limit(effect, request)),
+                    heartbeat_timeout=timedelta(seconds=self._order["heartbeat_seconds"]),
+                    retry_policy=RetryPolicy(
+                        initial_interval=_FIRST_WAIT, maximum_interval=_LONGEST_WAIT, maximum_attempts=attempts
+                    ),
+                    result_type=dict[str, Any],
+                    summary=name,
+                )
+            except ActivityError as lost:
+                if isinstance(lost.cause, ApplicationError) and lost.cause.type == PASSING:
+                    await workflow.sleep(wait)
+                    wait = min(wait * 2, 30)
+                elif isinstance(lost.cause, ApplicationError) and lost.cause.type == LEAVING:
+                    continue
+                elif effect == "run_call" and "gave_up" not in request:
+                    # Whoever ran the tool is gone. The last word is the ledger's, or else an error for the model.
+                    request, attempts = {**request, "gave_up": _why(lost)}, _ATTEMPTS
+                else:
+                    raise
+
+    def _work(self, name: str, request: Plain) -> Plain:
+        order = self._order
+        return {
+            "session_id": order["session_id"],
+            "run_id": order["run_id"],
+            "attempt": order["attempt"],
+            "name": name,
+            "request": request,
+        }
+
+    def _attempts(self, effect: EffectName, request: Plain) -> int:
+        return request["call"].get("attempts", _ATTEMPTS) if effect == "run_call" else _ATTEMPTS
+
+    def _limit(self, effect: EffectName, request: Plain) -> float:
+        """How long one try may take. A tool that has its own limit keeps it itself, and is cut only if it does not."""
+        if effect != "run_call":
+            return self._order["effect_seconds"]
+        call = request["call"]
+        if call["kind"] in ("child", "companion"):
+            return YEAR_SECONDS
+        limit = call.get("timeout_ms")
+        return self._order["tool_seconds"] if limit is None else limit / 1000 + 2 * self._order["heartbeat_seconds"]
+
+
+@workflow.defn(dynamic=True)
+class TurnOfAnotherVersion:
+    """A workflow that another version of the program began: it fails, and its run goes on from the store."""
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> None:
+        """Say so."""
+        kind = workflow.info().workflow_type
+        raise ApplicationError(f"{kind} belongs to another version; recovery goes on with its run", non_retryable=True)
+
+
+def _is_short(effect: EffectName, request: Plain) -> bool:
+    """Whether an effect only reads and writes the store, so that it need not be handed out."""
+    if effect != "run_call":
+        return effect != "ask_model"
+    kind = request["call"]["kind"]
+    return kind in SHORT_KINDS or (kind == "gated" and request["round"] == 0)
+
+
+def _why(lost: ActivityError) -> str:
+    cause = lost.cause
+    timed_out = isinstance(cause, EffectTimeoutError) and cause.type == TimeoutType.START_TO_CLOSE
+    return "tool_timeout" if timed_out else "tool_lost"

@@ -1,0 +1,86 @@
+"""A server that belongs to a test process: started on a free port, waited for, and never left behind."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+READY_SECONDS = 30.0
+STOP_SECONDS = 10.0
+LOOK_SECONDS = 0.02
+
+
+class ServiceMissingError(RuntimeError):
+    """A server cannot be had here; says what would bring one."""
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def tied_to_us(command: Sequence[str], *, signal_name: str = "TERM") -> list[str]:
+    """The command, so that the kernel ends it when the thread that starts it dies, be it by SIGKILL."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", signal_name, "--", *command] if setpriv is not None else list(command)
+
+
+class ServiceProcess:
+    """One server process with its own folder; what it says goes into a file there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.folder = Path(tempfile.mkdtemp(prefix=f"helix-{name}-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, command: Sequence[str], is_ready: Callable[[], bool]) -> None:
+        """Start it and wait until it answers."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder
+            )
+        overdue = time.monotonic() + READY_SECONDS
+        while not is_ready():
+            if not self.is_running or time.monotonic() > overdue:
+                self.end(signal.SIGKILL)
+                raise RuntimeError(f"{self.name} did not come up:\n{self.told()}")
+            time.sleep(LOOK_SECONDS)
+
+    def end(self, how: signal.Signals) -> None:
+        """Send the signal and wait until the process is gone; idempotent."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(how)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def told(self, lines: int = 20) -> str:
+        """The last lines it wrote."""
+        log = self.folder / "log"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def remove(self) -> None:
+        """Take its folder away."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def runs_as_root() -> bool:
+    """Whether this process may do anything, which some servers refuse to run as."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
