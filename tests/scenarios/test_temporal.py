@@ -3,13 +3,15 @@
 import itertools
 import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.service import RPCError
 
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.runtimes.temporal import service
 from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
@@ -19,6 +21,26 @@ from helix_agents.testing.temporal_service import temporal_service as temporal_s
 
 QUEUES = itertools.count(1)
 QUICK = TemporalOptions(heartbeat_seconds=2.0, task_seconds=2.0, sticky_seconds=1.0)
+
+
+class MortalExecutor(TemporalAgentExecutor):
+    """One that dies for good where a scenario lets a process die: its workflows do not go on elsewhere.
+
+    That Temporal goes on with them where only a worker dies, the crash tests of this runtime prove.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._dies = settings["grace"] < 1
+
+    async def close(self) -> None:
+        runtime: Any = self._runtime
+        left = [] if runtime.leaving else list(runtime._submitted.values())
+        await super().close()
+        if self._dies:
+            for run in left:
+                with suppress(RPCError):
+                    await service.handle_of(runtime._client, run).terminate("its process died")
 
 
 class TestTemporalOnSQLite(ExecutorContract):
@@ -45,7 +67,7 @@ class TestTemporalOnSQLite(ExecutorContract):
             backend: Backend = await open_backend(store_url, clock=clock, **of_store)
             async with backend:
                 parts = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
-                async with TemporalAgentExecutor(**parts, **own, **given) as executor:
+                async with MortalExecutor(**parts, **own, **given) as executor:
                     yield executor
 
         return open_executor

@@ -63,6 +63,7 @@ class TemporalRuntime:
         self._max_running = max_running
         self._max_parallel_tools = max_parallel_tools
         self._grace = grace
+        self._submitted: dict[RunId, RunRecord] = {}
         self._watched: dict[RunId, asyncio.Task[RunEnd]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._worker: WorkerThread | None = None
@@ -128,6 +129,7 @@ class TemporalRuntime:
             return
         except (RPCError, HelixError) as problem:
             log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
+        self._submitted[run.run_id] = run
         self._watched[run.run_id] = watching = asyncio.create_task(self._watch(run))
         watching.add_done_callback(lambda _: self._forget(run.run_id))
 
@@ -174,6 +176,7 @@ class TemporalRuntime:
 
     def _forget(self, run_id: RunId) -> None:
         self._watched.pop(run_id, None)
+        self._submitted.pop(run_id, None)
         self._runs.of_calls.pop(run_id, None)
 
 
