@@ -11,8 +11,7 @@ import pytest
 from temporalio.service import RPCError
 
 from helix_agents.ports.backend import Backend, open_backend
-from helix_agents.runtimes.temporal import service
-from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions
+from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, service
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
 from helix_agents.testing.contracts.executor.stage import OpenExecutor, OpenParts
@@ -45,6 +44,7 @@ class MortalExecutor(TemporalAgentExecutor):
 
 class TestTemporalOnSQLite(ExecutorContract):
     backend = "sqlite"
+    much_work = {"asking": 2, "orphans": 20, "expiring": 40}
 
     @pytest.fixture
     def store_url(self, tmp_path: Path) -> str:
