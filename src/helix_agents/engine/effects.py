@@ -105,6 +105,27 @@ class CallOutcome(Record):
     state: Literal["settled", "waiting", "stopped"]
 
 
+class DriveRun(Record):
+    """A call waits for its child: whoever drives the call drives this attempt of the child's run, and asks again."""
+
+    session_id: SessionId
+    run_id: RunId
+    attempt: int
+
+
+class Within(Record):
+    """For which call of which run a child works; its effects, wherever they run, need to know."""
+
+    session_id: SessionId
+    run_id: RunId
+    attempt: int
+    step: int
+    round: int
+    tool_call_id: ToolCallId
+    timeout_ms: int | None = None
+    within: "Within | None" = None
+
+
 class Advance(Record, tag_field="outcome", tag="advance"):
     """The step is whole; the commit decides whether the run goes on, finishes or has used up its budget."""
 

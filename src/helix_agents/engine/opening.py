@@ -107,7 +107,7 @@ async def _writer(
 ) -> StreamWriter:
     """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said."""
     if parent is not None:
-        if run.attempt > 1:
+        if not join and (run.attempt > 1 or parent.is_shared):
             await parent.writer.flush()
             await services.streams.cleanup_to_step(parent.stream_id, run.run_id, _first_unsaid_step(session, run) - 1)
         return DelegatedWriter(parent)

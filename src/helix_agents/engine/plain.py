@@ -6,6 +6,7 @@ Temporal's sandbox: it does no I/O and knows nothing of the bodies.
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from helix_agents.domain.records import Record, decode, decode_json, encode
@@ -15,6 +16,7 @@ from helix_agents.engine.effects import (
     CallOutcome,
     CommitAck,
     CommitRequest,
+    DriveRun,
     Ops,
     PlannedCall,
     Position,
@@ -22,6 +24,7 @@ from helix_agents.engine.effects import (
     RunEnd,
     RunFailed,
     Stopped,
+    Within,
 )
 from helix_agents.engine.turn import run_turn
 
@@ -40,6 +43,7 @@ _ANSWERS: dict[str, type[Record]] = {
     "stopped": Stopped,
     "failed": RunFailed,
     "outcome": CallOutcome,
+    "drive": DriveRun,
     "ack": CommitAck,
     "end": RunEnd,
 }
@@ -47,12 +51,17 @@ _NAMES = {kind: name for name, kind in _ANSWERS.items()}
 
 
 class CallRequest(Record):
-    """Bring one call of a batch as far as it goes; `gave_up` says why nobody is to run it again."""
+    """Bring one call of a batch as far as it goes; `gave_up` says why nobody is to run it again.
+
+    Who asks to `hand_out` a child drives it, and asks again once it was `driven`.
+    """
 
     step: int
     round: int
     call: PlannedCall
     gave_up: str | None = None
+    hand_out: bool = False
+    driven: bool = False
 
 
 class Perform(Protocol):
@@ -60,6 +69,12 @@ class Perform(Protocol):
     the run."""
 
     async def __call__(self, effect: EffectName, name: str, request: Plain, /) -> Plain: ...
+
+
+class DriveChild(Protocol):
+    """How a runtime drives the run of a child outside the effect of its parent's call."""
+
+    async def __call__(self, run: DriveRun, within: Within, /) -> RunEnd: ...
 
 
 class RunIsOver(Exception):  # noqa: N818  # nothing went wrong: the loop is left because there is nothing more to do
@@ -74,7 +89,8 @@ class PlainOps(Ops):
     """The four effects of a run, each a request that goes somewhere and an answer that comes back.
 
     Companions of one step take their names one after another; where their calls run in different processes they are
-    asked for `companions_in_turn`.
+    asked for `companions_in_turn`. With `drive`, children are driven beside the effects of their parent and not inside
+    one; the effects of a run that works for another one are those of a call `within` that one.
     """
 
     def __init__(
@@ -83,13 +99,18 @@ class PlainOps(Ops):
         *,
         should_yield: Callable[[], bool] = lambda: False,
         companions_in_turn: bool = False,
+        drive: DriveChild | None = None,
+        within: Within | None = None,
     ) -> None:
         self._perform = perform
+        self._drive = drive
+        self._within = within
         self._should_yield = should_yield
         self._in_turn = companions_in_turn
 
     async def open(self) -> Position:
-        return _expect(await self._perform("open", "open", {}), Position)
+        self._position = _expect(await self._perform("open", "open", {}), Position)
+        return self._position
 
     async def ask_model(self, ask: Ask) -> Reply | Stopped | RunFailed:
         answer = await self._perform("ask_model", f"ask_model:{ask.step}", to_plain(ask))
@@ -100,7 +121,11 @@ class PlainOps(Ops):
         done = await self._side_by_side(batch, [call for call in batch.calls if call not in later])
         for call in later:
             done.append(await self._run(batch, call))
-        return tuple(done)
+        outcomes = tuple(outcome for outcome in done if outcome is not None)
+        if len(outcomes) < len(done):
+            # A child wants a fresh driver, and so does everything above it; its siblings have come to rest.
+            raise RunIsOver(RunEnd(status="yielded"))
+        return outcomes
 
     async def commit(self, request: CommitRequest) -> CommitAck:
         name = f"commit:{request.batch.step}.{request.batch.round}"
@@ -109,7 +134,7 @@ class PlainOps(Ops):
     def should_yield(self) -> bool:
         return self._should_yield()
 
-    async def _side_by_side(self, batch: Batch, calls: list[PlannedCall]) -> list[CallOutcome]:
+    async def _side_by_side(self, batch: Batch, calls: list[PlannedCall]) -> list[CallOutcome | None]:
         if len(calls) == 1:
             return [await self._run(batch, calls[0])]
         tasks = [asyncio.create_task(self._run(batch, call)) for call in calls]
@@ -120,10 +145,36 @@ class PlainOps(Ops):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, batch: Batch, call: PlannedCall) -> CallOutcome:
-        request = to_plain(CallRequest(step=batch.step, round=batch.round, call=call))
+    async def _run(self, batch: Batch, call: PlannedCall) -> CallOutcome | None:
+        """What becomes of a call; None when its child wants a fresh driver."""
         name = f"call:{batch.step}.{batch.round}:{call.tool_call_id}"
-        return _expect(await self._perform("run_call", name, request), CallOutcome)
+        if self._drive is None or call.kind != "child":
+            request = CallRequest(step=batch.step, round=batch.round, call=call)
+            return _expect(await self._perform("run_call", name, to_plain(request)), CallOutcome)
+        for asked in count():
+            request = CallRequest(step=batch.step, round=batch.round, call=call, hand_out=True, driven=asked > 0)
+            answer = await self._perform("run_call", f"{name}.{asked}", to_plain(request))
+            match _expect(answer, CallOutcome, DriveRun):
+                case DriveRun() as child:
+                    end = await self._drive(child, self._call_within(batch, call))
+                    if end.status == "yielded":
+                        return None
+                case outcome:
+                    return outcome
+        raise AssertionError("counting never ends")
+
+    def _call_within(self, batch: Batch, call: PlannedCall) -> Within:
+        at = self._position
+        return Within(
+            session_id=at.session_id,
+            run_id=at.run_id,
+            attempt=at.attempt,
+            step=batch.step,
+            round=batch.round,
+            tool_call_id=call.tool_call_id,
+            timeout_ms=call.timeout_ms,
+            within=self._within,
+        )
 
 
 async def run_plain_turn(ops: Ops) -> RunEnd:

@@ -92,11 +92,13 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
 
 
 def limits_of(agent: Agent[Any, Any, Any], tool_name: str, kind: str) -> dict[str, Any]:
-    """How long a call of our function may take, and in how many processes it may be tried.
+    """How long a call of our function, or of a sub-agent, may take, and in how many processes it may be tried.
 
     One that must not run twice has a single try; what became of it, the ledger knows.
     """
     tool = agent.find_tool(tool_name)
+    if tool is not None and kind == "child":
+        return {"timeout_ms": tool.timeout_ms}
     if tool is None or tool.kind != "server" or kind not in ("server", "finish_with", "gated"):
         return {}
     once = tool.effect_of_call(approved=kind == "gated") == "once"
@@ -117,7 +119,7 @@ async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan, kind: CallKin
     if problem is not None:
         plan.reject(call, SUB_AGENT_LIMIT, f"This call was not delegated: {problem}. Do the work yourself.")
     else:
-        plan.add(call, kind, scope.services.ids.new("child"))
+        plan.add(call, kind, scope.services.ids.new("child"), **limits_of(scope.agent, call.name, kind))
 
 
 async def _children_of_root(scope: RunScope, plan: Plan) -> int:

@@ -4,10 +4,10 @@ from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import refused_input, run_answered, tool_is_gone
-from helix_agents.engine.children import run_child
+from helix_agents.engine.children import hand_out_child, run_child
 from helix_agents.engine.companions import run_companion
 from helix_agents.engine.desk import RestingResult
-from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.effects import Batch, CallOutcome, DriveRun, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.ledger import run_tool
 from helix_agents.engine.scope import RunScope
@@ -53,6 +53,13 @@ async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> Ca
     except HelixError as problem:
         return await _settle_unrun(scope, batch, refused_input(call, str(problem)))
     return await run_tool(scope, batch, planned, tool, values, approved=False)
+
+
+async def hand_out_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, driven: bool) -> CallOutcome | DriveRun:
+    """Like `run_call` for a delegated call whose child somebody else drives."""
+    if planned.tool_call_id in await scope.desk.results(scope.step_id(batch.step)):
+        return CallOutcome(tool_call_id=planned.tool_call_id, state="settled")
+    return await hand_out_child(scope, batch, planned, driven=driven)
 
 
 def _may_repeat(scope: RunScope, planned: PlannedCall) -> bool:

@@ -45,7 +45,7 @@ class Bodies:
     async def _perform(self, effect: EffectName, work: Plain) -> Plain:
         fence = Fence(run_id=work["run_id"], attempt=work["attempt"])
         async with self._room.get(effect) or nullcontext():
-            return await self._effects.perform(effect, work["session_id"], fence, work["request"])
+            return await self._effects.perform(effect, work["session_id"], fence, work["request"], work.get("within"))
 
 
 class _Going:
