@@ -1,10 +1,11 @@
 """What the rings outside the engine hand in to it: the machine's clock, unguessable ids, and a little unevenness."""
 
+import os
 import random
-import secrets
 import time
 
-_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+_ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_LETTER_OF_BYTE = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
 
 
 class SystemClock:
@@ -15,15 +16,10 @@ class SystemClock:
 
 
 class RandomIds:
-    """128 random bits in 25 letters and digits."""
+    """More than 128 random bits in 26 letters and digits."""
 
     def new(self, prefix: str) -> str:
-        number = secrets.randbits(128)
-        digits: list[str] = []
-        for _ in range(25):
-            number, digit = divmod(number, 36)
-            digits.append(_ALPHABET[digit])
-        return f"{prefix}_{''.join(digits)}"
+        return f"{prefix}_{os.urandom(26).translate(_LETTER_OF_BYTE).decode()}"
 
 
 def jitter() -> float:

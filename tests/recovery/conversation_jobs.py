@@ -9,9 +9,10 @@ from typing import Any, Literal
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.clock import Clock
 from helix_agents.system import SystemClock
-from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+from helix_agents.testing.recording import EffectKind, Recorder, RecordingExecutor, StopAt
 from helix_agents.testing.seams import CountingSeam, KillingSeam
 from helix_agents.testing.workers import Job
+from tests.recovery.lives import Conversation
 from tests.recovery.reference_conversation import Traces, dependencies
 
 MODULE = __name__
@@ -35,22 +36,32 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def conversation_of(story: str) -> Conversation:
+    """A conversation by the module that tells it, and its name there if the module tells several."""
+    module, _, name = story.partition(":")
+    told = import_module(module)
+    if name:
+        return getattr(told, name)
+    return Conversation(agents=told.AGENTS, go_on=told.go_on, check_end=told.check_end)
+
+
 async def converse(
     job: Job,
     url: str,
     traces: str,
     life: int,
     effect: int | None = None,
+    kind: EffectKind | None = None,
     deed: int | None = None,
     statement: int | None = None,
     side: Literal["before", "after"] = "before",
     story: str = "tests.recovery.reference_conversation",
 ) -> Any:
-    """Go on with the conversation that a module tells, or die before or after an effect, a deed, or a statement.
+    """Go on with a conversation, or die before or after an effect, one of a kind, a deed, or a statement.
 
     Answers what there was to die at: the kinds of the effects, how many deeds and how many statements.
     """
-    told = import_module(story)
+    told = conversation_of(story)
     deeds = 0
 
     def reached(number: int, at: Literal["before", "after"]) -> None:
@@ -66,14 +77,14 @@ async def converse(
         counting(text)
         killing(text)
 
-    recorder = Recorder(StopAt(effect=effect, side=side) if effect is not None else None, on_stop=die)
+    recorder = Recorder(StopAt(effect=effect, side=side, kind=kind) if effect is not None else None, on_stop=die)
     async with await open_backend(url, seam=seam, clock=LaterClock(life)) as backend:
         helix = RecordingExecutor(
             recorder=recorder,
             state=backend.state,
             streams=backend.streams,
             usage=backend.usage,
-            agents=told.AGENTS,
+            agents=told.agents,
             deps=dependencies(Traces(Path(traces), reached=reached)),
             janitor_seconds=None,
         )

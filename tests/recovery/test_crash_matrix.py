@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
 import pytest
@@ -100,7 +99,7 @@ def death_at(kind: EffectKind, side: Side) -> dict[str, Any]:
 
 
 async def kill_and_go_on(
-    processes: Processes, folder: Path, deaths: list[dict[str, Any]], story: ModuleType = reference_conversation
+    processes: Processes, folder: Path, deaths: list[dict[str, Any]], story: str = reference_conversation.__name__
 ) -> dict[str, set[str]]:
     """One conversation per death: killed there, gone on with elsewhere, checked; answers what stayed unknown."""
     unknown: dict[str, set[str]] = {}
@@ -110,7 +109,7 @@ async def kill_and_go_on(
         ends: list[dict[str, Any]] = []
         for place in places:
             place.mkdir()
-            ends.append({"url": url_in(place), "traces": str(place / "traces"), "story": story.__name__})
+            ends.append({"url": url_in(place), "traces": str(place / "traces"), "story": story})
         job = f"{conversation_jobs.MODULE}:converse"
         killed = await processes.run(
             job, [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
@@ -120,7 +119,9 @@ async def kill_and_go_on(
         assert [outcome.error for outcome in went_on] == [None] * len(together)
         for place in places:
             async with await open_backend(url_in(place)) as backend:
-                unknown[place.name] = await story.check_end(backend, Traces(place / "traces"))
+                unknown[place.name] = await conversation_jobs.conversation_of(story).check_end(
+                    backend, Traces(place / "traces")
+                )
     return unknown
 
 

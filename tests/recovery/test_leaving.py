@@ -9,10 +9,13 @@ import pytest
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import TextDelta
 from helix_agents.domain.errors import AgentAlreadyRunningError, ExecutorClosedError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.results import Completed
-from helix_agents.ports.llm import ModelEvent
+from helix_agents.ports.backend import open_backend
+from helix_agents.ports.llm import ModelEvent, TextPiece
+from helix_agents.ports.streams import FlushPolicy
 from helix_agents.runtimes.executor import handle
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process import Executor
@@ -231,3 +234,25 @@ async def test_a_reader_does_not_wait_for_the_end_that_a_dead_process_owes(
 
 async def _text_of(run: RunHandle[Any]) -> str:
     return "".join([piece async for piece in run.text()])
+
+
+async def test_what_a_cancelled_run_had_said_is_stored_before_the_executor_is_gone(tmp_path: Path):
+    said = asyncio.Event()
+
+    async def pace(event: ModelEvent) -> None:
+        if isinstance(event, TextPiece) and event.delta == "its f":
+            said.set()
+            await asyncio.Event().wait()
+
+    agent = Agent(name="speaker", model=ScriptedModel(["It waits for ever."], chunk=5, pace=pace))
+    never = FlushPolicy(interval_ms=3_600_000)
+    url = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
+    async with await open_backend(url, flush=never) as parts:
+        streams = parts.streams
+        helix = Executor(state=parts.state, streams=streams, usage=parts.usage, janitor_seconds=None, grace=0.0)
+        async with asyncio.timeout(SECONDS), helix:
+            await helix.execute(agent, "Speak.", SESSION)
+            await said.wait()
+            assert [chunk for chunk in await streams.get_all_chunks(SESSION) if isinstance(chunk, TextDelta)] == []
+        spoken = [chunk.delta for chunk in await streams.get_all_chunks(SESSION) if isinstance(chunk, TextDelta)]
+        assert spoken == ["It wa"]

@@ -17,14 +17,14 @@ from helix_agents.testing.temporal_service import ServiceMissingError, TemporalS
 from helix_agents.testing.temporal_service import temporal_address as temporal_address
 from helix_agents.testing.temporal_service import temporal_service as temporal_service
 from helix_agents.testing.workers import Processes
-from tests.recovery import reference_conversation, reference_family, temporal_jobs
+from tests.recovery import reference_conversation, reference_crew, temporal_jobs
 from tests.recovery.reference_conversation import AGENT, Traces, check_end, dependencies, go_on
 
 QUEUES = itertools.count(1)
 SIDES = ("before", "after")
 
 # The last of each kind before the first turn is over: whatever can be half done is.
-ONE_OF_EACH = {"open": 2, "ask_model": 2, "run_call": 4, "commit": 2}
+ONE_OF_EACH = {"open": 2, "ask_model": 2, "run_calls": 3, "commit": 2}
 
 
 def url_in(folder: Path) -> str:
@@ -75,7 +75,7 @@ async def test_a_killed_worker_is_replaced_at_every_kind_of_effect(
     deaths = [{"kind": kind, "number": number, "side": side} for kind, number in ONE_OF_EACH.items() for side in SIDES]
     unknown = await kill_and_go_on(processes, tmp_path, temporal_address, deaths)
     # A call beside the one that died may have been in the middle of its function.
-    assert not any(names for death, names in unknown.items() if "run_call" not in death)
+    assert not any(names for death, names in unknown.items() if "run_calls" not in death)
 
 
 async def test_a_worker_killed_inside_a_tool_that_must_not_run_twice_leaves_an_unknown_outcome(
@@ -89,8 +89,8 @@ async def test_a_worker_killed_inside_a_tool_that_must_not_run_twice_leaves_an_u
 async def test_a_family_goes_on_when_the_worker_that_drives_it_is_killed(
     tmp_path: Path, processes: Processes, temporal_address: str
 ):
-    deaths = [{"kind": "run_call", "number": 1, "side": "before"}, {"deed": 1, "side": "after"}]
-    await kill_and_go_on(processes, tmp_path, temporal_address, deaths, reference_family)
+    deaths = [{"kind": "run_calls", "number": 1, "side": "before"}, {"deed": 1, "side": "after"}]
+    await kill_and_go_on(processes, tmp_path, temporal_address, deaths, reference_crew)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ async def test_a_server_that_is_killed_and_started_again_goes_on_with_its_runs(
 async def test_a_worker_may_be_killed_at_every_boundary(
     tmp_path: Path, processes: Processes, temporal_address: str, capsys: pytest.CaptureFixture[str]
 ):
-    for story in (reference_conversation, reference_family):
+    for story in (reference_conversation, reference_crew):
         folder = tmp_path / story.__name__
         (folder / "whole").mkdir(parents=True)
         end = {"url": url_in(folder / "whole"), "traces": str(folder / "whole" / "traces"), "story": story.__name__}

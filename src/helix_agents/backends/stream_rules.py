@@ -245,11 +245,11 @@ def growth_of(chunks: Sequence[StreamChunk], run_id: RunId) -> Growth:
     return Growth(committed, top_step, top_first)
 
 
-def search_from(head: StreamHead, run_id: RunId, step: int) -> int:
-    """The lowest number at which content of this step of a run, or of a later step, can be."""
+def search_from(head: StreamHead, run_id: RunId, step: int, after: int = 0) -> int:
+    """The lowest number above `after` at which content of this step of a run, or of a later step, can be."""
     if run_id != head.run_id or step < head.top_step:
-        return head.floor
-    return head.top_first if step == head.top_step else head.latest + 1
+        return max(head.floor, after + 1)
+    return max(head.top_first if step == head.top_step else head.latest + 1, after + 1)
 
 
 def is_content(chunk: StreamChunk, run_id: RunId, step: int) -> bool:
@@ -271,9 +271,9 @@ def ranges_of(found: Iterable[tuple[int, bool]]) -> list[tuple[int, int]]:
 
 
 def discarded(
-    head: StreamHead, claim: Claim, step: int, ranges: Sequence[tuple[int, int]], gone: int, now: int
+    head: StreamHead, claim: Claim, step: int, ranges: Sequence[tuple[int, int]], gone: int, now: int, after: int = 0
 ) -> tuple[StreamHead, tuple[StreamChunk, ...]]:
-    """The stream after `gone` chunks in these ranges went, and the chunks that say so."""
+    """The stream after `gone` chunks in these ranges above `after` went, and the chunks that say so."""
     notes = tuple(
         StepDiscarded(
             session_id=head.stream_id,
@@ -287,7 +287,7 @@ def discarded(
         for first, last in ranges
     )
     shrunk, placed = numbered(replace(head, count=head.count - gone), notes, now)
-    if claim.run_id == head.run_id:
+    if claim.run_id == head.run_id and not after:
         shrunk = replace(shrunk, top_step=step, top_first=shrunk.latest + 1)
     return shrunk, placed
 

@@ -240,6 +240,8 @@ MARKERS = (
     RunPaused,
     RunInterrupted,
     RunSuperseded,
+    CheckpointCreated,
+    StepCommitted,
     SubagentStart,
     StepDiscarded,
     StreamResync,

@@ -39,6 +39,7 @@ HelixError
 │   ├── UnknownModelError
 │   ├── InvalidStoreUrlError
 │   ├── MissingExtraError
+│   ├── DBOSInUseError
 │   ├── IncompleteStoreError
 │   ├── UnsafeSQLiteError
 │   ├── SchemaTooOldError
@@ -564,6 +565,19 @@ class MissingExtraError(SetupError):
 
     def __str__(self) -> str:
         return f"{self.feature} needs an optional dependency: pip install 'helix-agents[{self.extra}]'"
+
+
+class DBOSInUseError(SetupError):
+    """A process has one DBOS, and this one runs in another way than an executor needs."""
+
+    code = "dbos_in_use"
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"This process runs DBOS already, and there is one per process: {self.reason}. Open executors that agree, "
+            "or use a process of its own."
+        )
 
 
 class IncompleteStoreError(SetupError):

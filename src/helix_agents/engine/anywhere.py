@@ -15,7 +15,6 @@ from helix_agents.engine.committing import commit_step
 from helix_agents.engine.effects import (
     Ask,
     Batch,
-    CallOutcome,
     CommitAck,
     CommitRequest,
     DriveRun,
@@ -28,7 +27,7 @@ from helix_agents.engine.effects import (
 from helix_agents.engine.live_runs import LiveRuns, Place
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.opening import open_run, take_notes_of_calls
-from helix_agents.engine.plain import CallRequest, EffectName, Plain, from_plain, to_plain
+from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, Plain, from_plain, to_plain
 from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.settling import end_run, fail_run
@@ -93,17 +92,10 @@ class Effects:
                 return await self._on(whose, Place.beginning(), open_run)
             case "ask_model":
                 return await self._ask(whose, from_plain(request, Ask))
-            case "run_call":
-                wanted = from_plain(request, CallRequest)
-                batch = Batch(step=wanted.step, round=wanted.round, calls=(wanted.call,))
+            case "run_calls":
+                wanted = from_plain(request, CallsRequest)
                 place = Place(step=wanted.step, round=wanted.round, join=True)
-
-                async def body(scope: RunScope) -> CallOutcome | DriveRun:
-                    if wanted.hand_out:
-                        return await hand_out_call(scope, batch, wanted.call, driven=wanted.driven)
-                    return await run_call(scope, batch, wanted.call, gave_up=wanted.gave_up)
-
-                return await self._on(whose, place, body)
+                return await self._on(whose, place, lambda scope: _run_calls(scope, wanted))
             case "commit":
                 commit = from_plain(request, CommitRequest)
                 place = Place(step=commit.batch.step, round=commit.batch.round, join=True)
@@ -136,9 +128,7 @@ class Effects:
                 await take_notes_of_calls(scope, request.batch)
             ack = await commit_step(scope, request)
         if ack.next == "ended" and scope.parent is None:
-            run = await self._services.store.get_run(scope.run.run_id)
-            if run is not None:
-                await end_run(self._services, scope.session, run, scope.writer)
+            await end_run(self._services, scope.session, scope.run, scope.writer)
         return ack
 
     async def _over(self, position: Position, *, begins: bool, has_stream: bool) -> Record:
@@ -152,6 +142,15 @@ class Effects:
             return position
         assert position.ended is not None
         return RunEnd(status=position.ended)
+
+
+async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes | DriveRun:
+    batch = Batch(step=wanted.step, round=wanted.round, calls=wanted.calls)
+    if wanted.hand_out:
+        handed = await hand_out_call(scope, batch, wanted.calls[0], driven=wanted.driven)
+        return handed if isinstance(handed, DriveRun) else CallOutcomes(outcomes=(handed,))
+    outcomes = [await run_call(scope, batch, call, gave_up=wanted.gave_up) for call in wanted.calls]
+    return CallOutcomes(outcomes=tuple(outcomes))
 
 
 def answer_given_before(session: SessionState, request: CommitRequest) -> CommitAck | None:

@@ -18,7 +18,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
 from helix_agents.agent.sub_agents import SubAgentTool
-from helix_agents.domain.chunks import SubagentEnd, SubagentStart
+from helix_agents.domain.chunks import SubagentStart
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
 from helix_agents.domain.ids import SessionId
@@ -273,8 +273,7 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_
     session = await store.load_state(child_id)
     message, status = await result_message(scope, planned, session, run)
     took = (run.ended_at or run.started_at) - session.created_at
-    if not await _was_said(scope, SubagentEnd, batch.step, planned):
-        await write_end(scope, end_chunk(scope, batch.step, planned, session.agent_type, status, message.content))
+    await write_end(scope, end_chunk(scope, batch.step, planned, session.agent_type, status, message.content))
     await announce(scope, batch.step, message, NO_WRITES)
     event = AfterSubAgentEvent(
         tool_call_id=planned.tool_call_id,
@@ -333,7 +332,7 @@ async def _announce_start(
     if batch.round > 0:
         return
     about = {"tool_call_id": planned.tool_call_id, "child_session_id": child_id_of(planned)}
-    if not await _was_said(scope, SubagentStart, batch.step, planned):
+    if not await _start_was_said(scope, batch.step, planned):
         await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.agent.name))
     event = BeforeSubAgentEvent(**about, agent=tool.agent.name, input=given)
     written = await scope.fire_with_draft(batch.step, event)
@@ -341,14 +340,12 @@ async def _announce_start(
         await scope.note(batch.step, planned.tool_call_id, Note(round=batch.round, writes=written))
 
 
-async def _was_said(
-    scope: RunScope, kind: type[SubagentStart] | type[SubagentEnd], step: int, planned: PlannedCall
-) -> bool:
-    """Whether an attempt that died said so, and it was not discarded: a start never is."""
+async def _start_was_said(scope: RunScope, step: int, planned: PlannedCall) -> bool:
+    """Whether an attempt that died said so, or an effect that is repeated: a start is never discarded."""
     if scope.run.attempt == 1 and not scope.is_shared:
         return False
     said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
-    return any(isinstance(chunk, kind) and chunk.tool_call_id == planned.tool_call_id for chunk in said)
+    return any(isinstance(chunk, SubagentStart) and chunk.tool_call_id == planned.tool_call_id for chunk in said)
 
 
 async def _dispatch_failed(scope: RunScope, batch: Batch, planned: PlannedCall, problem: HelixError) -> CallOutcome:

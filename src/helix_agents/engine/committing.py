@@ -16,12 +16,13 @@ from helix_agents.domain.commits import Committed, StepCommit
 from helix_agents.domain.errors import StateSizeExceededError, SupersededError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
-from helix_agents.domain.runs import RunUpdate
+from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
+from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.desk import Failure
 from helix_agents.engine.effects import CommitAck, CommitRequest
 from helix_agents.engine.letting_go import end_children
@@ -61,6 +62,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     if committed.again or work.announced:
         return CommitAck(next="again")
     if work.ended is not None:
+        scope.run = updated(scope.run, _run_update(work), scope.services.clock.now_ms())
         return CommitAck(next="ended", status=work.ended)
     return CommitAck(next="continue")
 
@@ -235,4 +237,7 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
         # An operator paused the session while the step went on: the run stops before its next one.
         scope.stop.request()
     scope.step_done(work.ops)
+    if isinstance(scope.writer, ComingWriter):
+        # It took this commit's chunks, so it is there.
+        scope.writer = await scope.writer.arrived()
     await announce_commit(scope, work, committed)

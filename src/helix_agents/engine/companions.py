@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from helix_agents.agent.companions import PersistentAgent
-from helix_agents.domain.chunks import ToolEnd, ToolError
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
@@ -69,17 +68,8 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
         result = _error(planned, str(problem))
     if isinstance(result, CallOutcome):
         return result
-    if not await _is_said(scope, batch.step, planned):
-        await announce(scope, batch.step, result.message, NO_WRITES)
+    await announce(scope, batch.step, result.message, NO_WRITES)
     return await settle(scope, batch, result)
-
-
-async def _is_said(scope: RunScope, step: int, planned: PlannedCall) -> bool:
-    """Whether an attempt that died told readers the result: of a step that was announced no chunk is taken back."""
-    if scope.run.attempt == 1:
-        return False
-    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
-    return any(isinstance(each, (ToolEnd, ToolError)) and each.tool_call_id == planned.tool_call_id for each in said)
 
 
 class _Companions:

@@ -1,6 +1,5 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
-import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +15,7 @@ from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
+from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.delegated_writer import DelegatedWriter
 from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply
 from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
@@ -58,11 +58,8 @@ async def open_scope(
         return _elsewhere(session, run, fence)
     agent = services.agents.get(session.agent_type)
     loaded = agent.load_state(session.custom_state, session.agent_version)
-    # A long transcript takes a while to read, and a writer is a write to the store: neither needs the other.
-    stored, writer = await asyncio.gather(
-        store.load_transcript(session_id), _writer(services, session, run, parent, join=join)
-    )
-    transcript: list[Message] = [each.message for each in stored]
+    writer = await _writer(services, session, run, parent, join=join)
+    transcript: list[Message] = [each.message for each in await store.load_transcript(session_id)]
     scope = RunScope(
         services,
         agent,
@@ -106,29 +103,38 @@ async def _writer(
     services: Services, session: SessionState, run: RunRecord, parent: RunScope | None, *, join: bool
 ) -> StreamWriter:
     """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said."""
+    step, after = _first_unsaid_step(session), await _said_for_good(services, session, run)
     if parent is not None:
         if not join and (run.attempt > 1 or parent.is_shared):
             await parent.writer.flush()
-            await services.streams.cleanup_to_step(parent.stream_id, run.run_id, _first_unsaid_step(session, run) - 1)
+            await services.streams.cleanup_to_step(parent.stream_id, run.run_id, step - 1, after=after)
         return DelegatedWriter(parent)
-    return await services.streams.create_writer(
+    coming = services.streams.create_writer(
         session.stream_id or session.session_id,
         run.run_id,
         session.agent_type,
         turn=run.turn,
         attempt=run.attempt,
-        step=None if join else _first_unsaid_step(session, run),
+        step=None if join else step,
+        after=after,
         join=join,
     )
+    # A later attempt looks at what its predecessor said, and that has to be without what is discarded.
+    return ComingWriter(coming) if run.attempt == 1 else await coming
 
 
-def _first_unsaid_step(session: SessionState, run: RunRecord) -> int:
-    """Chunks of this run from this step on were never committed: an attempt that died left them."""
+def _first_unsaid_step(session: SessionState) -> int:
+    """What an attempt that died left in the stream is of this step or of a later one."""
     suspended = session.suspension_context
-    if suspended is not None and suspended.run_id != run.run_id:
-        # The step was said by the run that suspended; whatever this run said of it came later.
-        return suspended.step
-    return session.step_count + 1
+    return suspended.step if suspended is not None else session.step_count + 1
+
+
+async def _said_for_good(services: Services, session: SessionState, run: RunRecord) -> int:
+    """The last number of the stream that a commit answers for: of a step that is open, some rounds are committed."""
+    if run.attempt == 1 or session.checkpoint_id is None:
+        return 0
+    checkpoint = await services.store.get_checkpoint(session.session_id, session.checkpoint_id)
+    return checkpoint.stream_sequence if checkpoint is not None else 0
 
 
 def _hooks(services: Services, own: SomeHooks, call: SomeHooks, parent: RunScope | None) -> HookOrder:
@@ -178,7 +184,7 @@ async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> R
             scope.take_note(name, note)
     if batch is not None:
         return None
-    if not scope.desk.is_durable:
+    if not scope.desk.is_durable and scope.run.attempt > 1:
         # A reply that was paid for and recorded before a crash is not bought twice.
         resting = recorded_reply(await scope.services.store.get_staged_changes(scope.session.session_id, step_id))
         if resting is not None:

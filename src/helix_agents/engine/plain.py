@@ -11,8 +11,10 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from helix_agents.domain.records import Record, decode, decode_json, encode
 from helix_agents.engine.effects import (
+    ANSWERED_BY_SOMEBODY,
     Ask,
     Batch,
+    CallKind,
     CallOutcome,
     CommitAck,
     CommitRequest,
@@ -33,35 +35,45 @@ EFFECT_SEQUENCE = 1
 A run that it belongs to goes on from the store, as its next attempt in a fresh workflow."""
 
 Plain: TypeAlias = dict[str, Any]
-EffectName: TypeAlias = Literal["open", "ask_model", "run_call", "commit"]
+EffectName: TypeAlias = Literal["open", "ask_model", "run_calls", "commit"]
 
 R = TypeVar("R", bound=Record)
 
-_ANSWERS: dict[str, type[Record]] = {
-    "position": Position,
-    "reply": Reply,
-    "stopped": Stopped,
-    "failed": RunFailed,
-    "outcome": CallOutcome,
-    "drive": DriveRun,
-    "ack": CommitAck,
-    "end": RunEnd,
-}
-_NAMES = {kind: name for name, kind in _ANSWERS.items()}
+_INSTANT: frozenset[CallKind] = frozenset(("client", "rejected", "finish"))
+"""Calls that run nothing of a user's; those of one batch are one effect together."""
 
 
-class CallRequest(Record):
-    """Bring one call of a batch as far as it goes; `gave_up` says why nobody is to run it again.
+class CallsRequest(Record):
+    """Bring calls of a batch as far as they go; `gave_up` says why nobody is to run a call again.
 
     Who asks to `hand_out` a child drives it, and asks again once it was `driven`.
     """
 
     step: int
     round: int
-    call: PlannedCall
+    calls: tuple[PlannedCall, ...]
     gave_up: str | None = None
     hand_out: bool = False
     driven: bool = False
+
+
+class CallOutcomes(Record):
+    """What became of them, in the same order."""
+
+    outcomes: tuple[CallOutcome, ...]
+
+
+_ANSWERS: dict[str, type[Record]] = {
+    "position": Position,
+    "reply": Reply,
+    "stopped": Stopped,
+    "failed": RunFailed,
+    "outcomes": CallOutcomes,
+    "drive": DriveRun,
+    "ack": CommitAck,
+    "end": RunEnd,
+}
+_NAMES = {kind: name for name, kind in _ANSWERS.items()}
 
 
 class Perform(Protocol):
@@ -88,9 +100,9 @@ class RunIsOver(Exception):  # noqa: N818  # nothing went wrong: the loop is lef
 class PlainOps(Ops):
     """The four effects of a run, each a request that goes somewhere and an answer that comes back.
 
-    Companions of one step take their names one after another; where their calls run in different processes they are
-    asked for `companions_in_turn`. With `drive`, children are driven beside the effects of their parent and not inside
-    one; the effects of a run that works for another one are those of a call `within` that one.
+    Companions of one step take their names one after another, in the model's order, wherever their calls run. With
+    `drive`, children are driven beside the effects of their parent and not inside one; the effects of a run that works
+    for another one are those of a call `within` that one.
     """
 
     def __init__(
@@ -98,15 +110,14 @@ class PlainOps(Ops):
         perform: Perform,
         *,
         should_yield: Callable[[], bool] = lambda: False,
-        companions_in_turn: bool = False,
         drive: DriveChild | None = None,
         within: Within | None = None,
     ) -> None:
         self._perform = perform
         self._drive = drive
         self._within = within
+        self._is_yielding = False
         self._should_yield = should_yield
-        self._in_turn = companions_in_turn
 
     async def open(self) -> Position:
         self._position = _expect(await self._perform("open", "open", {}), Position)
@@ -117,15 +128,16 @@ class PlainOps(Ops):
         return _expect(answer, Reply, Stopped, RunFailed)
 
     async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
-        later = [call for call in batch.calls if self._in_turn and call.kind == "companion"]
-        done = await self._side_by_side(batch, [call for call in batch.calls if call not in later])
-        for call in later:
-            done.append(await self._run(batch, call))
-        outcomes = tuple(outcome for outcome in done if outcome is not None)
-        if len(outcomes) < len(done):
+        groups, in_turn = _effects_of(batch)
+        done = await self._side_by_side(batch, groups)
+        for call in in_turn:
+            done.extend(await self._run(batch, (call,)))
+        if self._is_yielding:
             # A child wants a fresh driver, and so does everything above it; its siblings have come to rest.
             raise RunIsOver(RunEnd(status="yielded"))
-        return outcomes
+        outcomes = {outcome.tool_call_id: outcome for outcome in done}
+        waiting = (CallOutcome(tool_call_id=call.tool_call_id, state="waiting") for call in batch.calls)
+        return tuple(outcomes.get(each.tool_call_id, each) for each in waiting)
 
     async def commit(self, request: CommitRequest) -> CommitAck:
         name = f"commit:{request.batch.step}.{request.batch.round}"
@@ -134,34 +146,40 @@ class PlainOps(Ops):
     def should_yield(self) -> bool:
         return self._should_yield()
 
-    async def _side_by_side(self, batch: Batch, calls: list[PlannedCall]) -> list[CallOutcome | None]:
-        if len(calls) == 1:
-            return [await self._run(batch, calls[0])]
-        tasks = [asyncio.create_task(self._run(batch, call)) for call in calls]
+    async def _side_by_side(self, batch: Batch, groups: list[tuple[PlannedCall, ...]]) -> list[CallOutcome]:
+        if len(groups) == 1:
+            return list(await self._run(batch, groups[0]))
+        tasks = [asyncio.create_task(self._run(batch, calls)) for calls in groups]
         try:
-            return list(await asyncio.gather(*tasks))
+            return [outcome for done in await asyncio.gather(*tasks) for outcome in done]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, batch: Batch, call: PlannedCall) -> CallOutcome | None:
-        """What becomes of a call; None when its child wants a fresh driver."""
-        name = f"call:{batch.step}.{batch.round}:{call.tool_call_id}"
-        if self._drive is None or call.kind != "child":
-            request = CallRequest(step=batch.step, round=batch.round, call=call)
-            return _expect(await self._perform("run_call", name, to_plain(request)), CallOutcome)
+    async def _run(self, batch: Batch, calls: tuple[PlannedCall, ...]) -> tuple[CallOutcome, ...]:
+        name = f"calls:{batch.step}.{batch.round}:{calls[0].tool_call_id}"
+        if self._drive is not None and calls[0].kind == "child":
+            return await self._run_child(batch, calls, name, self._drive)
+        request = CallsRequest(step=batch.step, round=batch.round, calls=calls)
+        return _expect(await self._perform("run_calls", name, to_plain(request)), CallOutcomes).outcomes
+
+    async def _run_child(
+        self, batch: Batch, calls: tuple[PlannedCall, ...], name: str, drive: DriveChild
+    ) -> tuple[CallOutcome, ...]:
+        """Drive the child of a call until the call has its outcome, or the child wants a fresh driver."""
         for asked in count():
-            request = CallRequest(step=batch.step, round=batch.round, call=call, hand_out=True, driven=asked > 0)
-            answer = await self._perform("run_call", f"{name}.{asked}", to_plain(request))
-            match _expect(answer, CallOutcome, DriveRun):
+            request = CallsRequest(step=batch.step, round=batch.round, calls=calls, hand_out=True, driven=asked > 0)
+            answer = await self._perform("run_calls", f"{name}.{asked}", to_plain(request))
+            match _expect(answer, CallOutcomes, DriveRun):
                 case DriveRun() as child:
-                    end = await self._drive(child, self._call_within(batch, call))
+                    end = await drive(child, self._call_within(batch, calls[0]))
                     if end.status == "yielded":
-                        return None
-                case outcome:
-                    return outcome
-        raise AssertionError("counting never ends")
+                        self._is_yielding = True
+                        break
+                case CallOutcomes(outcomes=outcomes):
+                    return outcomes
+        return ()
 
     def _call_within(self, batch: Batch, call: PlannedCall) -> Within:
         at = self._position
@@ -175,6 +193,24 @@ class PlainOps(Ops):
             timeout_ms=call.timeout_ms,
             within=self._within,
         )
+
+
+def _effects_of(batch: Batch) -> tuple[list[tuple[PlannedCall, ...]], list[PlannedCall]]:
+    """Which calls of a batch are effects, and which of them together: first what runs side by side, then what goes one
+    after another. A call that is only announced to somebody is none."""
+    together: list[PlannedCall] = []
+    groups: list[tuple[PlannedCall, ...]] = []
+    companions: list[PlannedCall] = []
+    for call in batch.calls:
+        if call.kind in ANSWERED_BY_SOMEBODY and batch.round == 0:
+            continue
+        if call.kind == "companion":
+            companions.append(call)
+        elif call.kind in _INSTANT:
+            together.append(call)
+        else:
+            groups.append((call,))
+    return ([tuple(together)] if together else []) + groups, companions
 
 
 async def run_plain_turn(ops: Ops) -> RunEnd:

@@ -131,13 +131,14 @@ class StreamManager(Protocol):
         turn: int = 0,
         attempt: int = 1,
         step: int | None = None,
+        after: int = 0,
         join: bool = False,
     ) -> StreamWriter:
         """Become the stream's writer; the first one creates the stream, later ones shut earlier ones out.
 
-        Given a `step`, chunks that an earlier writer of the same run left at this step or later are discarded, and the
-        range is named by a `step_discarded` chunk. A stream that is paused, ended or failed becomes active for a new
-        run or attempt.
+        Given a `step`, chunks that an earlier writer of the same run left at this step or later, under numbers above
+        `after`, are discarded, and the range is named by a `step_discarded` chunk. A stream that is paused, ended or
+        failed becomes active for a new run or attempt.
 
         Told to `join`, be one more handle of the writer this attempt has already, in whichever process that is: nobody
         is shut out, nothing is discarded, and chunks are stored in the order in which the handles flush them. A flush
@@ -236,8 +237,8 @@ class StreamManager(Protocol):
         """Chunks of this step and later ones; of one run, or of the stream's current run."""
         ...
 
-    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
-        """Drop the run's chunks of steps after `step`; answers how many went.
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
+        """Drop the run's chunks of steps after `step` under numbers above `after`; answers how many went.
 
         Each contiguous range that went is named by a `step_discarded` chunk. Live readers keep their place.
         """

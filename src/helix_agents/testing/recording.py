@@ -78,10 +78,12 @@ class ReplayDivergedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class StopAt:
-    """A boundary: before or after the n-th effect, counted from 1 over all runs a recorder watches."""
+    """A boundary: before or after the n-th effect, or the n-th of a kind, counted from 1 over all runs a recorder
+    watches."""
 
     effect: int
     side: Side
+    kind: EffectKind | None = None
 
 
 class Recorder:
@@ -115,15 +117,22 @@ class Recorder:
         if self.has_stopped:
             raise StoppedHereError
         self.kinds.append(asked.kind)
-        number = len(self.kinds)
-        self._reach(number, "before")
+        here = self._is_the_one(asked.kind)
+        self._reach("before", here=here)
         answer = await effect()
         log.effects.append(Effect(asked=asked, answer=answer))
-        self._reach(number, "after")
+        self._reach("after", here=here)
         return answer
 
-    def _reach(self, effect: int, side: Side) -> None:
-        if self._stop_at != StopAt(effect=effect, side=side):
+    def _is_the_one(self, kind: EffectKind) -> bool:
+        """Whether the latest effect is the one to stop at."""
+        at = self._stop_at
+        if at is None or at.kind not in (None, kind):
+            return False
+        return at.effect == (len(self.kinds) if at.kind is None else self.kinds.count(kind))
+
+    def _reach(self, side: Side, *, here: bool) -> None:
+        if not here or self._stop_at is None or self._stop_at.side != side:
             return
         self.has_stopped = not self._goes_on
         if self._on_stop is not None:

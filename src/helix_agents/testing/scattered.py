@@ -47,10 +47,10 @@ class _ScatteredDrivers(Drivers):
 
         async def perform(effect: EffectName, _: str, request: Plain) -> Plain:
             sent = decode_json(encode(request))
-            async with room if effect == "run_call" else nullcontext():
+            async with room if effect == "run_calls" else nullcontext():
                 return decode_json(encode(await effects.perform(effect, run.session_id, run.fence, sent)))
 
-        ops = PlainOps(perform, should_yield=lambda: self.leaving, companions_in_turn=True)
+        ops = PlainOps(perform, should_yield=lambda: self.leaving)
         try:
             return await run_plain_turn(self._wrap(ops))
         finally:

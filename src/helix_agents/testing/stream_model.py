@@ -33,6 +33,7 @@ TURNS = {"r-1": 1, "r-2": 2, "r-3": 3, "free-1": 0, "free-2": 0}
 RUNS = st.sampled_from(list(TURNS))
 ATTEMPTS = st.sampled_from([1, 1, 1, 2])
 STEPS = st.integers(0, 3)
+AFTER = st.sampled_from([0, 0, 0, 1, 2, 5])
 CHUNKS = st.lists(
     st.one_of(
         st.builds(delta, st.sampled_from(["a", "ä", ""]), STEPS, RUNS),
@@ -83,11 +84,10 @@ class StreamMachine(RuleBasedStateMachine):
         """What the reference and the tested streams answer."""
         return self._runner.run(_outcome(act, self._reference)), self._runner.run(_outcome(act, self._tested))
 
-    @rule(run=RUNS, attempt=ATTEMPTS, step=st.none() | STEPS)
-    def become_the_writer(self, run: str, attempt: int, step: int | None) -> None:
-        expected, found = self._each(
-            lambda streams: streams.create_writer(STREAM, run, AGENT, turn=TURNS[run], attempt=attempt, step=step)
-        )
+    @rule(run=RUNS, attempt=ATTEMPTS, step=st.none() | STEPS, after=AFTER)
+    def become_the_writer(self, run: str, attempt: int, step: int | None, after: int) -> None:
+        about: dict[str, Any] = {"turn": TURNS[run], "attempt": attempt, "step": step, "after": after}
+        expected, found = self._each(lambda streams: streams.create_writer(STREAM, run, AGENT, **about))
         if isinstance(expected, tuple):
             assert found == expected
         else:
@@ -141,9 +141,9 @@ class StreamMachine(RuleBasedStateMachine):
     def reactivate(self, run: str, attempt: int) -> None:
         self.both(lambda streams: streams.reactivate_stream(STREAM, run, turn=TURNS[run], attempt=attempt))
 
-    @rule(run=RUNS, step=STEPS)
-    def clean_up(self, run: str, step: int) -> None:
-        self.both(lambda streams: streams.cleanup_to_step(STREAM, run, step))
+    @rule(run=RUNS, step=STEPS, after=AFTER)
+    def clean_up(self, run: str, step: int, after: int) -> None:
+        self.both(lambda streams: streams.cleanup_to_step(STREAM, run, step, after=after))
 
     @rule(age=st.integers(0, 2))
     def prune(self, age: int) -> None:

@@ -61,16 +61,16 @@ class MemoryStream(SharedStream):
         self.head = head
         self._wakeups.ring_everybody()
 
-    def discard(self, claim: Claim, step: int) -> int:
-        """Drop a run's content of this step and later ones; answers how many chunks went."""
-        start = self._index_after(rules.search_from(self.head, claim.run_id, step) - 1)
+    def discard(self, claim: Claim, step: int, after: int) -> int:
+        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        start = self._index_after(rules.search_from(self.head, claim.run_id, step, after) - 1)
         searched = self._chunks[start:]
         ranges = rules.ranges_of((chunk.sequence, rules.is_content(chunk, claim.run_id, step)) for chunk in searched)
         if not ranges:
             return 0
         self._chunks[start:] = [chunk for chunk in searched if not rules.is_content(chunk, claim.run_id, step)]
         gone = len(searched) - (len(self._chunks) - start)
-        self._add(*rules.discarded(self.head, claim, step, ranges, gone, self._clock.now_ms()))
+        self._add(*rules.discarded(self.head, claim, step, ranges, gone, self._clock.now_ms(), after))
         return gone
 
     def prune(self, due: int) -> int:
@@ -147,6 +147,7 @@ class InMemoryStreamManager(Handle, StreamManager):
         turn: int = 0,
         attempt: int = 1,
         step: int | None = None,
+        after: int = 0,
         join: bool = False,
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
@@ -160,7 +161,7 @@ class InMemoryStreamManager(Handle, StreamManager):
                 self.memory.streams[self.namespace, stream_id] = stream
             stream.change(head)
             if step is not None:
-                stream.discard(claim, step)
+                stream.discard(claim, step, after)
             head = stream.head
         return BufferedWriter(head, self._append, self._writers)
 
@@ -227,10 +228,11 @@ class InMemoryStreamManager(Handle, StreamManager):
     ) -> tuple[StreamChunk, ...]:
         return self._ask(stream_id, lambda stream: stream.of_run(run_id or stream.head.run_id, from_step)) or ()
 
-    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
+        claim = Claim(stream_id=stream_id, run_id=run_id)
         async with self._changing("cleanup_to_step"):
             stream = self._find(stream_id)
-            return stream.discard(Claim(stream_id=stream_id, run_id=run_id), step + 1) if stream is not None else 0
+            return stream.discard(claim, step + 1, after) if stream is not None else 0
 
     async def snapshot(self, stream_id: StreamId, *, after: int = 0) -> StreamSnapshot | None:
         return self._ask(stream_id, lambda stream: StreamSnapshot(info=stream.info(), chunks=stream.after(after)))

@@ -126,14 +126,11 @@ class SQLiteCommits(SQLiteSessions):
             self._state_writes.log(connection, row, start.writes.ops, version_before=before)
         else:
             self._state_writes.keep(row, before)
-        drop_flag(connection, self._namespace, row.session_id)
-        run = started_run(start, next_turn(connection, row), now)
-        make_current(connection, row, run)
+        if start.create is None:
+            drop_flag(connection, self._namespace, row.session_id)
+        run = started_run(start, next_turn(connection, row) if start.create is None else 1, now)
+        make_current(connection, row, run, answered=(row.version, row.message_count))
         save_session(connection, row)
-        connection.execute(
-            "UPDATE __agents_runs SET start_version = ?, start_messages = ? WHERE namespace = ? AND run_id = ?",
-            (row.version, row.message_count, self._namespace, run.run_id),
-        )
         return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count)
 
     def _first_answer(self, connection: Connection, run: RunRecord) -> RunStartCommitted:

@@ -78,6 +78,7 @@ class Lane:
                 jobs.append(following)
             self._work_off(jobs)
             _answer(jobs)
+            self._announce()
             if ends:
                 break
         if self._connection is not None:
@@ -111,6 +112,9 @@ class Lane:
     def _committed(self, connection: Connection) -> None:
         connection.topics.clear()
 
+    def _announce(self) -> None:
+        """Tell others what has changed, once those who changed it are answered."""
+
     def _roll_back(self) -> None:
         if self._connection is not None:
             self._connection.roll_back()
@@ -135,6 +139,7 @@ class WriteLane(Lane):
         self, name: str, store: str, connect: Callable[[], Connection], ring: Callable[[set[str]], None]
     ) -> None:
         self._ring = ring
+        self._rung: set[str] = set()
         self.on_rollback: list[Callable[[], None]] = []
         super().__init__(name, store, connect)
 
@@ -171,8 +176,12 @@ class WriteLane(Lane):
         return True
 
     def _committed(self, connection: Connection) -> None:
-        if connection.topics:
-            topics, connection.topics = connection.topics, set()
+        self._rung |= connection.topics
+        connection.topics.clear()
+
+    def _announce(self) -> None:
+        if self._rung:
+            topics, self._rung = self._rung, set()
             self._ring(topics)
 
     def _roll_back(self) -> None:

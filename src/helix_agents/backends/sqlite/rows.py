@@ -278,6 +278,10 @@ _RUN_FIELDS = (
     "ended_at",
 )
 RUN_COLUMNS = ", ".join(_RUN_FIELDS)
+_INSERT_RUN = (
+    f"INSERT INTO __agents_runs (namespace, start_version, start_messages, {RUN_COLUMNS})"
+    f" VALUES (?, ?, ?{', ?' * len(_RUN_FIELDS)})"
+)
 
 
 def run_of(row: Row) -> RunRecord:
@@ -299,12 +303,10 @@ def find_run(connection: Connection, namespace: str, run_id: str) -> RunRecord |
     return run_of(row) if row is not None else None
 
 
-def insert_run(connection: Connection, namespace: str, run: RunRecord) -> None:
-    """Store a new run."""
-    connection.execute(
-        f"INSERT INTO __agents_runs (namespace, {RUN_COLUMNS}) VALUES (?{', ?' * len(_RUN_FIELDS)})",
-        (namespace, *(_output_of(run) if name == "output" else getattr(run, name) for name in _RUN_FIELDS)),
-    )
+def insert_run(connection: Connection, namespace: str, run: RunRecord, answered: tuple[int, int] | None) -> None:
+    """Store a new run, with what its start answers."""
+    values = (_output_of(run) if name == "output" else getattr(run, name) for name in _RUN_FIELDS)
+    connection.execute(_INSERT_RUN, (namespace, *(answered or (None, None)), *values))
 
 
 def save_run(connection: Connection, namespace: str, run: RunRecord) -> None:

@@ -8,7 +8,6 @@ from helix_agents.backends.sqlite.rows import (
     Place,
     SessionRow,
     find_run,
-    find_session,
     insert_run,
     load_session,
     put,
@@ -55,9 +54,14 @@ def settle_current(connection: Connection, row: Place, status: RunStatus, reason
         save_run(connection, row.namespace, replaced)
 
 
-def make_current(connection: Connection, row: SessionRow, run: RunRecord) -> None:
-    """Store a new run as the session's current one; no commit of it is remembered yet."""
-    insert_run(connection, row.namespace, run)
+def make_current(
+    connection: Connection, row: SessionRow, run: RunRecord, answered: tuple[int, int] | None = None
+) -> None:
+    """Store a new run as the session's current one; no commit of it is remembered yet.
+
+    `answered` are the version and the message count that its start answers, now and when it is sent again.
+    """
+    insert_run(connection, row.namespace, run, answered)
     row.run_id, row.attempt, row.running = run.run_id, run.attempt, 1
     row.commit_step = row.commit_round = -1
     row.commit_checkpoint = row.commit_extra = None
@@ -120,17 +124,18 @@ class SQLiteRuns(Facet):
         return await self._db.write(work)
 
     async def get_current_run(self, session_id: SessionId) -> RunRecord | None:
-        def work(connection: Connection) -> RunRecord | None:
-            row = find_session(connection, self._namespace, session_id)
-            return current_run(connection, row) if row is not None else None
-
-        return await self._db.read_by_key(work)
+        row = await self._db.look_up(
+            f"SELECT {RUN_COLUMNS} FROM __agents_runs WHERE namespace = ?1 AND run_id ="
+            " (SELECT run_id FROM __agents_sessions WHERE namespace = ?1 AND session_id = ?2)",
+            (self._namespace, session_id),
+        )
+        return run_of(row) if row is not None else None
 
     async def get_run(self, run_id: RunId) -> RunRecord | None:
         def work(connection: Connection) -> RunRecord | None:
             return find_run(connection, self._namespace, run_id)
 
-        return await self._db.read_by_key(work)
+        return await self._db.read_by_key(work, transaction=False)
 
     async def list_runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]:
         check_page(offset, limit)

@@ -100,9 +100,9 @@ class StreamRow:
         self.head = rules.rested(self.head, claim, rest, now)
         self.save()
 
-    def discard(self, claim: Claim, step: int, now: int) -> int:
-        """Drop a run's content of this step and later ones; answers how many chunks went."""
-        start = rules.search_from(self.head, claim.run_id, step)
+    def discard(self, claim: Claim, step: int, now: int, after: int) -> int:
+        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        start = rules.search_from(self.head, claim.run_id, step, after)
         if start > self.head.latest:
             return 0
         searched = self._connection.all(
@@ -117,7 +117,7 @@ class StreamRow:
         for first, last in ranges:
             self._delete(first, last)
         gone = sum(goes for _, goes in found)
-        self._add(*rules.discarded(self.head, claim, step, ranges, gone, now))
+        self._add(*rules.discarded(self.head, claim, step, ranges, gone, now, after))
         self.save()
         return gone
 

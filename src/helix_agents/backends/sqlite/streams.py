@@ -87,6 +87,7 @@ class SQLiteStreamManager(StreamManager):
         turn: int = 0,
         attempt: int = 1,
         step: int | None = None,
+        after: int = 0,
         join: bool = False,
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
@@ -103,7 +104,7 @@ class SQLiteStreamManager(StreamManager):
             if stream is None:
                 return StreamRow.insert(connection, self._namespace, head).head
             stream.head = head
-            if step is None or not stream.discard(claim, step, now):
+            if step is None or not stream.discard(claim, step, now, after):
                 stream.save()
             return stream.head
 
@@ -185,13 +186,13 @@ class SQLiteStreamManager(StreamManager):
     ) -> tuple[StreamChunk, ...]:
         return await self._read(stream_id, lambda stream: stream.of_run(run_id or stream.head.run_id, from_step)) or ()
 
-    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int) -> int:
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
         claim = Claim(stream_id=stream_id, run_id=run_id)
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> int:
             stream = StreamRow.find(connection, self._namespace, stream_id)
-            return stream.discard(claim, step + 1, now) if stream is not None else 0
+            return stream.discard(claim, step + 1, now, after) if stream is not None else 0
 
         return await self._db.write(work)
 

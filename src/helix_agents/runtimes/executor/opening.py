@@ -13,30 +13,30 @@ from helix_agents.ports.backend import open_backend
 if TYPE_CHECKING:
     from helix_agents.runtimes.executor.core import ExecutorCore
 
-ExecutorT = TypeVar("ExecutorT", bound="ExecutorCore")
+ExecutorT_co = TypeVar("ExecutorT_co", bound="ExecutorCore", covariant=True)
 
 
-class OpeningExecutor(Generic[ExecutorT]):
+class OpeningExecutor(Generic[ExecutorT_co]):
     """What `Executor.open` gives: `async with` opens the backend and closes it again.
 
     While the block runs, SIGTERM leaves it as the end of the block does: running steps get their grace, leases are
     released, and then the process ends as the signal would have ended it.
     """
 
-    def __init__(self, kind: type[ExecutorT], url: str, namespace: str, settings: dict[str, Any]) -> None:
+    def __init__(self, kind: type[ExecutorT_co], url: str, namespace: str, settings: dict[str, Any]) -> None:
         self._kind = kind
         self._url = url
         self._namespace = namespace
         self._settings = settings
-        self._executor: ExecutorT | None = None
+        self._executor: ExecutorT_co | None = None
         self._listens = False
         self._terminated = False
 
-    async def __aenter__(self) -> ExecutorT:
+    async def __aenter__(self) -> ExecutorT_co:
         backend = await open_backend(self._url, namespace=self._namespace)
         try:
             # Every kind of executor takes the parts of a backend beside its own settings.
-            make: Callable[..., ExecutorT] = self._kind
+            make: Callable[..., ExecutorT_co] = self._kind
             executor = make(
                 state=backend.state,
                 streams=backend.streams,

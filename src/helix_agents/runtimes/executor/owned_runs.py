@@ -1,7 +1,7 @@
 """Runs that this process drives and answers for with one lease: tasks that outlive their callers and leave in order."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from helix_agents.domain.ids import RunId
@@ -25,7 +25,7 @@ class OwnedRuns:
         self._background: set[asyncio.Task[Any]] = set()
 
     @property
-    def owner(self) -> str:
+    def owner(self) -> str | None:
         return self._lease.owner
 
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
@@ -71,6 +71,14 @@ class OwnedRuns:
 
     async def _fail(self, run: RunRecord, problem: BaseException) -> None:
         current = await self.services.store.get_current_run(run.session_id)
-        if current is not None and (current.run_id, current.owner) == (run.run_id, self.owner):
+        if current is not None and (current.run_id, current.owner) == (run.run_id, self._lease.owner):
             # Else somebody else has taken over; it is theirs.
             await fail_run(self.services, run.session_id, current.fence, problem)
+
+
+def backoff() -> Iterator[float]:
+    """Waits in seconds between two tries to reach a store: soon at first, then every half minute."""
+    wait = 0.5
+    while True:
+        yield wait
+        wait = min(wait * 2, 30.0)

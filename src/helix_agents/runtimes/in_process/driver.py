@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 
 from helix_agents.agent.hooks import SomeHooks
-from helix_agents.domain.errors import SupersededError
+from helix_agents.domain.errors import HelixError, SupersededError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import Fence
 from helix_agents.engine.desk import MemoryDesk
@@ -49,16 +49,16 @@ async def drive(
         try:
             ops = InlineOps(scope, max_parallel, leaving)
             end = await run_turn(ops if wrap is None else wrap(ops))
+            if end.status != "superseded":
+                await end_run(services, scope.session, scope.run, scope.writer)
+            return end
         except SupersededError:
             return RunEnd(status="superseded")
-        if end.status != "superseded":
-            await _end(services, scope)
-        return end
+        finally:
+            await _close(scope)
 
 
-async def _end(services: Services, scope: RunScope) -> None:
-    run = await services.store.get_run(scope.run.run_id)
-    if run is not None:
-        await end_run(services, scope.session, run, scope.writer)
-    with suppress(SupersededError):
+async def _close(scope: RunScope) -> None:
+    """Let go of the writer, whatever ended the driver: what it took is stored now, or never by this attempt."""
+    with suppress(HelixError):
         await scope.writer.close()

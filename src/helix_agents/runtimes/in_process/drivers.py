@@ -1,7 +1,6 @@
 """The in-process runtime: drivers are asyncio tasks that survive a lost store."""
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import nullcontext
 
 from helix_agents.agent.hooks import SomeHooks
@@ -17,7 +16,7 @@ from helix_agents.engine.services import Liveness, OpenDeps
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.leases import LeaseKeeper
-from helix_agents.runtimes.executor.owned_runs import OwnedRuns
+from helix_agents.runtimes.executor.owned_runs import OwnedRuns, backoff
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.in_process.driver import drive
 
@@ -76,7 +75,7 @@ class Drivers(OwnedRuns):
 
     async def _persistently(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
         """Drive the run; when the store is lost in between, go on as the next attempt once it is back."""
-        for wait in _backoff():
+        for wait in backoff():
             try:
                 return await self._drive(run, hooks, model)
             except HelixError as problem:
@@ -104,14 +103,6 @@ class Drivers(OwnedRuns):
             wrap=self._wrap,
             leaving=lambda: self.leaving,
         )
-
-
-def _backoff() -> Iterator[float]:
-    """Waits in seconds between two tries to reach a store: soon at first, then every half minute."""
-    wait = 0.5
-    while True:
-        yield wait
-        wait = min(wait * 2, 30.0)
 
 
 _: type[Runtime] = Drivers

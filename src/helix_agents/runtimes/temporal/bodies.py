@@ -22,7 +22,7 @@ class Bodies:
         self._effects = Effects(runs.services, runs)
         self._room: dict[str, AbstractAsyncContextManager[Any]] = {
             "ask_model": asyncio.Semaphore(max_running) if max_running is not None else nullcontext(),
-            "run_call": asyncio.Semaphore(max_parallel_tools) if max_parallel_tools is not None else nullcontext(),
+            "run_calls": asyncio.Semaphore(max_parallel_tools) if max_parallel_tools is not None else nullcontext(),
         }
         self._going: dict[tuple[str, int, str, str], _Going] = {}
 

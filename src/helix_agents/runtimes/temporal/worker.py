@@ -23,7 +23,7 @@ from helix_agents.runtimes.temporal.options import TemporalOptions
 from helix_agents.runtimes.temporal.turns import LEAVING, PASSING
 from helix_agents.runtimes.temporal.workflow import Turn, TurnOfAnotherVersion
 
-EFFECTS: tuple[EffectName, ...] = ("open", "ask_model", "run_call", "commit")
+EFFECTS: tuple[EffectName, ...] = ("open", "ask_model", "run_calls", "commit")
 BEATS_PER_TIMEOUT = 4
 
 

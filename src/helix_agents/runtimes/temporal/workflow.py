@@ -45,7 +45,6 @@ class Turn:
         ops = PlainOps(
             partial(self._perform, whose),
             should_yield=self._should_yield,
-            companions_in_turn=True,
             drive=self._drive_child,
             within=within,
         )
@@ -106,7 +105,7 @@ class Turn:
                     wait = min(wait * 2, 30)
                 elif isinstance(lost.cause, ApplicationError) and lost.cause.type == LEAVING:
                     continue
-                elif effect == "run_call" and "gave_up" not in work["request"]:
+                elif effect == "run_calls" and "gave_up" not in work["request"]:
                     # Whoever ran the tool is gone. The last word is the ledger's, or else an error for the model.
                     work, attempts = {**work, "request": {**work["request"], "gave_up": _why(lost)}}, _ATTEMPTS
                 else:
@@ -114,9 +113,9 @@ class Turn:
 
     def _limit(self, effect: EffectName, request: Plain) -> float:
         """How long one try may take. A tool that has its own limit keeps it itself, and is cut only if it does not."""
-        if effect != "run_call":
+        if effect != "run_calls":
             return self._order["effect_seconds"]
-        call = request["call"]
+        call = request["calls"][0]
         if call["kind"] == "companion":
             return YEAR_SECONDS
         limit = call.get("timeout_ms")
@@ -136,14 +135,13 @@ class TurnOfAnotherVersion:
 
 def _is_short(effect: EffectName, request: Plain) -> bool:
     """Whether an effect only reads and writes the store, so that it need not be handed out."""
-    if effect != "run_call":
+    if effect != "run_calls":
         return effect != "ask_model"
-    kind = request["call"]["kind"]
-    return kind in SHORT_KINDS or (kind == "gated" and request["round"] == 0)
+    return request["calls"][0]["kind"] in SHORT_KINDS
 
 
 def _attempts(effect: EffectName, request: Plain) -> int:
-    return request["call"].get("attempts", _ATTEMPTS) if effect == "run_call" else _ATTEMPTS
+    return request["calls"][0].get("attempts", _ATTEMPTS) if effect == "run_calls" else _ATTEMPTS
 
 
 def _why(lost: ActivityError) -> str:

@@ -31,7 +31,7 @@ class RidingContract(StreamsContract):
 
     @pytest.fixture
     async def whole(self, store_url: str, seam: DyingSeam) -> AsyncIterator[Backend]:
-        async with await open_backend(store_url, seam=seam) as whole:
+        async with await open_backend(store_url, seam=seam, flush=FlushPolicy(interval_ms=3_600_000)) as whole:
             yield whole
 
     @proves("writing.rides-in-the-commit", "writing.hand-over-in-order")

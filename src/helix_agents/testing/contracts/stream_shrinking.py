@@ -46,6 +46,20 @@ class ShrinkingContract(StreamsContract):
         assert await streams.cleanup_to_step(STREAM, RUN, 0) == 2
         assert texts(await streams.get_all_chunks(STREAM)) == []
 
+    @proves("shrinking.keeps-what-a-commit-answers-for")
+    async def test_what_stands_at_or_below_a_number_stays_whatever_its_step(self, handles: StreamHandles):
+        one, two = await handles.open(), await handles.open()
+        await write(await open_writer(one), delta("1", 1), delta("2", 2), delta("2 in a later round", 2))
+        second = await open_writer(two, attempt=2, step=2, after=2)
+        await write(second, delta("2 again", 2))
+        assert texts(await one.get_all_chunks(STREAM)) == ["1", "2", "2 again"]
+        assert await two.cleanup_to_step(STREAM, RUN, 0, after=4) == 1
+        chunks = await one.get_all_chunks(STREAM)
+        assert texts(chunks) == ["1", "2"]
+        assert _discarded(chunks) == [(3, 3), (5, 5)]
+        assert await one.cleanup_to_step(STREAM, RUN, 1) == 1
+        assert texts(await one.get_all_chunks(STREAM)) == ["1"]
+
     @proves("shrinking.markers-stay")
     async def test_markers_stay_when_their_step_goes(self, streams: StreamManager):
         writer = await open_writer(streams)

@@ -102,6 +102,8 @@ _SHRINKING = promised_by(
     "shrinking",
     {
         "shrinking.cleanup-drops-later-steps": "cleanup_to_step drops a run's chunks of later steps and nothing else.",
+        "shrinking.keeps-what-a-commit-answers-for": "Nothing is discarded at or below a number that is given with the "
+        "step.",
         "shrinking.markers-stay": "What is said about a run rather than by it stays when a step is discarded.",
         "shrinking.readers-keep-their-place": "A live reader keeps its place when chunks go and sees what survived.",
         "shrinking.repeat-discards": "A new writer of a step discards what an earlier writer of the run left of it.",

@@ -1,0 +1,86 @@
+"""A stream's writer that is still on its way: a run begins while the stream is being asked for it."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.streams import StreamAppend
+from helix_agents.ports.streams import StreamWriter
+
+
+class ComingWriter:
+    """Takes chunks at once and hands them over, in order, to the writer when it is there.
+
+    Becoming the writer is a write to the store; the model can be asked meanwhile. Nothing is stored before it, so a run
+    that another one replaced learns so at its first flush or commit at the latest.
+    """
+
+    def __init__(self, coming: Coroutine[Any, Any, StreamWriter]) -> None:
+        self._early: list[StreamChunk] = []
+        self._writer: StreamWriter | None = None
+        self._arriving = asyncio.create_task(self._arrive(coming))
+        self._arriving.add_done_callback(_hear)
+
+    @property
+    def writer(self) -> int:
+        """The writer's number; 0 until it is known."""
+        return self._writer.writer if self._writer is not None else 0
+
+    @property
+    def sequence(self) -> int:
+        return self._writer.sequence if self._writer is not None else 0
+
+    async def write(self, chunk: StreamChunk) -> None:
+        if self._writer is None and not self._arriving.done():
+            self._early.append(chunk)
+        else:
+            await (self._writer or await self.arrived()).write(chunk)
+
+    async def flush(self) -> int:
+        return await (await self.arrived()).flush()
+
+    def take(self) -> AbstractAsyncContextManager[StreamAppend | None]:
+        return self._writer.take() if self._writer is not None else _Taking(self)
+
+    async def close(self) -> None:
+        await (await self.arrived()).close()
+
+    async def arrived(self) -> StreamWriter:
+        """The writer itself.
+
+        Raises:
+            SupersededError: a newer run or attempt owns the stream.
+        """
+        # Shielded: whoever stops waiting for the writer does not stop it from coming for others.
+        return self._writer or await asyncio.shield(self._arriving)
+
+    async def _arrive(self, coming: Coroutine[Any, Any, StreamWriter]) -> StreamWriter:
+        writer = await coming
+        while self._early:
+            await writer.write(self._early.pop(0))
+        self._writer = writer
+        return writer
+
+
+def _hear(arriving: asyncio.Task[StreamWriter]) -> None:
+    """A writer that did not come is told to whoever needs it; a run that was let go of before needs none."""
+    if not arriving.cancelled():
+        arriving.exception()
+
+
+class _Taking:
+    """What a writer that is not there yet has to hand over, once it is."""
+
+    def __init__(self, coming: ComingWriter) -> None:
+        self._coming = coming
+        self._taking: AbstractAsyncContextManager[StreamAppend | None] | None = None
+
+    async def __aenter__(self) -> StreamAppend | None:
+        self._taking = (await self._coming.arrived()).take()
+        return await self._taking.__aenter__()
+
+    async def __aexit__(self, *problem: Any) -> bool | None:
+        assert self._taking is not None
+        return await self._taking.__aexit__(*problem)

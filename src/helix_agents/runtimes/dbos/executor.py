@@ -1,0 +1,94 @@
+"""The executor on DBOS: the same entries, answers and handles, with workflows behind them."""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, Unpack
+
+from helix_agents.agent.agent import Agent
+from helix_agents.domain.errors import InvalidStoreUrlError
+from helix_agents.engine.services import OpenDeps
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.ports.streams import StreamManager
+from helix_agents.ports.usage_store import UsageStore
+from helix_agents.runtimes.dbos.instance import Wanted
+from helix_agents.runtimes.dbos.runtime import DBOSRuntime, Placement
+from helix_agents.runtimes.executor.core import DEFAULT_STORE, ExecutorCore, ExecutorSettings
+from helix_agents.runtimes.executor.leases import LeaseKeeper
+from helix_agents.runtimes.executor.opening import OpeningExecutor
+from helix_agents.system import RandomIds
+
+
+class DBOSAgentExecutor(ExecutorCore):
+    """Runs agents as DBOS workflows; finished effects are never done again, whatever dies.
+
+    Use it as `async with DBOSAgentExecutor.open(url, agents=[…]) as helix:`. DBOS keeps its own tables in
+    `system_database_url`: by default in the same PostgreSQL database, or in a file beside a SQLite store.
+
+    `placement` says where runs are driven: `here`, in a queue that every process shares (`shared`), or in that queue
+    but not by this process (`elsewhere`). Processes of one application have one `prefix`, with which the names of
+    workflows and of the queue begin. An `executor_id` that a restarted process keeps lets DBOS itself go on with its
+    workflows; without one, other processes do when the lease has run out.
+
+    A process has one DBOS. Executors that want the same one share it, also one that your program has launched.
+    Further settings are those of every executor; `dbos_config` are settings of DBOS itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: SessionStateStore,
+        streams: StreamManager,
+        usage: UsageStore,
+        system_database_url: str,
+        agents: Iterable[Agent[Any, Any, Any]] = (),
+        deps: OpenDeps | None = None,
+        prefix: str = "helix",
+        placement: Placement = "here",
+        poll_seconds: float = 0.2,
+        executor_id: str | None = None,
+        dbos_config: Mapping[str, Any] | None = None,
+        max_running: int | None = None,
+        max_parallel_tools: int | None = None,
+        lease_ms: int = 15_000,
+        **settings: Unpack[ExecutorSettings],
+    ) -> None:
+        runtime = DBOSRuntime(
+            LeaseKeeper(state, RandomIds().new("process"), lease_ms),
+            wanted=Wanted(
+                system_database_url=system_database_url,
+                executor_id=executor_id,
+                works=placement != "elsewhere",
+                config=dbos_config or {},
+            ),
+            prefix=prefix,
+            placement=placement,
+            poll_seconds=poll_seconds,
+            open_deps=deps,
+            max_running=max_running,
+            max_parallel_tools=max_parallel_tools,
+            wrap=self._wrap,
+        )
+        super().__init__(runtime, state=state, streams=streams, usage=usage, agents=agents, **settings)
+
+    @classmethod
+    def open(cls, url: str | None = None, *, namespace: str = "", **settings: Any) -> OpeningExecutor[Self]:
+        """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
+        url = url or os.environ.get("HELIX_STORE") or DEFAULT_STORE
+        if settings.get("system_database_url") is None:
+            settings["system_database_url"] = system_database_beside(url)
+        return OpeningExecutor(cls, url, namespace, settings)
+
+
+def system_database_beside(url: str) -> str:
+    """Where DBOS keeps its tables when nobody says so: in the same PostgreSQL database, or in a file next to SQLite's.
+
+    Raises:
+        InvalidStoreUrlError: the store has no place for them.
+    """
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("?")[0]
+    if scheme in ("postgresql", "postgres"):
+        return url
+    if scheme == "sqlite" and place:
+        return f"sqlite://{place}.dbos"
+    raise InvalidStoreUrlError(url, "DBOS needs a database of its own here; give system_database_url")

@@ -1,0 +1,136 @@
+"""The one DBOS of this process: launched by the first executor that needs it, destroyed by the last one."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, cast
+
+from dbos import DBOS, DBOSConfig
+
+from helix_agents.domain.errors import DBOSInUseError
+from helix_agents.engine.plain import EFFECT_SEQUENCE
+
+APPLICATION = "helix-agents"
+VERSION = f"helix-{EFFECT_SEQUENCE}"
+"""What DBOS takes for the version of the program: it replays no history of another one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The DBOS an executor needs. `works` says whether this process takes runs from queues."""
+
+    system_database_url: str
+    executor_id: str | None = None
+    works: bool = True
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass
+class _Launched:
+    wanted: Wanted
+    executor_id: str
+    is_ours: bool
+    users: int = 0
+
+
+class _Process:
+    """What this process has launched. Its methods block, and are called in threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._launched: _Launched | None = None
+
+    def acquire(self, wanted: Wanted, fallback_id: str) -> None:
+        with self._lock:
+            if self._launched is None:
+                self._launched = _find(wanted) or _launch(wanted, wanted.executor_id or fallback_id)
+            _check(self._launched, wanted)
+            self._launched.users += 1
+
+    def release(self) -> None:
+        with self._lock:
+            assert self._launched is not None
+            self._launched.users -= 1
+            if self._launched.users == 0:
+                if self._launched.is_ours:
+                    DBOS.destroy()
+                self._launched = None
+
+
+_process = _Process()
+
+
+async def acquire(wanted: Wanted, fallback_id: str) -> None:
+    """Have DBOS launched as wanted; where no executor id is wanted, it knows this process by the given one.
+
+    Raises:
+        DBOSInUseError: this process runs DBOS already, in another way.
+    """
+    await asyncio.to_thread(_process.acquire, wanted, fallback_id)
+
+
+async def release() -> None:
+    """Say that an executor needs DBOS no longer."""
+    # DBOS made its own threads those of this loop, and they end with it.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
+    await asyncio.to_thread(_process.release)
+
+
+def _find(wanted: Wanted) -> _Launched | None:
+    """The DBOS that the program launched itself, for workflows of its own; it stays the program's to destroy."""
+    theirs: Any = vars(import_module("dbos._dbos"))["_dbos_global_instance"]
+    if theirs is None or not theirs._launched:
+        return None
+    url = theirs._config["system_database_url"]
+    executor_id: str = import_module("dbos._utils").GlobalParams.executor_id
+    return _Launched(Wanted(system_database_url=url, works=wanted.works), executor_id, is_ours=False)
+
+
+def _launch(wanted: Wanted, executor_id: str) -> _Launched:
+    config: dict[str, Any] = {
+        "name": APPLICATION,
+        "system_database_url": wanted.system_database_url,
+        "application_version": VERSION,
+        "executor_id": executor_id,
+        "log_level": "ERROR",
+        **wanted.config,
+    }
+    _write_ahead(wanted.system_database_url)
+    DBOS(config=cast("DBOSConfig", config))
+    try:
+        if not wanted.works:
+            DBOS.listen_queues([])
+        DBOS.launch()
+    except BaseException:
+        DBOS.destroy()
+        raise
+    return _Launched(wanted, executor_id, is_ours=True)
+
+
+def _write_ahead(url: str) -> None:
+    """Give a SQLite file a write-ahead log, which it keeps: DBOS writes twice per effect, each time to the disk."""
+    scheme, _, place = url.partition(":///")
+    if scheme == "sqlite" and place:
+        with closing(sqlite3.connect(place)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _check(launched: _Launched, wanted: Wanted) -> None:
+    """One process has one DBOS: a second executor shares it or is told why it cannot."""
+    present = launched.wanted
+    if wanted.system_database_url != present.system_database_url:
+        reason = f"it runs on {present.system_database_url!r}, not on {wanted.system_database_url!r}"
+    elif wanted.executor_id not in (None, launched.executor_id):
+        reason = f"its executor id is {launched.executor_id!r}, not {wanted.executor_id!r}"
+    elif wanted.works and not present.works:
+        reason = "it was launched by an executor that leaves all runs to other processes"
+    elif launched.is_ours and dict(wanted.config) != dict(present.config):
+        reason = "its configuration is another one"
+    else:
+        return
+    raise DBOSInUseError(reason)

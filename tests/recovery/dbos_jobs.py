@@ -1,0 +1,113 @@
+"""What the processes of the DBOS crash tests do: hold the reference conversation, and die or freeze on the way."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from helix_agents.engine import plain
+from helix_agents.engine.effects import Ops
+from helix_agents.ports.backend import open_backend
+from helix_agents.testing.recording import Recorder, StopAt
+from helix_agents.testing.workers import Job
+from tests.recovery.conversation_jobs import LaterClock, die
+from tests.recovery.reference_conversation import AGENT, QUESTIONS, SESSION, Traces, dependencies, go_on
+
+MODULE = __name__
+
+
+@asynccontextmanager
+async def opened(
+    folder: str, recorder: Recorder, *, life: int, traces: Traces, executor_id: str | None, version: int = 1
+) -> AsyncGenerator[Any]:
+    """An executor on DBOS whose loop is watched, in a program whose loop has this version."""
+    plain.EFFECT_SEQUENCE = version
+    # Only now: the version is part of what DBOS is told when the runtime is loaded.
+    executor = import_module("helix_agents.runtimes.dbos.executor")
+
+    class Watched(executor.DBOSAgentExecutor):
+        def _wrap(self, ops: Ops) -> Ops:
+            return recorder.wrap(ops)
+
+    async with await open_backend(f"sqlite:///{folder}/helix.db?synchronous=normal", clock=LaterClock(life)) as backend:
+        helix = Watched(
+            state=backend.state,
+            streams=backend.streams,
+            usage=backend.usage,
+            system_database_url=f"sqlite:///{folder}/dbos.db",
+            executor_id=executor_id,
+            agents=[AGENT],
+            deps=dependencies(traces),
+            janitor_seconds=None,
+        )
+        async with helix:
+            yield helix
+
+
+async def converse(
+    job: Job,
+    folder: str,
+    life: int,
+    effect: int | None = None,
+    deed: int | None = None,
+    side: Literal["before", "after"] = "before",
+    executor_id: str | None = None,
+    version: int = 1,
+    parks: bool = False,
+) -> Any:
+    """Go on with the conversation, or die before or after an effect or a deed; one that `parks` leaves where it first
+    waits for somebody."""
+
+    def reached(number: int, at: Literal["before", "after"]) -> None:
+        if (number, at) == (deed, side):
+            die()
+
+    recorder = Recorder(StopAt(effect=effect, side=side) if effect is not None else None, on_stop=die)
+    traces = Traces(Path(folder) / "traces", reached=reached)
+    async with opened(folder, recorder, life=life, traces=traces, executor_id=executor_id, version=version) as helix:
+        if parks:
+            await (await helix.execute(AGENT, QUESTIONS[0], SESSION)).result()
+        else:
+            await go_on(helix)
+    return recorder.kinds
+
+
+async def meet(job: Job, folder: str, role: Literal["first", "second"], effect: int) -> None:
+    """Two processes under one executor id: the first stands still before an effect, the second starts meanwhile."""
+    if role == "first":
+        await _stand_still(Path(folder), effect)
+    else:
+        await _overlap(Path(folder))
+
+
+async def _stand_still(folder: Path, effect: int) -> None:
+    """Begin the conversation, do nothing until the other one says so, and then go on as if nothing had happened."""
+
+    def stand_still() -> None:
+        (folder / "frozen").touch()
+        while not (folder / "thaw").exists():
+            time.sleep(0.01)
+
+    recorder = Recorder(StopAt(effect=effect, side="before"), on_stop=stand_still, goes_on=True)
+    traces = Traces(folder / "traces")
+    async with opened(str(folder), recorder, life=0, traces=traces, executor_id="twin") as helix:
+        await (await helix.execute(AGENT, QUESTIONS[0], SESSION)).result()
+    (folder / "left").touch()
+
+
+async def _overlap(folder: Path) -> None:
+    """Start while the other one lives: DBOS hands its workflow over. Then end the conversation."""
+    while not (folder / "frozen").exists():
+        time.sleep(0.01)
+    traces = Traces(folder / "traces")
+    async with opened(str(folder), Recorder(), life=0, traces=traces, executor_id="twin") as helix:
+        handle = await helix.get_handle(AGENT, SESSION)
+        assert handle is not None
+        await handle.result()
+        (folder / "thaw").touch()
+        while not (folder / "left").exists():  # noqa: ASYNC110  # another process says so
+            await asyncio.sleep(0.01)
+        await go_on(helix)
