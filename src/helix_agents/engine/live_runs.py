@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import HelixError, SupersededError
@@ -85,6 +86,8 @@ class LiveRuns:
     keep_seconds: float = 30.0
     of_calls: dict[RunId, OfOneCall] = field(default_factory=dict[RunId, OfOneCall])
     _kept: dict[Fence, _Kept] = field(default_factory=dict[Fence, _Kept])
+    # Whoever takes a run in hand or puts it back does so alone: both take a moment, and effects run side by side.
+    _doors: WeakValueDictionary[Fence, asyncio.Lock] = field(default_factory=WeakValueDictionary[Fence, asyncio.Lock])
     _closing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     @asynccontextmanager
@@ -113,34 +116,23 @@ class LiveRuns:
     async def _take(
         self, session_id: SessionId, fence: Fence, place: Place, delegation: "Delegation | None"
     ) -> AsyncGenerator[RunScope | Position]:
-        kept = await self._find(fence, place)
-        if kept is not None and delegation is not None and kept.scope.parent is not delegation.parent:
-            await self.release(fence)
-            kept = None
-        if kept is None:
-            live = self._new(session_id, fence, delegation)
-            try:
-                scope = await live.open(begins=place.begins, join=place.join and not self.alone)
-            except BaseException:
-                await live.close()
-                raise
-            if isinstance(scope, Position):
-                await live.close()
-                yield scope
-                return
-            kept = _Kept(live, scope)
-            self._kept.setdefault(fence, kept)
-        kept.users += 1
+        door = self._doors.setdefault(fence, asyncio.Lock())
+        async with door:
+            kept = await self._find(fence, place, delegation) or await self._open(session_id, fence, place, delegation)
+        if isinstance(kept, Position):
+            yield kept
+            return
         try:
             yield kept.scope
         finally:
             kept.users -= 1
-            await self._put_back(fence, kept)
+            async with door:
+                await self._put_back(fence, kept)
 
     async def release(self, fence: Fence) -> None:
-        """Let go of a run; idempotent."""
+        """Let go of a run, once nobody needs it any more; idempotent."""
         kept = self._kept.pop(fence, None)
-        if kept is not None:
+        if kept is not None and (self.alone or not kept.users):
             await self._close(kept)
 
     async def release_all(self) -> None:
@@ -150,29 +142,51 @@ class LiveRuns:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def _find(self, fence: Fence, place: Place) -> _Kept | None:
+    async def _find(self, fence: Fence, place: Place, delegation: "Delegation | None") -> _Kept | None:
+        """The run in hand, if it serves: nobody went on with it, and it works for the same scope as before."""
         kept = self._kept.get(fence)
-        if kept is None or self.alone:
-            return kept
+        if kept is None:
+            return None
         if kept.timer is not None:
             kept.timer.cancel()
-        if not place.follows(kept.scope.session):
-            await self.release(fence)
-            return None
-        if not kept.users:
-            await take_writer(kept.scope, join=place.join)
+        if not self.alone:
+            stays = delegation is None or kept.scope.parent is delegation.parent
+            if not stays or not place.follows(kept.scope.session):
+                await self.release(fence)
+                return None
+            if not kept.users:
+                await take_writer(kept.scope, join=place.join)
+        kept.users += 1
         return kept
 
-    def _new(self, session_id: SessionId, fence: Fence, delegation: "Delegation | None") -> "LiveRun":
-        given = self.of_calls.get(fence.run_id, _NOTHING)
-        deps = self.open_deps
-        return LiveRun(self.services, session_id, fence, given, open_deps=deps, alone=self.alone, delegation=delegation)
+    async def _open(
+        self, session_id: SessionId, fence: Fence, place: Place, delegation: "Delegation | None"
+    ) -> _Kept | Position:
+        live = LiveRun(
+            self.services,
+            session_id,
+            fence,
+            self.of_calls.get(fence.run_id, _NOTHING),
+            open_deps=self.open_deps,
+            alone=self.alone,
+            delegation=delegation,
+        )
+        try:
+            scope = await live.open(begins=place.begins, join=place.join and not self.alone)
+        except BaseException:
+            await live.close()
+            raise
+        if isinstance(scope, Position):
+            await live.close()
+            return scope
+        kept = self._kept[fence] = _Kept(live, scope, users=1)
+        return kept
 
     async def _put_back(self, fence: Fence, kept: _Kept) -> None:
         if self.alone or kept.users:
             return
         if self._kept.get(fence) is not kept:
-            # A call beside this one opened the run as well, or it was let go of meanwhile.
+            # It was let go of meanwhile.
             await self._close(kept)
             return
         if not self.keep_seconds:
