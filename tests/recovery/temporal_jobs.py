@@ -1,7 +1,6 @@
 """What the workers of the Temporal crash tests do: hold the reference conversation, and die at a given moment."""
 
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +8,7 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.temporal.executor import TemporalAgentExecutor
 from helix_agents.runtimes.temporal.options import TemporalOptions
 from helix_agents.testing.workers import Job
-from tests.recovery.conversation_jobs import LaterClock, die
+from tests.recovery.conversation_jobs import LaterClock, conversation_of, die
 from tests.recovery.reference_conversation import Traces, dependencies
 
 MODULE = __name__
@@ -50,7 +49,7 @@ async def converse(
     story: str = "tests.recovery.reference_conversation",
 ) -> Any:
     """Go on with a conversation as client and worker, or die before or after an effect or a deed."""
-    told = import_module(story)
+    told = conversation_of(story)
     deeds = 0
 
     def reached(number: int, at: str) -> None:
@@ -64,7 +63,7 @@ async def converse(
             state=backend.state,
             streams=backend.streams,
             usage=backend.usage,
-            agents=told.AGENTS,
+            agents=told.agents,
             deps=dependencies(Traces(Path(traces), reached=reached)),
             janitor_seconds=None,
             address=address,

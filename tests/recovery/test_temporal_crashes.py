@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,10 +17,13 @@ from helix_agents.testing.temporal_service import temporal_address as temporal_a
 from helix_agents.testing.temporal_service import temporal_service as temporal_service
 from helix_agents.testing.workers import Processes
 from tests.recovery import reference_conversation, reference_crew, temporal_jobs
+from tests.recovery.conversation_jobs import conversation_of
 from tests.recovery.reference_conversation import AGENT, Traces, check_end, dependencies, go_on
 
 QUEUES = itertools.count(1)
 SIDES = ("before", "after")
+
+CREWS = [f"{reference_crew.__name__}:{name}" for name in ("BLOCKING", "NON_BLOCKING")]
 
 # The last of each kind before the first turn is over: whatever can be half done is.
 ONE_OF_EACH = {"open": 2, "ask_model": 2, "run_calls": 3, "commit": 2}
@@ -44,7 +46,7 @@ async def kill_and_go_on(
     folder: Path,
     address: str,
     deaths: list[dict[str, Any]],
-    story: ModuleType = reference_conversation,
+    story: str = reference_conversation.__name__,
 ) -> dict[str, set[str]]:
     """One conversation per death: its worker killed there, gone on with by another; answers what stayed unknown."""
     unknown: dict[str, set[str]] = {}
@@ -55,7 +57,7 @@ async def kill_and_go_on(
         for place in places:
             place.mkdir()
             queue = f"crash-{os.getpid()}-{next(QUEUES)}"
-            about = {"url": url_in(place), "traces": str(place / "traces"), "story": story.__name__}
+            about = {"url": url_in(place), "traces": str(place / "traces"), "story": story}
             ends.append({**about, "address": address, "queue": queue})
         job = f"{temporal_jobs.MODULE}:converse"
         lives = [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
@@ -65,7 +67,7 @@ async def kill_and_go_on(
         assert [outcome.error for outcome in went_on] == [None] * len(together)
         for place in places:
             async with await open_backend(url_in(place)) as backend:
-                unknown[place.name] = await story.check_end(backend, Traces(place / "traces"))
+                unknown[place.name] = await conversation_of(story).check_end(backend, Traces(place / "traces"))
     return unknown
 
 
@@ -90,7 +92,7 @@ async def test_a_family_goes_on_when_the_worker_that_drives_it_is_killed(
     tmp_path: Path, processes: Processes, temporal_address: str
 ):
     deaths = [{"kind": "run_calls", "number": 1, "side": "before"}, {"deed": 1, "side": "after"}]
-    await kill_and_go_on(processes, tmp_path, temporal_address, deaths, reference_crew)
+    await kill_and_go_on(processes, tmp_path, temporal_address, deaths, CREWS[0])
 
 
 @pytest.fixture
@@ -129,10 +131,10 @@ async def test_a_server_that_is_killed_and_started_again_goes_on_with_its_runs(
 async def test_a_worker_may_be_killed_at_every_boundary(
     tmp_path: Path, processes: Processes, temporal_address: str, capsys: pytest.CaptureFixture[str]
 ):
-    for story in (reference_conversation, reference_crew):
-        folder = tmp_path / story.__name__
+    for story in (reference_conversation.__name__, *CREWS):
+        folder = tmp_path / story.replace(":", "-")
         (folder / "whole").mkdir(parents=True)
-        end = {"url": url_in(folder / "whole"), "traces": str(folder / "whole" / "traces"), "story": story.__name__}
+        end = {"url": url_in(folder / "whole"), "traces": str(folder / "whole" / "traces"), "story": story}
         queue = f"crash-{os.getpid()}-{next(QUEUES)}"
         job = f"{temporal_jobs.MODULE}:converse"
         [whole] = await processes.run(job, [{**end, "address": temporal_address, "queue": queue, "life": 0}])
@@ -146,4 +148,4 @@ async def test_a_worker_may_be_killed_at_every_boundary(
         deaths += [{"deed": number, "side": side} for number in range(1, whole.value["deeds"] + 1) for side in SIDES]
         unknown = await kill_and_go_on(processes, folder, temporal_address, deaths, story)
         with capsys.disabled():
-            print(f"\n{story.__name__}: {len(deaths)} kills, {sum(map(bool, unknown.values()))} with unknown outcomes")
+            print(f"\n{story}: {len(deaths)} kills, {sum(map(bool, unknown.values()))} with unknown outcomes")

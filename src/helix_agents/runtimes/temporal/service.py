@@ -1,5 +1,7 @@
 """What the runtime asks of a Temporal server: start a turn, look at one, and which search attributes it knows."""
 
+import logging
+from functools import cache
 from typing import Any
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -13,6 +15,7 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode
 
 from helix_agents.domain.errors import RuntimeUnavailableError
@@ -31,10 +34,19 @@ async def connect(address: str, namespace: str, settings: dict[str, Any]) -> Cli
     Raises:
         RuntimeUnavailableError: nobody answers there.
     """
+    settings = {"runtime": _quiet_runtime(), **settings}
     try:
         return await Client.connect(address, namespace=namespace, **settings)
     except (RPCError, RuntimeError) as problem:
         raise RuntimeUnavailableError("Temporal", address, str(problem)) from problem
+
+
+@cache
+def _quiet_runtime() -> Runtime:
+    """What Temporal's core has to say goes to Python's logging; by itself it would write to standard output."""
+    forwarded = LogForwardingConfig(logger=logging.getLogger("temporalio.core"))
+    told = LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarded)
+    return Runtime(telemetry=TelemetryConfig(logging=told))
 
 
 def facts_about(run: RunRecord, session: SessionState) -> dict[str, Any]:
