@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import postgres_steps
 from floor import FloorWriter
 from peers import Peer, opened_peers
 from stepping import Floor, Steps, WriteSeam, read_raw, stepping, stored_step
@@ -177,6 +178,7 @@ async def measure(effort: Effort) -> dict[str, Any]:
             await asyncio.sleep(max(0.0, idle_since + IDLE_SECONDS - time.monotonic()))
             idle_writes = idle.writes + idle.flushes - idle_before
             counts["idle_writes_per_minute"] = idle_writes / (time.monotonic() - idle_since) * 60
+    figures["postgres"] = await postgres_steps.measure(rounds=effort.peer_rounds, patience=effort.patience)
     figures["floor"] = {f"step_us_{kind}": statistics.median(values) * 1e6 for kind, values in found["floor"].items()}
     return {**figures, **costs, **counts}
 
@@ -209,6 +211,7 @@ def show(figures: dict[str, Any], peers_missing: list[str]) -> None:
         measured = figures.get(key, sqlite.get(key))
         if measured is not None:
             print(f"{label:50}{measured:>10.2f}{aim:>10}")
+    postgres_steps.show(figures["postgres"])
     if peers_missing:
         print(f"Left out, as not installed: {', '.join(peers_missing)}. To have them beside us:")
         print("  uv run --group bench python benchmarks/step_overhead.py")

@@ -1,4 +1,4 @@
-"""What a step commit costs on SQLite, as a ratio to the same rows and bytes written by hand.
+"""What a step commit costs, as a ratio to the same rows and bytes written by hand.
 
 Run: uv run python benchmarks/store_commit.py [--quick]
 """
@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import redis_commit
 from floor import FloorSession, FloorWriter
 
 from helix_agents.backends.sqlite import SQLiteStateStore
@@ -22,6 +23,7 @@ from helix_agents.domain.records import encode
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import CreateSession, SessionState
 from helix_agents.domain.writes import Replace, StepWrites
+from helix_agents.ports.state_store import SessionStateStore
 
 Commit = Callable[[], Awaitable[None]]
 
@@ -38,10 +40,15 @@ def step_writes(step: int) -> StepWrites:
     return StepWrites(ops=(Replace(key="last", value=f"query {step} " + "x" * 30, tool_call_id=f"call_{step}"),))
 
 
+def encoded_step(step: int) -> list[bytes]:
+    """What a step's messages and state write are stored as."""
+    return [*map(encode, step_messages(step)), encode(step_writes(step))]
+
+
 class StoreSession:
     """A session of our store with a run that commits steps."""
 
-    def __init__(self, store: SQLiteStateStore, number: int) -> None:
+    def __init__(self, store: SessionStateStore, number: int) -> None:
         self._store = store
         self._id = f"session-{number}"
         self._fence = Fence(run_id=f"run-{number}")
@@ -159,14 +166,31 @@ def main() -> None:
     """Measure, print a table, and the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less than a minute")
-    figures = {name: round(value, 3) for name, value in asyncio.run(measure(parser.parse_args().quick)).items()}
-    print("Step commit on SQLite, synchronous=FULL, about 600 bytes; floor = the same rows by hand")
+    quick = parser.parse_args().quick
+    # Here, as this module measures with what is defined above.
+    import postgres_commit
+
+    figures = {
+        "sqlite": asyncio.run(measure(quick)),
+        "postgres": asyncio.run(postgres_commit.measure(quick)),
+        "redis": asyncio.run(redis_commit.measure(quick, StoreSession, pairs, encoded_step)),
+    }
+    rounded = {backend: {name: round(value, 3) for name, value in found.items()} for backend, found in figures.items()}
+    show("SQLite, synchronous=FULL; floor = the same rows by hand", rounded["sqlite"])
+    postgres_commit.show(rounded["postgres"])
+    show("Redis; floor = one script call of the plain driver with the same bytes", rounded["redis"])
+    print(f"{'round trips of a commit':24}{'':>12}{'':>12}{rounded['redis']['round_trips']:>9.0f}{1:>9}")
+    print(json.dumps(rounded))
+
+
+def show(title: str, figures: dict[str, float]) -> None:
+    """The table of one backend."""
+    print(f"Step commit on {title}, about 600 bytes")
     print(f"{'':24}{'ours':>12}{'floor':>12}{'ratio':>9}{'aim':>9}")
     for name, label, aim in (("1", "one session", 1.5), ("100", "100 sessions at once", 1.3)):
         ours, floor = figures[f"commit_us_{name}"], figures[f"floor_us_{name}"]
         print(f"{label:24}{ours:>9.0f} us{floor:>9.0f} us{figures[f'ratio_{name}']:>9.2f}{aim:>9}")
     print(f"{'10,000 over 10 messages':24}{'':>12}{'':>12}{figures['flatness']:>9.2f}{1.1:>9}")
-    print(json.dumps({"sqlite": figures}))
 
 
 if __name__ == "__main__":

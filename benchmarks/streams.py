@@ -12,15 +12,25 @@ import time
 from pathlib import Path
 from typing import Any
 
+import postgres_streams
+from redis.asyncio import Redis
+
 from helix_agents.domain.chunks import TextDelta
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing.postgres_service import PostgresService
+from helix_agents.testing.redis_service import RedisService
 from helix_agents.testing.seams import CountingSeam
 from helix_agents.testing.workers import Job, Processes
 
 STREAM, RUN = "session-1", "run-1"
 # The one statement of each backend that every flush sends once.
-ONCE_PER_FLUSH = ("COMMIT", "append")
-BACKENDS = {"memory": "memory://streams", "sqlite": "sqlite:///{folder}/helix.db"}
+ONCE_PER_FLUSH = ("COMMIT", "append", "atomic append", postgres_streams.FLUSH)
+BACKENDS = {
+    "memory": "memory://streams",
+    "sqlite": "sqlite:///{folder}/helix.db",
+    "postgres": "{postgres}",
+    "redis": "{redis}",
+}
 
 
 def stamped() -> TextDelta:
@@ -34,11 +44,25 @@ def stamped() -> TextDelta:
 
 
 async def follow(job: Job | None, url: str) -> list[float]:
-    """Read to the end; answers, for each chunk, the milliseconds between writing and reading it."""
+    """Read to the end; answers the milliseconds between writing and reading of each chunk written since this began."""
     async with await open_backend(url) as backend:
         while (reader := await backend.streams.create_reader(STREAM)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        return [(time.monotonic_ns() - int(chunk.delta)) / 1e6 async for chunk in reader]
+        began = time.monotonic_ns()
+        found = [(time.monotonic_ns(), int(chunk.delta)) async for chunk in reader]
+        return [(read - written) / 1e6 for read, written in found if written >= began or written == found[-1][1]]
+
+
+async def follow_raw(job: Job, url: str, chunks: int) -> list[float]:
+    """The same for a bare Redis stream, read by the plain driver as it blocks."""
+    async with Redis.from_url(url) as client:
+        found: list[float] = []
+        last = b"0"
+        while len(found) < chunks:
+            ((_, entries),) = await client.xread({"raw": last}, block=5_000)
+            found += [(time.monotonic_ns() - int(fields[b"at"])) / 1e6 for _, fields in entries]
+            last = entries[-1][0]
+        return found
 
 
 async def wait_in_vain(job: Job | None, url: str, seconds: float) -> dict[str, float]:
@@ -80,6 +104,20 @@ async def delays(url: str, processes: Processes | None, *, chunks: int, flush: b
         await writer.close()
         await backend.streams.end_stream(STREAM, RUN, status="completed")
         found = sorted(await reading)
+    return {"p50": round(statistics.median(found), 2), "p99": round(found[int(len(found) * 0.99)], 2)}
+
+
+async def raw_delays(url: str, processes: Processes, chunks: int) -> dict[str, float]:
+    """What XADD and a blocking XREAD in another process take by themselves."""
+    async with Redis.from_url(url) as client:
+        reading = asyncio.create_task(processes.run("streams:follow_raw", [{"url": url, "chunks": chunks}]))
+        await asyncio.sleep(1.0)
+        for _ in range(chunks):
+            await client.xadd("raw", {"at": time.monotonic_ns()})
+            await asyncio.sleep(0.005)
+        (outcome,) = await reading
+    assert outcome.error is None, outcome.error
+    found = sorted(outcome.value)
     return {"p50": round(statistics.median(found), 2), "p99": round(found[int(len(found) * 0.99)], 2)}
 
 
@@ -138,7 +176,9 @@ async def measure(name: str, url: str, *, quick: bool) -> dict[str, Any]:
     with Processes(preload=["streams"]) as other:
         processes = other if name != "memory" else None
         chunks = 100 if quick else 1_000
+        raw = await raw_delays(url, other, chunks) if name == "redis" else None
         return {
+            "raw_latency_ms": raw,
             "latency_ms": await delays(url, processes, chunks=chunks, flush=True),
             "buffered_latency_ms": await delays(url, processes, chunks=chunks, flush=False),
             "flushes_per_1000_deltas": await flushes(url),
@@ -147,18 +187,31 @@ async def measure(name: str, url: str, *, quick: bool) -> dict[str, Any]:
         }
 
 
+def raw(figures: dict[str, Any], which: str) -> str:
+    """What the technology takes by itself, where that was measured."""
+    found = figures["raw_latency_ms"]
+    return "" if found is None else f"{found[which]} ms"
+
+
 def main() -> None:
     """Measure, print a table, and the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less than a minute")
     quick = parser.parse_args().quick
     figures: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, PostgresService() as postgres, RedisService() as redis:
         for name, url in BACKENDS.items():
-            figures[name] = asyncio.run(measure(name, url.format(folder=Path(folder)), quick=quick))
+            at = url.format(folder=Path(folder), postgres=postgres.new_url(), redis=redis.url)
+            figures[name] = asyncio.run(measure(name, at, quick=quick))
+        # What the server itself takes to tell another process, with nothing of ours around it.
+        figures["postgres"]["raw_notify_ms"] = asyncio.run(postgres_streams.raw_notify(postgres.url, quick=quick))
     rows = {
         "stored and seen elsewhere, p50 (aim < 10 ms)": lambda f: f"{f['latency_ms']['p50']} ms",
         "stored and seen elsewhere, p99": lambda f: f"{f['latency_ms']['p99']} ms",
+        "told by the bare server, p50": lambda f: _ms(f.get("raw_notify_ms"), "p50"),
+        "told by the bare server, p99": lambda f: _ms(f.get("raw_notify_ms"), "p99"),
+        "the same by XADD and XREAD of the plain driver, p50": lambda f: raw(f, "p50"),
+        "the same by XADD and XREAD of the plain driver, p99": lambda f: raw(f, "p99"),
         "through the buffer of 25 ms, p50": lambda f: f"{f['buffered_latency_ms']['p50']} ms",
         "through the buffer of 25 ms, p99": lambda f: f"{f['buffered_latency_ms']['p99']} ms",
         "flushes for 1,000 deltas in a second (at most 45)": lambda f: f["flushes_per_1000_deltas"],
@@ -170,6 +223,10 @@ def main() -> None:
     for label, show in rows.items():
         print(f"{label:54}" + "".join(f"{show(found)!s:>12}" for found in figures.values()))
     print(json.dumps(figures))
+
+
+def _ms(figures: dict[str, float] | None, name: str) -> str:
+    return f"{figures[name]} ms" if figures is not None else ""
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.event_loop_guard import event_loop_guard
 
+pytest_plugins = ("helix_agents.testing.redis_service",)
+
 # The contracts we ship are ordinary classes in our package; this gives their asserts the same messages as a test's.
 pytest.register_assert_rewrite("helix_agents.testing", "tests.recovery.reference_conversation")
 

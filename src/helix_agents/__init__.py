@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from helix_agents.agent.sub_agents import sub_agent_tool as sub_agent_tool
     from helix_agents.agent.tools import Tool as Tool
     from helix_agents.agent.tools import tool as tool
+    from helix_agents.capabilities.client import open_state as open_state
+    from helix_agents.capabilities.toolset import state_capabilities as state_capabilities
+    from helix_agents.domain.capability_errors import CapabilityError as CapabilityError
     from helix_agents.domain.checkpoints import Checkpoint as Checkpoint
     from helix_agents.domain.chunks import StreamChunk as StreamChunk
     from helix_agents.domain.errors import DefinitionError as DefinitionError
@@ -65,13 +68,17 @@ if TYPE_CHECKING:
     from helix_agents.ports.models import open_model as open_model
     from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
     from helix_agents.ports.streams import StreamManager as StreamManager
+    from helix_agents.runtimes.dbos.executor import DBOSAgentExecutor as DBOSAgentExecutor
     from helix_agents.runtimes.executor.handle import RunHandle as RunHandle
     from helix_agents.runtimes.in_process.executor import Executor as Executor
+    from helix_agents.server.app import AgentServer as AgentServer
+    from helix_agents.server.auth import Principal as Principal
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
 _HOME: dict[str, str] = {
     "Agent": "helix_agents.agent.agent",
     "AgentRegistry": "helix_agents.agent.registry",
+    "AgentServer": "helix_agents.server.app",
     "Append": "helix_agents.domain.writes",
     "ApprovalAnswer": "helix_agents.domain.pending",
     "AssistantMessage": "helix_agents.domain.messages",
@@ -79,6 +86,7 @@ _HOME: dict[str, str] = {
     "BranchPoint": "helix_agents.domain.sessions",
     "Checkpoint": "helix_agents.domain.checkpoints",
     "Completed": "helix_agents.domain.results",
+    "DBOSAgentExecutor": "helix_agents.runtimes.dbos.executor",
     "DefaultAnswer": "helix_agents.agent.client_tools",
     "DefinitionError": "helix_agents.domain.errors",
     "Delete": "helix_agents.domain.writes",
@@ -97,6 +105,7 @@ _HOME: dict[str, str] = {
     "PendingCall": "helix_agents.domain.pending",
     "PendingFilter": "helix_agents.domain.pending",
     "PersistentAgent": "helix_agents.agent.companions",
+    "Principal": "helix_agents.server.auth",
     "Replace": "helix_agents.domain.writes",
     "RetryTool": "helix_agents.agent.failures",
     "RoutingScriptedModel": "helix_agents.llm.scripted",
@@ -129,17 +138,22 @@ _HOME: dict[str, str] = {
     "open_backend": "helix_agents.ports.backend",
     "open_model": "helix_agents.ports.models",
     "sub_agent_tool": "helix_agents.agent.sub_agents",
+    "CapabilityError": "helix_agents.domain.capability_errors",
+    "open_state": "helix_agents.capabilities.client",
+    "state_capabilities": "helix_agents.capabilities.toolset",
     "tool": "helix_agents.agent.tools",
 }
 
 __all__ = [
     "Agent",
     "AgentRegistry",
+    "AgentServer",
     "Append",
     "ApprovalAnswer",
     "AssistantMessage",
     "Backend",
     "BranchPoint",
+    "CapabilityError",
     "Checkpoint",
     "Completed",
     "DefaultAnswer",
@@ -160,6 +174,7 @@ __all__ = [
     "PendingCall",
     "PendingFilter",
     "PersistentAgent",
+    "Principal",
     "Replace",
     "RetryTool",
     "RoutingScriptedModel",
@@ -192,6 +207,8 @@ __all__ = [
     "expired_session_cleanup",
     "open_backend",
     "open_model",
+    "open_state",
+    "state_capabilities",
     "sub_agent_tool",
     "tool",
 ]

@@ -10,8 +10,10 @@ DRIVERS_SERVERS_AND_SDKS = {
     "anthropic",
     "anyio",
     "apsw",
+    "argon2",
     "asyncpg",
     "click",
+    "cryptography",
     "dbos",
     "google.genai",
     "httpx",
@@ -27,6 +29,7 @@ DRIVERS_SERVERS_AND_SDKS = {
     "sqlite3",
     "starlette",
     "temporalio",
+    "tink",
     "uvicorn",
 }
 
@@ -59,3 +62,13 @@ def test_the_inner_layers_load_no_driver_server_or_sdk(layer: str) -> None:
 def test_asking_the_command_for_its_version_loads_no_store_and_no_model_library() -> None:
     loaded = loaded_after("from helix_agents.cli.app import run; run(['--version'])")
     assert loaded & (DRIVERS_SERVERS_AND_SDKS | {"pydantic", "msgspec"}) == {"click"}
+
+
+def test_listing_the_commands_loads_no_store_and_no_model_library() -> None:
+    loaded = loaded_after("from helix_agents.cli.app import run; run(['--help'])")
+    assert loaded & (DRIVERS_SERVERS_AND_SDKS | {"pydantic", "msgspec"}) == {"click"}
+
+
+def test_looking_at_what_is_stored_loads_no_agents() -> None:
+    loaded = loaded_after("import helix_agents.cli.session_views, helix_agents.cli.usage_views")
+    assert loaded & (DRIVERS_SERVERS_AND_SDKS | {"pydantic"}) == {"click"}

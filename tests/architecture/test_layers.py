@@ -18,7 +18,9 @@ HOME_OF_DEPENDENCY = {
     "pydantic_ai": "llm/pydantic_ai",
     "httpx2": "llm/pydantic_ai",
     "starlette": "server",
-    "uvicorn": "server",
+    "uvicorn": ("server", "capabilities/mcp"),
+    "mcp": "capabilities/mcp",
+    "mcp_types": "capabilities/mcp",
     "click": "cli",
     "rich": "cli",
     "pytest": "testing",
@@ -62,14 +64,15 @@ def test_the_rows_are_those_of_the_picture() -> None:
 
 @pytest.mark.parametrize("dependency", sorted(HOME_OF_DEPENDENCY))
 def test_an_optional_technology_lives_in_one_folder(dependency: str) -> None:
-    home = PACKAGE / HOME_OF_DEPENDENCY[dependency]
+    homes = HOME_OF_DEPENDENCY[dependency]
+    folders = [PACKAGE / home for home in ([homes] if isinstance(homes, str) else homes)]
     strangers = [
         shown(path)
         for path in modules()
-        if not path.is_relative_to(home)
+        if not any(path.is_relative_to(folder) for folder in folders)
         and any(name == dependency or name.startswith(f"{dependency}.") for name in imports_of(path))
     ]
-    assert not strangers, f"{dependency} belongs in {shown(home)}, but is imported by {strangers}"
+    assert not strangers, f"{dependency} belongs in {homes}, but is imported by {strangers}"
 
 
 def test_no_module_enters_through_the_front_door() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from helix_agents.backends.in_memory import InMemoryLockManager, InMemoryStateStore, Memory
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing.contracts.entries import EntryStoreContract
 from helix_agents.testing.contracts.locks import LockManagerContract, OpenLocks
 from helix_agents.testing.contracts.state_store import OpenStore, StateStoreContract
 from helix_agents.testing.contracts.usage import OpenParts, UsageStoreContract
@@ -34,6 +35,16 @@ class TestInMemoryLockManager(LockManagerContract):
 
 
 class TestInMemoryUsageStore(UsageStoreContract):
+    backend = "in_memory"
+    several_processes = False
+
+    @pytest.fixture
+    def open_parts(self) -> OpenParts:
+        url = f"memory://contract-{next(MEMORIES)}"
+        return lambda **options: open_backend(url, **options)
+
+
+class TestInMemoryEntryStore(EntryStoreContract):
     backend = "in_memory"
     several_processes = False
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from helix_agents.testing.contracts.contract import Contract
+from helix_agents.testing.contracts.entries import EntryStoreContract
 from helix_agents.testing.contracts.locks import LockManagerContract
 from helix_agents.testing.contracts.state_store import StateStoreContract
 from helix_agents.testing.contracts.streams import StreamManagerContract
@@ -19,12 +20,16 @@ from helix_agents.testing.requirements.registry import (
     requirements,
 )
 
-CONTRACTS = (StateStoreContract, StreamManagerContract, LockManagerContract, UsageStoreContract)
+CONTRACTS = (StateStoreContract, StreamManagerContract, LockManagerContract, UsageStoreContract, EntryStoreContract)
 MODULES = (
     "tests.contracts.test_in_memory",
     "tests.contracts.test_sqlite",
+    "tests.contracts.test_postgres",
+    "tests.contracts.test_redis",
     "tests.contracts.test_in_memory_streams",
     "tests.contracts.test_sqlite_streams",
+    "tests.contracts.test_postgres_streams",
+    "tests.contracts.test_redis_streams",
 )
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
 CURE = f"uv run python -m helix_agents.testing.matrix docs/reference/conformance.md {' '.join(MODULES)}"
@@ -39,7 +44,7 @@ def test_every_backend_keeps_every_contract() -> None:
     kept = {(cls.backend, cls.port): unproven(cls) for cls in contracts_in(MODULES)}
     backends = {backend for backend, _ in kept}
     assert kept == {(backend, contract.port): [] for backend in backends for contract in CONTRACTS}
-    assert backends == {"in_memory", "sqlite"}
+    assert backends == {"in_memory", "sqlite", "postgres", "redis"}
 
 
 def test_the_support_matrix_is_up_to_date() -> None:

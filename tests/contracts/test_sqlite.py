@@ -11,6 +11,7 @@ import pytest
 
 from helix_agents.backends.sqlite import Database, SQLiteLockManager, SQLiteStateStore
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing.contracts.entries import EntryStoreContract
 from helix_agents.testing.contracts.histories import HistoriesContract
 from helix_agents.testing.contracts.locks import LockManagerContract, OpenLocks
 from helix_agents.testing.contracts.processes import KillsContract
@@ -61,6 +62,14 @@ class TestSQLiteLockManager(OnOneFile, LockManagerContract):
 
 
 class TestSQLiteUsageStore(OnOneFile, UsageStoreContract):
+    backend = "sqlite"
+
+    @pytest.fixture
+    def open_parts(self, store_url: str) -> OpenParts:
+        return lambda **options: open_backend(store_url, **options)
+
+
+class TestSQLiteEntryStore(OnOneFile, EntryStoreContract):
     backend = "sqlite"
 
     @pytest.fixture

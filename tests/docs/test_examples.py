@@ -8,7 +8,41 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SAYS = {"report_writer.py": "Let me look that up. Tides"}
+SAYS = {
+    "first_agent.py": ["Hello! This conversation is stored, whatever happens to me."],
+    "tools_with_state.py": ["Tea, bread and cheese: 16.5 of 20.", "['tea', 'bread', 'cheese']"],
+    "survive_a_restart.py": [
+        "the first process ended with SIGKILL",
+        "Ann has her letter, and the order is on its way.",
+        "one run, attempt 2",
+        "letters sent to Ann",
+    ],
+    "ask_a_human.py": [
+        "client_tool: where_are_you",
+        "question: ask_human {'question': 'Window or aisle?', 'options': None}",
+        "approval: book {'train': 'night train', 'price': 120.0}",
+        "Your seat is booked.",
+    ],
+    "sub_agents.py": [
+        "researcher begins",
+        "researcher begins",
+        "researcher completed: {'fact': 'it pulls', 'sure': True}",
+        "researcher completed: {'fact': 'it pulls', 'sure': True}",
+        "Tides follow the moon.",
+        "3 sessions, 96 tokens",
+    ],
+    "companions.py": [
+        "Eve has noted it.",
+        "Eve has both.",
+        "eve: I was told: the budget is 100; the budget is 120",
+    ],
+    "report_writer.py": ["Let me look that up. Tides"],
+    "refresh_the_page.py": [
+        "the page shows 'The sea ' and is closed",
+        "The sea breathes twice a day, and the moon is the one who asks it to.",
+        "every number once: True",
+    ],
+}
 
 
 def test_every_example_is_known_here() -> None:
@@ -27,4 +61,12 @@ def test_an_example_runs_from_an_empty_folder(name: str, tmp_path: Path) -> None
         check=False,
         timeout=60,
     )
-    assert (done.returncode, done.stdout.strip()) == (0, SAYS[name]), done.stderr
+    said = [line.strip() for line in done.stdout.splitlines()]
+    # What runs side by side may be told in either order.
+    assert (done.returncode, sorted(said)) == (0, sorted(SAYS[name])), done.stderr
+
+
+def test_the_first_example_is_short() -> None:
+    """It is what a newcomer copies; the shorter it stays, the more of them do."""
+    code = [line for line in (EXAMPLES / "first_agent.py").read_text(encoding="utf-8").splitlines() if line.strip()]
+    assert len(code) <= 15

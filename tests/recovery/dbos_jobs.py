@@ -1,9 +1,10 @@
 """What the processes of the DBOS crash tests do: hold the reference conversation, and die or freeze on the way."""
 
 import asyncio
-import time
+import os
+import signal
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -87,9 +88,8 @@ async def _stand_still(folder: Path, effect: int) -> None:
     """Begin the conversation, do nothing until the other one says so, and then go on as if nothing had happened."""
 
     def stand_still() -> None:
-        (folder / "frozen").touch()
-        while not (folder / "thaw").exists():
-            time.sleep(0.01)
+        (folder / "frozen").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     recorder = Recorder(StopAt(effect=effect, side="before"), on_stop=stand_still, goes_on=True)
     traces = Traces(folder / "traces")
@@ -100,14 +100,23 @@ async def _stand_still(folder: Path, effect: int) -> None:
 
 async def _overlap(folder: Path) -> None:
     """Start while the other one lives: DBOS hands its workflow over. Then end the conversation."""
-    while not (folder / "frozen").exists():
-        time.sleep(0.01)
+    frozen = await _frozen(folder)
     traces = Traces(folder / "traces")
     async with opened(str(folder), Recorder(), life=0, traces=traces, executor_id="twin") as helix:
         handle = await helix.get_handle(AGENT, SESSION)
         assert handle is not None
         await handle.result()
-        (folder / "thaw").touch()
+        os.kill(frozen, signal.SIGCONT)
         while not (folder / "left").exists():  # noqa: ASYNC110  # another process says so
             await asyncio.sleep(0.01)
         await go_on(helix)
+
+
+async def _frozen(folder: Path) -> int:
+    """The process that stands still, once it does."""
+    while True:
+        with suppress(FileNotFoundError, ValueError):
+            pid = int((folder / "frozen").read_text())
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                return pid
+        await asyncio.sleep(0.01)

@@ -14,6 +14,7 @@ from helix_agents.runtimes.dbos import DBOSAgentExecutor, instance
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
 from helix_agents.testing.contracts.executor.stage import OpenExecutor, OpenParts
+from helix_agents.testing.postgres_service import PostgresService
 from tests.scenarios.test_in_process import LONG_LEASE_MS
 
 PREFIXES = itertools.count(1)
@@ -63,3 +64,18 @@ class TestDBOSOnSQLite(OnDBOS):
     @classmethod
     def system_database_url(cls, tmp_path_factory: pytest.TempPathFactory) -> str:
         return f"sqlite:///{tmp_path_factory.mktemp('dbos') / 'dbos.db'}"
+
+
+class TestDBOSOnPostgres(OnDBOS):
+    """DBOS and the sessions in one PostgreSQL server."""
+
+    backend = "postgres"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def system_database_url(cls, postgres_service: PostgresService) -> str:
+        return postgres_service.url
+
+    @pytest.fixture
+    def store_url(self, postgres_url: str) -> str:
+        return postgres_url

@@ -26,10 +26,12 @@ ONCE_PER_PROCESS: tuple[tuple[str, Iterable[str]], ...] = (
     ("importlib/metadata/__init__.py", {"entry_points", "distributions", "version"}),
 )
 
-# What runs under these in the loop is not ours to judge: pytest's own bookkeeping and hypothesis' example database.
+# What runs under these in the loop is not ours to judge: bookkeeping of pytest, of hypothesis and of drivers.
 NOT_OURS: tuple[tuple[str, Iterable[str]], ...] = (
     ("_pytest/capture.py", {"read", "write", "flush"}),
     ("_pytest/assertion/rewrite.py", {"exec_module"}),
+    # Postgres' driver looks for its password file and certificates with every new connection.
+    ("asyncpg/connect_utils.py", {"_parse_connect_dsn_and_args"}),
 )
 
 

@@ -1,4 +1,4 @@
-"""The example a newcomer reads first is strict about types: the editor knows its report, and misses no ending."""
+"""The examples are strict about types: the editor knows what a run gives, and misses no way it can end."""
 
 import json
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 EXAMPLE = ROOT / "examples" / "report_writer.py"
 
 
@@ -29,11 +30,13 @@ def test_the_report_is_a_report_and_a_missing_ending_is_reported(tmp_path: Path)
     lacking = tmp_path / "lacking.py"
     last_case = text.index("            case Interrupted()")
     lacking.write_text(text[:last_case] + text[text.index("if __name__") :], encoding="utf-8")
-    whole = tmp_path / "whole.py"
-    whole.write_text(text, encoding="utf-8")
+    whole: list[Path] = []
+    for example in EXAMPLES:
+        whole.append(tmp_path / example.name)
+        whole[-1].write_text("# pyright: strict\n" + example.read_text(encoding="utf-8"), encoding="utf-8")
 
-    found = diagnostics(revealing, lacking, whole)
+    found = diagnostics(revealing, lacking, *whole)
 
-    assert found["whole.py"] == []
+    assert {name: found[name] for name in (each.name for each in whole) if found[name]} == {}
     assert [each["message"] for each in found["revealing.py"]] == ['Type of "report" is "Report"']
     assert "reportMatchNotExhaustive" in {each.get("rule") for each in found["lacking.py"]}

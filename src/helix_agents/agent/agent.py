@@ -18,7 +18,7 @@ from helix_agents.agent.output import OutputT, OutputType
 from helix_agents.agent.schemas import jsonable
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.state_type import NoState, StateT, StateType, state_type_of
-from helix_agents.agent.tools import Tool
+from helix_agents.agent.tools import Capabilities, Tool
 from helix_agents.domain.errors import (
     InvalidStateError,
     StateSchemaChangedError,
@@ -55,6 +55,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         version: Raise it when the state type changes; sessions remember the version that wrote them.
         instructions: What the model is told first, or a function of the run that is asked before each step.
         tools: What it may call.
+        capabilities: Bundles of ready-made tools, such as `state_capabilities()`.
         state: A pydantic model or dataclass, every field with a default; what tools see as `ctx.state`.
         output: What a run has to produce, handed in by the model through `__finish__`. Without it, the last text.
         migrate_state: Turns state stored by an earlier version, or state that no longer fits, into the present form.
@@ -78,6 +79,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     version: int = 1
     instructions: Instructions[AgentStateT, DepsT] = ""
     tools: Sequence[Tool[..., Any]] = ()
+    capabilities: Sequence[Capabilities] = ()
     state: type[AgentStateT] | None = None
     output: TypeForm[OutputT] | None = None
     migrate_state: MigrateState[AgentStateT] | None = None
@@ -95,6 +97,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         object.__setattr__(self, "hooks", each_hooks(self.hooks))
         check_definition(vars(self))
         object.__setattr__(self, "tools", tuple(self.tools))
+        object.__setattr__(self, "capabilities", tuple(self.capabilities))
         object.__setattr__(self, "persistent_agents", tuple(self.persistent_agents))
         # What cannot be worked out is an error of the definition, so it has to come up now.
         _ = self.state_type, self.output_type, self.session_ttl_ms, self.pending_deadline_ms, self.companion_tools
@@ -127,6 +130,12 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         """The built-in tools for working with its companions; none without any."""
         return companion_tools(self.persistent_agents, f"Agent {self.name!r}")
 
+    @cached_property
+    def all_tools(self) -> tuple[Tool[..., Any], ...]:
+        """Everything it may call, `__finish__` apart: its own tools, its capabilities' and its companions'."""
+        bundled = (tool for bundle in self.capabilities for tool in bundle.tools)
+        return (*self.tools, *bundled, *self.companion_tools)
+
     def as_tool(
         self, *, input: Any = None, description: str | None = None, timeout: Duration | None = None
     ) -> Tool[..., Any]:
@@ -142,7 +151,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     @cached_property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """Everything the model may call, as it sees it."""
-        specs = tuple(tool.spec() for tool in (*self.tools, *self.companion_tools))
+        specs = tuple(tool.spec() for tool in self.all_tools)
         if self.output_type is None:
             return specs
         return (*specs, self.output_type.spec(strict=self.settings.strict_output or None))
@@ -205,7 +214,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
     @cached_property
     def _tools_by_name(self) -> dict[str, Tool[..., Any]]:
-        return {tool.name: tool for tool in (*self.tools, *self.companion_tools)}
+        return {tool.name: tool for tool in self.all_tools}
 
     def _migrated(self, custom_state: Mapping[str, JSON], from_version: int) -> dict[str, JSON]:
         stored = dict(custom_state)

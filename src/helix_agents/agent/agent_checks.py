@@ -50,7 +50,8 @@ def _check_tools(given: Mapping[str, Any], subject: str) -> None:
     if not isinstance(given["tools"], Sequence):
         raise DefinitionError(subject, f"tools={given['tools']!r} is no list of tools.")
     seen: set[str] = set()
-    for tool in cast("Sequence[Tool[..., Any] | None]", given["tools"]):
+    bundled = _bundled(given["capabilities"], subject)
+    for tool in cast("Sequence[Tool[..., Any] | None]", (*given["tools"], *bundled)):
         if not isinstance(tool, Tool):
             cure = "decorate it with @tool, or call it if it makes one, as ask_human() does"
             name = getattr(tool, "__name__", repr(tool))
@@ -60,6 +61,20 @@ def _check_tools(given: Mapping[str, Any], subject: str) -> None:
         seen.add(tool.name)
         _check_state_of(tool, given["state"], subject)
         _check_result_of(tool, given["output"], subject)
+
+
+def _bundled(bundles: Any, subject: str) -> list[Any]:
+    if not isinstance(bundles, Sequence) or isinstance(bundles, str):
+        raise DefinitionError(subject, f"capabilities={bundles!r} is no list of capabilities.")
+    found: list[Any] = []
+    for bundle in cast("Sequence[Any]", bundles):
+        tools = getattr(bundle, "tools", None)
+        if not isinstance(tools, Sequence):
+            raise DefinitionError(
+                subject, f"capabilities={bundle!r} is no bundle of tools; call what makes one, as state_capabilities()."
+            )
+        found.extend(cast("Sequence[Any]", tools))
+    return found
 
 
 def _check_state_of(tool: Tool[..., Any], state: Any, subject: str) -> None:

@@ -1,7 +1,7 @@
 """What a tool, a hook or an instruction function is told about the run it works in, and what it may say back."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Self
@@ -11,10 +11,12 @@ from typing_extensions import TypeVar
 from helix_agents.agent.schemas import jsonable
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.state_type import NoState, StateT
+from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.usage import TokenCount
+from helix_agents.ports.entries import EntryStore
 
 DepsT = TypeVar("DepsT", default=Any)
 HeldT = TypeVar("HeldT", default=NoState)
@@ -39,6 +41,38 @@ def _never() -> bool:
     return False
 
 
+def _nothing() -> tuple[Change, ...]:
+    return ()
+
+
+async def _gone() -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryLink:
+    """Where state capabilities keep what they know, and the way their changes ride in the step's commit.
+
+    `change` adds changes of the session's own scope to the commit, `audit` lines about what was done; `step_changes`
+    are those that other calls of the step have made so far. `session_exists` says whether there is still a session to
+    keep anything for.
+    """
+
+    store: EntryStore | None = None
+    change: Callable[[Change], object] = _ignore
+    audit: Callable[[dict[str, JSON]], object] = _ignore
+    step_changes: Callable[[], tuple[Change, ...]] = _nothing
+    session_exists: Callable[[], Awaitable[bool]] = _gone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approval:
+    """A person's approval of this very call, and what they were shown."""
+
+    approval_id: str
+    preview: JSON = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunLink(Generic[StateT]):
     """Where a context's words go: the engine's side of it, of no use to user code."""
@@ -47,6 +81,7 @@ class RunLink(Generic[StateT]):
     emit: Callable[[str, JSON], object] = _ignore
     record_usage: Callable[[UsageReport], object] = _ignore
     is_cancelled: Callable[[], bool] = _never
+    entries: EntryLink = field(default_factory=EntryLink)
 
     def from_another_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
         """The same link for a function that runs on a thread: what it says is said on the event loop, in order."""
@@ -129,11 +164,12 @@ class ToolContext(RunContext[StateT, DepsT]):
     """The run as a tool sees it; a parameter with this type is filled in by the engine, wherever it stands.
 
     `idempotency_key` is the same for every attempt to run this call: hand it to the service you call, so that it
-    recognises a repetition.
+    recognises a repetition. `approval` is there when a person approved the call.
     """
 
     tool_call_id: ToolCallId
     idempotency_key: str
+    approval: Approval | None = None
 
     @staticmethod
     def standalone(

@@ -34,5 +34,8 @@ Reconcile: TypeAlias = Callable[[Mapping[str, Any], ToolContext[Any, Any]], Awai
 
 UnknownOutcome: TypeAlias = Literal["ask", "retry", "fail"] | Reconcile
 
+Preview: TypeAlias = Callable[[Mapping[str, Any], RunContext[Any, Any]], Awaitable[Any] | Any]
+"""Shows what a call would do, for the person who has to approve it."""
+
 ApprovalPredicate: TypeAlias = Callable[[Mapping[str, Any], RunContext[Any, Any]], Awaitable[bool] | bool]
 """Decides, from the validated input of a call, whether a person has to approve it."""

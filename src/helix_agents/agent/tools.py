@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
@@ -16,12 +16,13 @@ from helix_agents.agent.docstrings import read_docstring
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
 from helix_agents.agent.failures import ControlFlow
 from helix_agents.agent.names import check_tool_name
-from helix_agents.agent.outcomes import ApprovalPredicate, Effect, Reconcile, Reconciled, UnknownOutcome
+from helix_agents.agent.outcomes import ApprovalPredicate, Effect, Preview, Reconcile, Reconciled, UnknownOutcome
 from helix_agents.agent.schemas import SCHEMA_PROBLEMS, adapter_for, arguments_json, jsonable, sentence
 from helix_agents.agent.signatures import NOTHING, Signature, read_signature, written_function
 from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError, UnstorableValueError
 from helix_agents.domain.pending import OnDeadline
 from helix_agents.domain.records import JSON, encode
+from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import ToolSpec
 
 P = ParamSpec("P")
@@ -74,6 +75,7 @@ class Tool(Generic[P, R_co]):
     deadline_ms: int | Literal["inherit"] | None = "inherit"
     on_deadline: OnDeadline = _TIMES_OUT
     output: TypeAdapter[Any] | None = None
+    preview: Preview | None = None
 
     def __post_init__(self) -> None:
         _check_combinations(self)
@@ -145,6 +147,22 @@ class Tool(Generic[P, R_co]):
             on_error(problem)
             return True
 
+    async def show(
+        self,
+        values: Mapping[str, Any],
+        context: RunContext[Any, Any],
+        *,
+        on_error: Callable[[BaseException], object],
+    ) -> JSON:
+        """What a person who has to approve the call is shown beside its input; one that cannot be made is reported."""
+        if self.preview is None:
+            return None
+        try:
+            return jsonable(await call_quick(f"The preview of {self.name!r}", self.preview, values, context))
+        except (Exception, ControlFlow) as problem:
+            on_error(problem)
+            return {"preview_failed": str(problem)}
+
     async def call(
         self,
         context: ToolContext[Any, Any],
@@ -208,6 +226,24 @@ class Tool(Generic[P, R_co]):
             raise ToolOutputError(self.name, sentence(problem)) from problem
         except UnstorableValueError as problem:
             raise ToolOutputError(self.name, str(problem)) from problem
+
+
+class Capabilities(Protocol):
+    """A bundle of ready-made tools; the library gives them their names."""
+
+    @property
+    def tools(self) -> Sequence[Tool[..., Any]]:
+        """What the agent may call."""
+        ...
+
+    async def news(self, context: RunContext[Any, Any]) -> Sequence[str]:
+        """What the model should know before its next step. It is told in the step's commit: changes of entries that
+        are made through the context ride in the same one."""
+        ...
+
+    async def sweep(self, store: EntryStore) -> None:
+        """What has to be done now and then, by any number of processes at once."""
+        ...
 
 
 def _seen_from(context: ToolContext[Any, Any], *, sync: bool) -> ToolContext[Any, Any]:

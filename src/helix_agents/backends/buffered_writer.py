@@ -105,6 +105,8 @@ class BufferedWriter(StreamWriter):
     async def flush(self) -> int:
         self._check_usable()
         async with self._turn:
+            # While this waited for its turn, the flush before it may have found that the stream is somebody else's.
+            self._check_usable()
             await self._store_everything()
         self._plan_flush()
         return self._latest
@@ -117,6 +119,7 @@ class BufferedWriter(StreamWriter):
         self._check_usable()
         await self._turn.acquire()
         try:
+            self._check_usable()
             if self._unsettled is not None:
                 await self._store_batch()
             self._cut()

@@ -1,5 +1,7 @@
 """The command line as a whole: finds the subcommand, runs it, and turns errors into sentences and exit codes."""
 
+import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import cast
@@ -7,15 +9,34 @@ from typing import cast
 import click
 
 from helix_agents import __version__
-from helix_agents.cli.exit_codes import ExitCode, exit_code_for
+from helix_agents.cli.exit_codes import MEANINGS, ExitCode, exit_code_for
 from helix_agents.cli.output import Output
 
 # Each command is one module with a click command called `command`, imported when somebody asks for it, so that
 # `helix --version` and a typing mistake are answered at once.
 COMMANDS = {
+    "abort": "helix_agents.cli.abort",
+    "audit": "helix_agents.cli.audit",
+    "backup": "helix_agents.cli.backup",
+    "briefing": "helix_agents.cli.briefing",
+    "chat": "helix_agents.cli.chat",
     "demo": "helix_agents.cli.demo",
     "doctor": "helix_agents.cli.doctor",
+    "interrupt": "helix_agents.cli.interrupt",
+    "janitor": "helix_agents.cli.janitor",
+    "mcp": "helix_agents.cli.mcp",
     "migrate": "helix_agents.cli.migrate",
+    "pending": "helix_agents.cli.pending",
+    "resume": "helix_agents.cli.resume",
+    "retry": "helix_agents.cli.retry",
+    "run": "helix_agents.cli.run",
+    "serve": "helix_agents.cli.serve",
+    "sessions": "helix_agents.cli.sessions",
+    "snapshot": "helix_agents.cli.snapshot",
+    "state": "helix_agents.cli.state",
+    "usage": "helix_agents.cli.usage",
+    "vault": "helix_agents.cli.vault",
+    "worker": "helix_agents.cli.worker",
 }
 
 
@@ -30,35 +51,62 @@ class LazyGroup(click.Group):
         return None if module is None else cast("click.Command", import_module(module).command)
 
 
+_CODES = "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
+
+
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the store needs attention, "
-    "4 setup needs a change, 5 somebody else was first, 130 interrupted.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=f"\b\nExit codes:\n{_CODES}\n\n"
+    'Completion for bash (zsh and fish likewise): eval "$(_HELIX_COMPLETE=bash_source helix)"',
 )
 @click.version_option(__version__, prog_name="helix")
 def app() -> None:
-    """Agents that cannot lose work."""
+    """Agents that cannot lose work. Start with `helix demo`."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; an expected error never shows a traceback."""
     output = Output()
     try:
+        return _run(arguments, output)
+    finally:
+        output.release()
+
+
+def _run(arguments: Sequence[str], output: Output) -> int:
+    try:
         outcome = app.main(list(arguments), prog_name="helix", standalone_mode=False, obj=output)
     except click.ClickException as error:
-        error.show()
+        if output.as_json:
+            output.fail_with("usage", error.format_message())
+        else:
+            error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the answer has seen enough of it; Python must not complain about that when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
     except Exception as error:
-        from helix_agents.domain.errors import HelixError
-
-        # Anything else is a bug of ours, and then the traceback is what a report needs.
-        if not isinstance(error, HelixError):
-            raise
-        output.fail(error)
-        return exit_code_for(error)
+        return _explain(error, output)
     # Outside its standalone mode click returns the code given to `ctx.exit`, or else what the command returned.
     return outcome if isinstance(outcome, int) else ExitCode.OK
+
+
+def _explain(error: Exception, output: Output) -> int:
+    from helix_agents.domain.errors import HelixError
+
+    if isinstance(error, HelixError):
+        output.fail(error)
+        return exit_code_for(error)
+    if os.environ.get("HELIX_DEBUG"):
+        raise error
+    output.fail_with(
+        "internal_error",
+        f"Something nobody expected: {type(error).__name__}: {error}. This is a bug; please report it with what "
+        "HELIX_DEBUG=1 shows.",
+    )
+    return ExitCode.BUG

@@ -2,19 +2,38 @@
 
 import asyncio
 import platform
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from helix_agents.cli.exit_codes import ExitCode, exit_code_for
-from helix_agents.cli.options import DEFAULT_STORE, DEFAULT_STORE_FILE, json_option, store_option
+from helix_agents.cli.options import DEFAULT_STORE, DEFAULT_STORE_FILE, json_option, shown_url, store_option
 from helix_agents.cli.output import Output
 
-EXTRAS = {"postgres": "asyncpg", "redis": "redis", "dbos": "dbos", "temporal": "temporalio", "server": "starlette"}
+if TYPE_CHECKING:
+    from helix_agents.ports.backend import Backend
+
+EXTRAS = {
+    "postgres": "asyncpg",
+    "redis": "redis",
+    "dbos": "dbos",
+    "temporal": "temporalio",
+    "server": "starlette",
+    "vault": "tink",
+    "mcp": "mcp",
+    "anthropic": "anthropic",
+    "openai": "openai",
+    "google": "google.genai",
+}
+
+# Leases and deadlines are measured on the store's clock; a machine this far off reads its own logs wrongly.
+MOST_SKEW_MS = 5_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +53,13 @@ class Finding:
 @json_option
 @click.pass_obj
 def command(output: Output, store_url: str) -> ExitCode:
-    """Check the installation and the store."""
+    """Check the installation and the store; changes nothing.
+
+    Looks at versions, extras, the store's schema, clock and limits, and at what is stuck there. The exit code is that
+    of the worst finding.
+    """
     findings: list[Finding] = []
-    for finding in (*look_at_installation(), asyncio.run(look_at_store(store_url))):
+    for finding in (*look_at_installation(), *asyncio.run(look_at_store(store_url))):
         findings.append(finding)
         output.say(str(finding))
     output.answer({"findings": [asdict(finding) for finding in findings]})
@@ -50,22 +73,70 @@ def look_at_installation() -> Iterator[Finding]:
         yield Finding(subject=distribution, detail=version(distribution))
     schemes = sorted(entry_points(group="helix_agents.backends").names)
     yield Finding(subject="stores", detail=", ".join(f"{scheme}://" for scheme in schemes))
+    models = sorted(entry_points(group="helix_agents.models").names)
+    yield Finding(subject="models", detail=", ".join(f"{prefix}:" for prefix in models))
     for extra, module in EXTRAS.items():
         cure = f"not installed (pip install 'helix-agents[{extra}]')"
-        yield Finding(subject=f"extra {extra}", detail="installed" if find_spec(module) else cure)
+        yield Finding(subject=f"extra {extra}", detail="installed" if _is_installed(module) else cure)
 
 
-async def look_at_store(url: str) -> Finding:
-    """Whether the store opens, and the schema it has."""
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        # The package around a nested module is missing too.
+        return False
+
+
+async def look_at_store(url: str) -> list[Finding]:
+    """Whether the store opens, how it is set up, and what is stuck there."""
     from helix_agents.domain.errors import HelixError
     from helix_agents.ports.backend import open_backend
 
     # Looking must not create anything, and the default store is created by whoever uses it first.
     if url == DEFAULT_STORE and not await asyncio.to_thread(Path(DEFAULT_STORE_FILE).exists):
-        return Finding(subject="store", detail=f"{url} does not exist yet; it is created on first use")
+        return [Finding(subject="store", detail=f"{url} does not exist yet; it is created on first use")]
+    findings: list[Finding] = []
     try:
         async with await open_backend(url, migrate="check") as backend:
             schema = await backend.state.migration_version()
+            findings.append(Finding(subject="store", detail=f"{shown_url(url)} opens, schema version {schema}"))
+            findings.extend(look_at_settings(backend))
+            findings.append(await look_for_stuck(backend))
     except HelixError as error:
-        return Finding(subject="store", detail=str(error), exit_code=exit_code_for(error))
-    return Finding(subject="store", detail=f"{url} opens, schema version {schema}")
+        findings.append(Finding(subject="store", detail=str(error), exit_code=exit_code_for(error)))
+    return findings
+
+
+def look_at_settings(backend: "Backend") -> Iterator[Finding]:
+    """The store's clock against this machine's, and the largest things it takes."""
+    ahead = backend.state.now_ms() - time.time_ns() // 1_000_000
+    skewed = abs(ahead) > MOST_SKEW_MS
+    side = "ahead of" if ahead > 0 else "behind"
+    detail = f"{abs(ahead)} ms {side} this machine" if ahead else "that of this machine"
+    yield Finding(
+        subject="store clock",
+        detail=f"{detail}; set this machine's clock" if skewed else detail,
+        exit_code=ExitCode.STORE if skewed else ExitCode.OK,
+    )
+    for part, limits in (("store limits", backend.state.limits), ("stream limits", backend.streams.limits)):
+        bounds = {name: getattr(limits, name) for name in limits.__struct_fields__}
+        detail = ", ".join(f"{name} {value:,}" for name, value in bounds.items() if value is not None)
+        yield Finding(subject=part, detail=detail or "none")
+
+
+async def look_for_stuck(backend: "Backend") -> Finding:
+    """Sessions that need somebody, and runs that no process drives; none of it is wrong."""
+    from helix_agents.domain.pending import PendingFilter
+
+    sessions = await backend.state.list_sessions(limit=1)
+    waiting = await backend.state.list_pending(PendingFilter(), limit=1)
+    overdue = await backend.state.find_expired_pending(limit=200)
+    orphans = await backend.state.list_orphans(limit=200)
+    detail = f"{sessions.total} sessions, {waiting.total} calls wait for somebody"
+    if overdue or orphans:
+        detail += (
+            f"; {len(overdue)} past their deadline and {len(orphans)} runs without a process: "
+            "helix janitor MODULE:AGENTS sees to both"
+        )
+    return Finding(subject="store contents", detail=detail)

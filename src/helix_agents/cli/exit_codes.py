@@ -1,10 +1,11 @@
-"""What the exit code of a command means, and which error leads to which code."""
+"""What the exit code of a command means, and which error or outcome leads to which code."""
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from helix_agents.domain.errors import HelixError
+    from helix_agents.domain.results import RunResult
 
 
 class ExitCode(IntEnum):
@@ -21,13 +22,34 @@ class ExitCode(IntEnum):
     """Configuration or installation needs a change: a missing extra, an unknown URL, a schema to migrate."""
     CONFLICT = 5
     """Somebody else was first; the same command may succeed now."""
+    WAITING = 6
+    """The run waits for somebody: answer what is pending, then resume."""
+    STOPPED = 7
+    """The run was interrupted; resume goes on."""
+    BUG = 70
+    """Something happened that nobody expected."""
     INTERRUPTED = 130
     """Stopped from the keyboard."""
 
 
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.OK: "done",
+    ExitCode.FAILED: "failed, or the answer is no",
+    ExitCode.USAGE: "wrong usage",
+    ExitCode.STORE: "the store needs attention",
+    ExitCode.SETUP: "setup needs a change",
+    ExitCode.CONFLICT: "somebody else was first",
+    ExitCode.WAITING: "the run waits for somebody",
+    ExitCode.STOPPED: "the run was interrupted",
+    ExitCode.BUG: "a bug; HELIX_DEBUG=1 shows where",
+    ExitCode.INTERRUPTED: "stopped from the keyboard",
+}
+"""Every code in a few words, for the help and the reference."""
+
+
 def exit_code_for(error: "HelixError") -> ExitCode:
     """The exit code that tells a script who has to act on this error."""
-    from helix_agents.domain.errors import ConflictError, SetupError, StoreError
+    from helix_agents.domain.errors import ConflictError, SetupError, StillWaitingError, StoreError
 
     match error:
         case StoreError():
@@ -36,5 +58,22 @@ def exit_code_for(error: "HelixError") -> ExitCode:
             return ExitCode.SETUP
         case ConflictError():
             return ExitCode.CONFLICT
+        case StillWaitingError():
+            return ExitCode.WAITING
+        case _:
+            return ExitCode.FAILED
+
+
+def exit_code_of(result: "RunResult[Any]") -> ExitCode:
+    """The exit code that tells a script how a run ended."""
+    from helix_agents.domain.results import Completed, Interrupted, Suspended
+
+    match result:
+        case Completed():
+            return ExitCode.OK
+        case Suspended():
+            return ExitCode.WAITING
+        case Interrupted():
+            return ExitCode.STOPPED
         case _:
             return ExitCode.FAILED

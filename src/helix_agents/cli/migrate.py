@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import json_option, store_option
+from helix_agents.cli.options import json_option, shown_url, store_option
 from helix_agents.cli.output import Output
 
 
@@ -14,14 +14,31 @@ from helix_agents.cli.output import Output
 @click.pass_obj
 def command(output: Output, store_url: str) -> None:
     """Bring the store to the current schema. Safe to repeat, and to run from several machines at once."""
-    schema = asyncio.run(migrate(store_url))
-    output.say(f"{store_url} has schema version {schema}.")
-    output.answer({"store": store_url, "schema_version": schema})
+    before, after = asyncio.run(migrate(output, store_url))
+    store = shown_url(store_url)
+    output.answer({"store": store, "schema_version": after, "previous_version": before})
+    if before is None:
+        output.say(f"{store} was made; it has schema version {after}.")
+    elif before == after:
+        output.say(f"{store} has schema version {after} already.")
+    else:
+        output.say(f"{store} went from schema version {before} to {after}.")
 
 
-async def migrate(url: str) -> int:
-    """Migrate by opening, and answer the schema version the store has now."""
+async def migrate(output: Output, url: str) -> tuple[int | None, int]:
+    """Migrate by opening; answers the schema version before, if there was one, and now."""
+    from helix_agents.domain.errors import SchemaTooOldError, StoreUnavailableError
     from helix_agents.ports.backend import open_backend
 
+    before: int | None = None
+    try:
+        async with await open_backend(url, migrate="check") as backend:
+            before = await backend.state.migration_version()
+    except SchemaTooOldError as old:
+        before = old.found or None
+        output.note(f"schema version {old.found} is older than {old.needed}; a large store may take a while")
+    except StoreUnavailableError:
+        # A store that is not there yet is made below; one that cannot be reached says so again.
+        pass
     async with await open_backend(url) as backend:
-        return await backend.state.migration_version()
+        return before, await backend.state.migration_version()

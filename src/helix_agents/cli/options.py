@@ -1,5 +1,6 @@
-"""Options that mean the same thing on every command."""
+"""Options and arguments that mean the same thing on every command."""
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,11 @@ DEFAULT_STORE_FILE = "helix.db"
 DEFAULT_STORE = f"sqlite:///{DEFAULT_STORE_FILE}"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def shown_url(url: str) -> str:
+    """A store URL as it may be shown: without its password."""
+    return re.sub(r"(://[^/@]*:)[^/@]+@", r"\1***@", url)
 
 
 def store_option(command: Command) -> Command:
@@ -31,7 +37,10 @@ def json_option(command: Command) -> Command:
     """Add `--json`, which replaces the sentences by one JSON document on standard output."""
 
     def switch(context: click.Context, _parameter: click.Parameter, as_json: bool) -> None:
-        context.ensure_object(Output).as_json = as_json
+        output = context.ensure_object(Output)
+        output.as_json = as_json
+        if as_json:
+            output.reserve()
 
     return click.option(
         "--json",
@@ -42,3 +51,27 @@ def json_option(command: Command) -> Command:
         callback=switch,
         help="Print one JSON document.",
     )(command)
+
+
+def agents_argument(command: Command) -> Command:
+    """Add the place where agents are defined, `module:name` or `file.py:name`."""
+    return click.argument("agents", metavar="MODULE:AGENTS")(command)
+
+
+def session_argument(command: Command) -> Command:
+    """Add the session a command is about."""
+    return click.argument("session_id", metavar="SESSION")(command)
+
+
+def model_option(command: Command) -> Command:
+    """Add `--model NAME`, which takes the place of the agent's own for this run."""
+    return click.option("--model", metavar="NAME", help="Ask this model instead, such as anthropic:claude-sonnet-4-5.")(
+        command
+    )
+
+
+def page_options(command: Command) -> Command:
+    """Add `--limit` and `--offset`; lists are newest first."""
+    limit = click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="How many.")
+    offset = click.option("--offset", type=click.IntRange(0), default=0, help="How many to leave out, newest first.")
+    return limit(offset(command))

@@ -1,9 +1,11 @@
 """How commands speak: sentences for people on the terminal, or one JSON document for scripts."""
 
 import json
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -16,20 +18,70 @@ class Output:
     """One command's voice. With `--json`, standard output carries exactly one JSON document and nothing else."""
 
     as_json: bool = False
+    _stdout: TextIO | None = None
 
-    def say(self, sentence: str = "") -> None:
+    def reserve(self) -> None:
+        """Keep standard output for the answer: what agents and their modules print goes beside it."""
+        if self._stdout is None:
+            self._stdout, sys.stdout = sys.stdout, sys.stderr
+
+    def release(self) -> None:
+        """Give standard output back."""
+        if self._stdout is not None:
+            self._stdout, sys.stdout = None, self._stdout
+
+    def say(self, sentence: str = "", *, end: bool = True) -> None:
         """Tell a person something; silent for scripts, which get the whole answer from `answer`."""
         if not self.as_json:
-            click.echo(sentence)
+            click.echo(sentence, nl=end)
+
+    def note(self, sentence: str, *, end: bool = True) -> None:
+        """Tell a person how it goes, beside the answer: on standard error, so that the answer can be piped on."""
+        if not self.as_json:
+            click.echo(click.style(sentence, dim=True), err=True, nl=end)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Show rows under headings, as wide as they are; the last column is cut where the terminal ends."""
+        if self.as_json:
+            return
+        if not rows:
+            click.echo("None.")
+            return
+        lines = [[heading.upper() for heading in columns], *([_one_line(cell) for cell in row] for row in rows)]
+        widths = [max(len(line[at]) for line in lines) for at in range(len(columns) - 1)]
+        for line in lines:
+            *cells, last = line
+            shown = "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last])
+            click.echo(_cut(shown.rstrip()))
 
     def answer(self, document: Mapping[str, Any]) -> None:
         """Give a script the whole answer; silent for people, who were told along the way."""
         if self.as_json:
-            click.echo(json.dumps(document, ensure_ascii=False))
+            click.echo(json.dumps(document, ensure_ascii=False, default=str), file=self._stdout)
 
     def fail(self, error: "HelixError") -> None:
         """Say what went wrong: a sentence on standard error, or `{"error": …}` where a script expects its answer."""
-        if self.as_json:
-            self.answer({"error": {"code": error.code, "message": str(error)}})
+        as_data = getattr(error, "as_data", None)
+        if self.as_json and as_data is not None:
+            self.answer(as_data())
         else:
-            click.echo(f"Error: {error}", err=True)
+            self.fail_with(error.code, str(error))
+
+    def fail_with(self, code: str, message: str) -> None:
+        """The same for trouble that is no error of this library."""
+        if self.as_json:
+            self.answer({"error": {"code": code, "message": message}})
+        else:
+            click.echo(f"Error: {message}", err=True)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cut(line: str) -> str:
+    """The line as far as a person's terminal goes; whole where it is piped on."""
+    if not sys.stdout.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -90,6 +90,7 @@ class ToolApprovalRequest(ChunkHeader, tag="tool_approval_request"):
     tool_name: str
     approval_id: str
     input: JSON = None
+    preview: JSON = None
     reason: str | None = None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import (
     RunAlreadyExistsError,
     RunConflictError,
@@ -43,7 +44,8 @@ class StepCommit(Record):
     A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is.
 
     `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and the
-    `custom_state` of the given record is not looked at.
+    `custom_state` of the given record is not looked at. `entries` are changes in the session's own scope, which a
+    rewind to an earlier checkpoint takes back; `audit` are lines for the audit log.
     """
 
     fence: Fence
@@ -63,6 +65,8 @@ class StepCommit(Record):
     suspend: bool = False
     take_stop: bool = False
     usage: tuple[UsageEntry, ...] = ()
+    entries: tuple[Change, ...] = ()
+    audit: tuple[dict[str, JSON], ...] = ()
     stream: StreamAppend | None = None
 
 
@@ -141,7 +145,8 @@ class SettleSession(Record):
     """End what a session does from outside its run: expiry, an operator, an interrupt of a session that waits.
 
     One commit: status by compare-and-set, error and reason, messages, the current run's end, waiting calls dropped,
-    and the same for every session below it.
+    and the same for every session below it. `destroy_entries` says that the session ends for good, with what it kept in
+    its own scope.
     """
 
     session_id: SessionId
@@ -156,6 +161,7 @@ class SettleSession(Record):
     run_status: RunStatus = "failed"
     completion_reason: str | None = None
     output: JSON = None
+    destroy_entries: bool = False
 
 
 def status_after(stored: SessionStatus, given: SessionStatus) -> SessionStatus:

@@ -23,6 +23,7 @@ HelixError
 │   ├── ToolOutputError
 │   ├── StateSizeExceededError
 │   ├── ChunkTooLargeError
+│   ├── WeakPassphraseError
 │   └── StreamFailedError          the run behind the stream failed
 ├── ConflictError                  somebody else was first: read again, decide again
 │   ├── AgentAlreadyRunningError
@@ -36,12 +37,14 @@ HelixError
 │   ├── UnknownAgentError
 │   ├── StateSchemaChangedError
 │   ├── UnknownBackendError
+│   ├── UnsupportedBackendError
 │   ├── UnknownModelError
 │   ├── InvalidStoreUrlError
 │   ├── MissingExtraError
 │   ├── DBOSInUseError
 │   ├── IncompleteStoreError
 │   ├── UnsafeSQLiteError
+│   ├── UnsafeRedisError
 │   ├── SchemaTooOldError
 │   ├── SchemaTooNewError
 │   └── RecordTooNewError
@@ -50,6 +53,17 @@ HelixError
 │   ├── ModelUnavailableError      network, time-outs, server errors: worth asking again
 │   ├── ModelRefusedError          the provider refused the request as it is
 │   └── ContextTooLongError        the history no longer fits
+├── VaultError                     an operator looks after the vault and its backups
+│   ├── VaultNotInitialisedError
+│   ├── VaultAlreadyExistsError
+│   ├── VaultLockedError
+│   ├── VaultDamagedError
+│   ├── VaultFileError             the file system refused: space, permissions, a folder that is not there
+│   ├── WrongPassphraseError
+│   ├── BackupDamagedError
+│   ├── BackupKeyMismatchError
+│   ├── BackupTooNewError
+│   └── PathRefusedError           a link, a file that is there already, a place outside the allowed folders
 ├── RuntimeUnavailableError        look after the durable engine
 └── StoreError                     look after the store
     ├── StoreUnavailableError
@@ -376,6 +390,16 @@ class StreamFailedError(CallerError):
         return f"The run behind stream {self.stream_id!r} failed ({self.error_code}): {self.message}"
 
 
+class WeakPassphraseError(CallerError):
+    """A passphrase that would protect nothing."""
+
+    code = "weak_passphrase"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"This passphrase is refused: {self.reason}. A few random words make a good one."
+
+
 # ---------------------------------------------------------------------------------------------------------
 # Somebody else was first
 # ---------------------------------------------------------------------------------------------------------
@@ -530,6 +554,17 @@ class UnknownBackendError(SetupError):
         return f"No backend is installed for {self.scheme!r} URLs; known: {', '.join(self.known) or 'none'}."
 
 
+class UnsupportedBackendError(SetupError):
+    """A backend has no place for something."""
+
+    code = "unsupported_backend"
+    scheme: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}:// has no place for {self.what}; use sqlite:///…, postgresql://… or memory://."
+
+
 class UnknownModelError(SetupError):
     """No installed model provider answers to this name's prefix."""
 
@@ -603,6 +638,17 @@ class UnsafeSQLiteError(SetupError):
             f"SQLite {self.found} can corrupt a database that several connections write; "
             f"{self.needed} or newer is needed. Cure: pip install --upgrade apsw"
         )
+
+
+class UnsafeRedisError(SetupError):
+    """The Redis server cannot be trusted with what must not be lost."""
+
+    code = "unsafe_redis"
+    found: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"This Redis server has {self.found} and could lose sessions silently: {self.cure}."
 
 
 class SchemaTooOldError(SetupError):
@@ -694,6 +740,129 @@ class ContextTooLongError(ModelError):
 
     def __str__(self) -> str:
         return f"The conversation no longer fits model {self.model!r}: {self.reason}"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Look after the vault and its backups
+# ---------------------------------------------------------------------------------------------------------
+
+
+class VaultError(HelixError):
+    """The vault, or a file it protects, needs its operator."""
+
+    code = "vault_error"
+    path: str
+
+
+class VaultNotInitialisedError(VaultError):
+    """There is no vault yet."""
+
+    code = "vault_not_initialised"
+
+    def __str__(self) -> str:
+        return f"There is no vault at {self.path!r}: create it once with a passphrase, then unlock it."
+
+
+class VaultAlreadyExistsError(VaultError):
+    """A vault is there; a second one would make the backups of the first unreadable without its passphrase."""
+
+    code = "vault_already_exists"
+
+    def __str__(self) -> str:
+        return f"There is a vault at {self.path!r} already: unlock it, or change its passphrase. Nothing was written."
+
+
+class VaultLockedError(VaultError):
+    """The vault's key is not in memory."""
+
+    code = "vault_locked"
+    reason: str = "it was not unlocked in this process"
+
+    def __str__(self) -> str:
+        return f"The vault {self.path!r} is locked ({self.reason}): an operator unlocks it with the passphrase."
+
+
+class VaultDamagedError(VaultError):
+    """A file of the vault is damaged or is something else."""
+
+    code = "vault_damaged"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path!r} cannot be used ({self.reason}). Put a copy of it back; nothing was changed."
+
+
+class VaultFileError(VaultError):
+    """The file system refused; nothing was left half written."""
+
+    code = "vault_file"
+    retryable = True
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path!r} could not be read or written: {self.reason}. Check the folder and its free space."
+
+
+class WrongPassphraseError(VaultError):
+    """The passphrase does not open this file."""
+
+    code = "wrong_passphrase"
+
+    def __str__(self) -> str:
+        return (
+            f"The passphrase does not open {self.path!r}. Nothing was changed; try again. "
+            "A backup opens with the passphrase its vault had when it was made."
+        )
+
+
+class BackupDamagedError(VaultError):
+    """A backup is not what was written: cut, altered, or not a backup at all."""
+
+    code = "backup_damaged"
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"The backup {self.path!r} is not what was written ({self.reason}). "
+            "Nothing of it may be used: take another copy of it, or an older backup."
+        )
+
+
+class BackupKeyMismatchError(VaultError):
+    """The backup was made by another vault."""
+
+    code = "backup_key_mismatch"
+    vault_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"The backup {self.path!r} was made by vault {self.vault_id!r}, not by this one: "
+            "open it with the passphrase that vault had then."
+        )
+
+
+class BackupTooNewError(VaultError):
+    """The backup was written by a newer version of this library."""
+
+    code = "backup_too_new"
+    version: int
+    known: int
+
+    def __str__(self) -> str:
+        return (
+            f"The backup {self.path!r} has format {self.version}, this version reads up to {self.known}: "
+            "upgrade helix-agents here."
+        )
+
+
+class PathRefusedError(VaultError):
+    """A path that is not written to or read from, whatever it holds."""
+
+    code = "path_refused"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path!r} is refused: {self.reason}. Nothing was written; choose another path."
 
 
 # ---------------------------------------------------------------------------------------------------------

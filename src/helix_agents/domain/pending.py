@@ -46,7 +46,8 @@ class PendingCall(Record):
     """One call that waits, and later the memory that it was answered.
 
     `waiting` becomes `answered` or `expired`; an expired one may still be answered until a run consumed the timeout;
-    `consumed` and `dropped` rows stay, so that a repeated answer is recognised for ever.
+    `consumed` and `dropped` rows stay, so that a repeated answer is recognised for ever. `preview` is what the tool
+    shows of its effect to whoever decides.
     """
 
     tool_call_id: ToolCallId
@@ -57,6 +58,7 @@ class PendingCall(Record):
     step_id: StepId
     tool_name: str
     input: JSON = None
+    preview: JSON = None
     approval_id: str | None = None
     reason: str | None = None
     created_at: int

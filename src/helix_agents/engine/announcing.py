@@ -61,5 +61,6 @@ def _waiting(scope: RunScope, step: int, call: PendingCall) -> StreamChunk:
         **about,
         approval_id=call.approval_id or "",
         input=call.input,
+        preview=call.preview,
         reason=call.reason,
     )

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from helix_agents.agent.context import Approval
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import ToolCall, ToolMessage
@@ -67,7 +68,10 @@ async def _run_approved(
         return await _settle(scope, batch, refused_input(_named(planned), str(problem)))
     # A decision that was used up allows no second run: who died in the first one leaves another question.
     rerun = row.reason == UNKNOWN_OUTCOME and row.state == "answered"
-    return await run_tool(scope, batch, planned, tool, values, approved=True, rerun=rerun)
+    # Another input than the one that was shown is another call: what was shown does not speak for it.
+    preview = row.preview if edited is None else None
+    approval = Approval(approval_id=row.approval_id or "", preview=preview)
+    return await run_tool(scope, batch, planned, tool, values, approved=True, approval=approval, rerun=rerun)
 
 
 async def _settle(scope: RunScope, batch: Batch, result: RestingResult, row: PendingCall | None = None) -> CallOutcome:

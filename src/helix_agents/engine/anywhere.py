@@ -74,9 +74,11 @@ class Effects:
             if isinstance(problem, HelixError) and (problem.retryable or self._is_for_others(problem)):
                 await self._runs.release(fence)
                 raise
-            log_exception("run.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
-            # A child that cannot be driven fails alone; its parent's stream goes on.
-            await (fail_run if within is None else fail_child)(self._services, session_id, fence, problem)
+            if within is None:
+                log_exception("run.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
+                await fail_run(self._services, session_id, fence, problem)
+            else:
+                await fail_child(self._services, session_id, fence, problem)
             answer = RunEnd(status="failed")
         if isinstance(answer, RunEnd) or (isinstance(answer, CommitAck) and answer.next == "ended"):
             await self._runs.release(fence)

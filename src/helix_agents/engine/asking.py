@@ -1,5 +1,7 @@
 """The model effect: build the request, stream the reply, plan its calls, and keep all of it until the commit."""
 
+from typing import Any
+
 import msgspec
 
 from helix_agents.agent.failures import FailRun
@@ -11,6 +13,7 @@ from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
 from helix_agents.engine.detached import tell_finished_companions
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.news import tell_news
 from helix_agents.engine.planning import plan_reply
 from helix_agents.engine.scope import Notes, RunScope
 from helix_agents.engine.stop import undisturbed
@@ -47,6 +50,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     notes = Notes()
     draft = scope.draft()
     context = scope.context(step, draft, notes)
+    await tell_news(scope, context, notes)
     request = ModelRequest(
         agent_type=scope.agent.name,
         session_id=scope.session.session_id,
@@ -68,14 +72,14 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
         plan = await plan_reply(scope, step, reply)
         spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
         resting = RestingReply(
-            message=reply if reply.id else msgspec.structs.replace(reply, id=scope.step_id(step)),
+            message=msgspec.structs.replace(reply, id=scope.step_id(step)),
             calls=tuple(plan.calls),
             rejections=plan.rejections,
+            previews=plan.previews,
             output=plan.output,
             writes=draft.writes(),
             usage=(spent, *scope.counted(step, notes)),
-            notices=tuple(scope.notices[told:]),
-            companions=scope.settled_companions,
+            **_told(scope, told),
         )
         await scope.said()
         await scope.desk.put_reply(scope.step_id(step), resting)
@@ -83,8 +87,17 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     assert cut.happened
     partial = stream.partial()
     if partial is not None:
-        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial))
+        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial, **_told(scope, told)))
     return Stopped()
+
+
+def _told(scope: RunScope, before: int) -> dict[str, Any]:
+    """What the model was told before it replied, which the commit makes part of the transcript."""
+    return {
+        "notices": tuple(scope.notices[before:]),
+        "companions": scope.settled_companions,
+        "entries": scope.news_changes,
+    }
 
 
 async def _with_retries(

@@ -14,13 +14,15 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import msgspec
+
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
 from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.domain.chunks import SubagentStart
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
-from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
+from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError, SupersededError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import READY
@@ -111,13 +113,22 @@ async def _open_child(
         return await store.claim_run(child_id, run.fence, scope.run.owner)
     session = await store.load_state(child_id)
     if run.status in SUSPENDED and await answered_below(store, session):
-        await check_still_driving(scope)
-        return (await store.start_run(next_start(scope, tool.agent, session, run))).run
+        try:
+            start = next_start(scope, tool.agent, session, run)
+        except StateSchemaChangedError as problem:
+            await fail_child(scope.services, run.session_id, run.fence, problem)
+            return await store.get_current_run(child_id) or run
+        # Linked anew, so that the parent's fence is checked in the transaction that starts the run.
+        linked = msgspec.structs.replace(start, parent=await _link(scope, batch, planned, tool))
+        return (await store.start_run(linked)).run
     return run
 
 
 async def check_still_driving(scope: RunScope) -> None:
     """A driver that was frozen while another one took its run over must not take the child from it.
+
+    Asking is enough: adopting a run compares its attempt. A driver that freezes between the two finds the child adopted
+    by the other one, or adopts it a moment before the other one does so again; either way one of them goes on.
 
     Raises:
         SupersededError: another driver has this run.
@@ -153,13 +164,18 @@ async def _first_start(
 
 
 def next_start(scope: RunScope, agent: Agent[Any, Any, Any], session: SessionState, run: RunRecord) -> StartRun:
-    """A run that goes on with what the child left open."""
+    """A run that goes on with what the child left open.
+
+    Raises:
+        StateSchemaChangedError: its stored state no longer fits the agent.
+    """
     return StartRun(
         session_id=session.session_id,
         run_id=scope.services.ids.new("run"),
         expected_version=session.version,
         expected_run=run.fence,
         agent_version=agent.version,
+        writes=agent.load_state(session.custom_state, session.agent_version).writes,
         keep_suspension=True,
         keep_step_count=True,
         count_resume=True,
@@ -218,7 +234,6 @@ async def _drive_to_rest(
         except Exception as problem:
             if isinstance(problem, HelixError) and (problem.retryable or isinstance(problem, ConflictError)):
                 raise
-            log_exception("subagent.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
             await fail_child(scope.services, run.session_id, run.fence, problem)
             return
     if end.status == "superseded":
@@ -241,6 +256,7 @@ def stopping_after(timeout_ms: int | None, stop: StopSignal, run: RunRecord | No
 
 async def fail_child(services: Services, session_id: SessionId, fence: Fence, problem: BaseException) -> None:
     """A child that cannot be driven fails alone; its siblings and its parent go on."""
+    log_exception("subagent.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
     await services.store.settle_session(
         SettleSession(

@@ -105,4 +105,5 @@ async def _expiry(store: SessionStateStore, session: SessionState) -> SettleSess
         run_status="failed",
         completion_reason=EXPIRED,
         append_messages=await results_of_open_calls(store, session),
+        destroy_entries=True,
     )

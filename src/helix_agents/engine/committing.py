@@ -14,7 +14,7 @@ from helix_agents.agent.hook_events import (
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit
 from helix_agents.domain.errors import StateSizeExceededError, SupersededError
-from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
@@ -24,7 +24,7 @@ from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.desk import Failure
-from helix_agents.engine.effects import CommitAck, CommitRequest
+from helix_agents.engine.effects import CommitAck, CommitRequest, PlannedCall
 from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
@@ -153,8 +153,8 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
     await scope.emitted()
     if scope.services.chunks_ride_in_commits:
         async with scope.writer.take() as stream:
-            if stream is None:
-                meta = msgspec.structs.replace(meta, stream_sequence=scope.writer.sequence)
+            # Where everything was stored before, no chunk rides, and the checkpoint answers for what there is.
+            meta = msgspec.structs.replace(meta, stream_sequence=scope.writer.sequence)
             riding = msgspec.structs.replace(commit, stream=stream)
             return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=riding)
     meta = msgspec.structs.replace(meta, stream_sequence=await scope.writer.flush())
@@ -174,11 +174,13 @@ def _commit(scope: RunScope, work: StepWork) -> StepCommit:
         deliver_late_answers=scope.late_answers,
         drop_pending=work.stopped or work.failure is not None,
         ref_updates=_ref_updates(scope, work),
-        forget_effects=_recorded_once(work),
+        forget_effects=(*scope.stale_effects, *_recorded_once(work)),
         run=_run_update(work) if work.ended is not None else None,
         suspend=work.suspended,
         take_stop=work.stopped,
         usage=_usage(work),
+        entries=(*scope.news_changes, *(change for result in work.new for change in result.entries)),
+        audit=tuple(line for result in work.new for line in result.audit),
     )
 
 
@@ -201,11 +203,18 @@ def _ref_updates(scope: RunScope, work: StepWork) -> tuple[SubSessionRefUpdate, 
     results = (result.child for result in work.new if result.child is not None)
     left = work.batch.unsettled if work.ended in ("failed", "interrupted") else ()
     let_go = (
-        SubSessionRefUpdate(sub_session_id=call.child_session_id, status="interrupted")
+        SubSessionRefUpdate(sub_session_id=child, status="interrupted")
         for call in left
-        if call.kind == "child" and call.child_session_id is not None
+        if (child := _child_left(scope, call)) is not None
     )
     return (*scope.settled_companions, *results, *let_go)
+
+
+def _child_left(scope: RunScope, call: PlannedCall) -> SessionId | None:
+    """Who worked or waited for a call that gets no result from it."""
+    if call.tool_call_id in scope.companion_waits:
+        return scope.companion_waits[call.tool_call_id].child_session_id
+    return call.child_session_id if call.kind == "child" else None
 
 
 def _usage(work: StepWork) -> tuple[UsageEntry, ...]:

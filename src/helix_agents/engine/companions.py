@@ -10,7 +10,7 @@ import msgspec
 
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
-from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
+from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
@@ -24,6 +24,7 @@ from helix_agents.engine.children import (
     answered_below,
     check_still_driving,
     drive_to_rest,
+    fail_child,
     next_start,
     result_message,
 )
@@ -195,14 +196,23 @@ class _Companions:
             run = await self._store.claim_run(child, run.fence, self._scope.run.owner)
             await drive_to_rest(self._scope, self._planned, run, watched=True)
         elif run.status in SUSPENDED and await self._has_answer(child):
-            session = await self._store.load_state(child)
-            start = next_start(self._scope, agent.agent, session, run)
-            run = (await self._store.start_run(msgspec.structs.replace(start, parent=self._link(ref)))).run
-            await drive_to_rest(self._scope, self._planned, run, watched=True)
+            run = await self._resumed(agent, ref, run)
         elif run.status in SUSPENDED and self._scope.user_went_on:
             # The user went on with a new message: what the companion waits for will never be answered.
             await let_go(self._scope, child, ABANDONED)
         return await self._result(child, run.run_id)
+
+    async def _resumed(self, agent: PersistentAgent, ref: SubSessionRef, suspended: RunRecord) -> RunRecord:
+        """Drive a companion on that has its answer; one whose state no longer fits fails alone."""
+        session = await self._store.load_state(suspended.session_id)
+        try:
+            start = next_start(self._scope, agent.agent, session, suspended)
+        except StateSchemaChangedError as problem:
+            await fail_child(self._scope.services, suspended.session_id, suspended.fence, problem)
+            return suspended
+        run = (await self._store.start_run(msgspec.structs.replace(start, parent=self._link(ref)))).run
+        await drive_to_rest(self._scope, self._planned, run, watched=True)
+        return run
 
     async def _under_way(self, run: RunRecord, name: str | None, is_told: Callable[[RunRecord], bool]) -> RestingResult:
         """A companion was sent off. Where it had just finished something else, no notice tells that: this does."""

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
+from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, Record
@@ -15,17 +16,20 @@ from helix_agents.engine.effects import PlannedCall, Reply, Stopped
 class RestingReply(Record):
     """A model's reply as planned: what the loop is told of it, and what only the bodies see.
 
-    `notices` are hidden messages the model saw before it replied, `companions` the children whose ends they tell.
+    `notices` are hidden messages the model saw before it replied, `companions` the children whose ends they tell,
+    `entries` the changes that remember what else they told.
     """
 
     message: AssistantMessage
     calls: tuple[PlannedCall, ...] = ()
     rejections: dict[ToolCallId, ToolMessage] = {}
+    previews: dict[ToolCallId, JSON] = {}
     output: JSON = None
     writes: StepWrites = NO_WRITES
     usage: tuple[UsageEntry, ...] = ()
     notices: tuple[UserMessage, ...] = ()
     companions: tuple[SubSessionRefUpdate, ...] = ()
+    entries: tuple[Change, ...] = ()
 
     def as_answer(self) -> Reply | Stopped:
         """What the loop is told. A reply that a stop cut off rests too: the commit needs what readers saw of it."""
@@ -37,11 +41,13 @@ class RestingResult(Record):
 
     `told` says whether `after_tool` is due, which it is not for a call that was denied or given up. `consumes` says
     that an answer of somebody went into it, `once` that the ledger knows it. A tool that finishes carries the run's
-    `output`.
+    `output`. `entries` and `audit` are what state capabilities leave for the commit.
     """
 
     message: ToolMessage
     writes: StepWrites = NO_WRITES
+    entries: tuple[Change, ...] = ()
+    audit: tuple[dict[str, JSON], ...] = ()
     usage: tuple[UsageEntry, ...] = ()
     input: dict[str, JSON] = {}
     duration_ms: int = 0
@@ -65,7 +71,8 @@ class Failure(NamedTuple):
 class Note(Record):
     """What an effect leaves for the commit beside a reply or a result.
 
-    `writes` are those of hooks, `notices` hidden messages the model will see, `late_answers` the calls they tell of.
+    `writes` are those of hooks, `notices` hidden messages the model will see, `late_answers` the calls they tell of,
+    `stale_effects` entries of the ledger that nobody comes back to.
     A call may leave word that its outcome is `unknown`, or which child it `waits_for`.
     """
 
@@ -73,6 +80,7 @@ class Note(Record):
     writes: StepWrites = NO_WRITES
     notices: tuple[UserMessage, ...] = ()
     late_answers: tuple[ToolCallId, ...] = ()
+    stale_effects: tuple[ToolCallId, ...] = ()
     failure: Failure | None = None
     unknown: bool = False
     waits_for: ChildWait | None = None

@@ -4,7 +4,7 @@ import msgspec
 
 from helix_agents.agent.companions import SPAWN_AGENT
 from helix_agents.domain.commits import StartRun, is_detached
-from helix_agents.domain.errors import ConflictError
+from helix_agents.domain.errors import ConflictError, StateSchemaChangedError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import READY, PendingFilter
@@ -13,6 +13,7 @@ from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, Nothing
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.engine.children import result_message
 from helix_agents.engine.effects import PlannedCall
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.settling import settle_waiting
@@ -105,6 +106,12 @@ async def _resume(services: Services, session: SessionState, run: RunRecord, own
     if agent is None:
         return None
     try:
-        return (await services.store.start_run(msgspec.structs.replace(start, agent_version=agent.version))).run
+        writes = agent.load_state(session.custom_state, session.agent_version).writes
+        present = msgspec.structs.replace(start, agent_version=agent.version, writes=writes)
+        return (await services.store.start_run(present)).run
     except ConflictError:
+        return None
+    except StateSchemaChangedError as problem:
+        # Nothing was written: a deploy that fits goes on with it.
+        log_exception("subagent.dispatch_failed", problem, session_id=session.session_id)
         return None

@@ -170,6 +170,17 @@ async def plan_resume(
     return _start(services, standing, common, append_messages=(*healed, *follow), writes=writes, count_resume=True)
 
 
+async def plan_rewind(services: Services, session_id: SessionId, checkpoint_id: CheckpointId) -> StartRun:
+    """Go back to a checkpoint; what happens from there is not said here.
+
+    Raises:
+        SessionNotFoundError, AgentAlreadyRunningError, NotARootSessionError: it cannot; nothing was written.
+    """
+    standing = await _known(services, session_id)
+    start_sequence = await _latest_sequence(services, standing.session)
+    return _start(services, standing, {"start_sequence": start_sequence}, rewind_to=checkpoint_id)
+
+
 async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId) -> StartRun:
     """Go on from the last commit of a run that failed, with a fresh budget.
 
@@ -261,12 +272,16 @@ def _is_overdue(session: SessionState, now_ms: int) -> bool:
 
 
 async def _common(services: Services, agent: AnyAgent, standing: Standing, expires_at: int | None) -> dict[str, Any]:
-    info = await services.streams.get_stream_info(standing.session.stream_id or standing.session.session_id)
     return {
         "agent_version": agent.version,
         "expires_at": expires_at,
-        "start_sequence": info.latest_sequence if info is not None else 0,
+        "start_sequence": await _latest_sequence(services, standing.session),
     }
+
+
+async def _latest_sequence(services: Services, session: SessionState) -> int:
+    info = await services.streams.get_stream_info(session.stream_id or session.session_id)
+    return info.latest_sequence if info is not None else 0
 
 
 def _start(services: Services, standing: Standing, common: dict[str, Any], **fields: Any) -> StartRun:

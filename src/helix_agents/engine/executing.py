@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from typing import Any
 
+from helix_agents.agent.context import Approval
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.hook_events import BeforeToolEvent, StateChangeEvent
 from helix_agents.agent.tools import Tool
@@ -25,13 +26,18 @@ _NO_LIMIT = nullcontext()
 
 
 async def execute(
-    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any]
+    scope: RunScope,
+    batch: Batch,
+    planned: PlannedCall,
+    tool: Tool[..., Any],
+    values: Mapping[str, Any],
+    approval: Approval | None = None,
 ) -> RestingResult | None:
     """Call the function and make a result of whatever happens; None when it was cut by a stop."""
     step, call_id = batch.step, planned.tool_call_id
     draft = scope.draft(*await _earlier_writes(scope, batch, planned))
     notes = Notes()
-    context = scope.tool_context(step, call_id, draft, notes)
+    context = scope.tool_context(step, call_id, draft, notes, approval)
     given = tool.dump_input(values)
     begun = scope.services.clock.now_ms()
     await scope.writer.write(scope.chunk(ToolStart, step, tool_call_id=call_id, tool_name=tool.name, arguments=given))
@@ -65,6 +71,8 @@ async def execute(
     return RestingResult(
         message=message,
         writes=writes,
+        entries=tuple(notes.entries) if problem is None else (),
+        audit=tuple(notes.audit),
         usage=(spent, *scope.counted(step, notes)),
         input=given,
         duration_ms=took,

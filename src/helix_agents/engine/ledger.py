@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from helix_agents.agent.context import Approval
 from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.effects import (
@@ -38,14 +39,15 @@ async def run_tool(
     values: Mapping[str, Any],
     *,
     approved: bool = False,
+    approval: Approval | None = None,
     rerun: bool = False,
 ) -> CallOutcome:
     """Run our function; one that must not run twice goes through the ledger."""
     if scope.stop.requested.is_set():
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     if tool.effect_of_call(approved=approved) == "once":
-        return await _run_once(scope, batch, planned, tool, values, approved=approved, rerun=rerun)
-    result = await execute(scope, batch, planned, tool, values)
+        return await _run_once(scope, batch, planned, tool, values, approved=approved, approval=approval, rerun=rerun)
+    result = await execute(scope, batch, planned, tool, values, approval)
     if result is None:
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     return await settle(scope, batch, msgspec.structs.replace(result, consumes=approved))
@@ -59,6 +61,7 @@ async def _run_once(
     values: Mapping[str, Any],
     *,
     approved: bool,
+    approval: Approval | None,
     rerun: bool,
 ) -> CallOutcome:
     request = BeginEffect(
@@ -76,7 +79,7 @@ async def _run_once(
     while True:
         match await scope.services.store.begin_effect(request):
             case EffectBegun():
-                return await _run_begun(scope, batch, planned, tool, values)
+                return await _run_begun(scope, batch, planned, tool, values, approval)
             case EffectFinished(effect=effect):
                 return await _settle_known(scope, batch, decode(encode(effect.result), RestingResult))
             case EffectUnknown():
@@ -91,12 +94,17 @@ async def _run_once(
 
 
 async def _run_begun(
-    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any]
+    scope: RunScope,
+    batch: Batch,
+    planned: PlannedCall,
+    tool: Tool[..., Any],
+    values: Mapping[str, Any],
+    approval: Approval | None,
 ) -> CallOutcome:
     session_id, call_id = scope.session.session_id, planned.tool_call_id
     renewing = asyncio.create_task(_keep_alive(scope, planned))
     try:
-        result = await execute(scope, batch, planned, tool, values)
+        result = await execute(scope, batch, planned, tool, values, approval)
     finally:
         renewing.cancel()
     if result is None:

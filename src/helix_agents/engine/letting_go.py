@@ -25,6 +25,8 @@ async def end_children(scope: RunScope, batch: OpenBatch) -> None:
             tool = scope.agent.find_tool(planned.tool_name)
             agent_type = tool.agent.name if isinstance(tool, SubAgentTool) else planned.tool_name
             await write_end(scope, end_chunk(scope, batch.step, planned, agent_type, "interrupted"))
+        elif planned.tool_call_id in scope.companion_waits:
+            await let_go(scope, scope.companion_waits[planned.tool_call_id].child_session_id)
 
 
 async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall]) -> None:

@@ -1,5 +1,6 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -63,7 +64,7 @@ async def open_scope(
     scope = RunScope(
         services,
         agent,
-        # The first commit stores the state as this version of the agent has it, and says so.
+        # Where the state had to be migrated, the commit that stores it says from now on for which version.
         session=msgspec.structs.replace(session, agent_version=agent.version),
         run=run,
         transcript=transcript,
@@ -154,7 +155,10 @@ async def open_run(scope: RunScope) -> Position:
         beginning = msgspec.structs.replace(beginning, **await _late_answers(scope))
         scope.take_note(OPENING, beginning)
         if run.previous_run_id is not None:
-            await end_forgotten_children(scope, resting.calls if resting is not None else ())
+            going_on = resting.calls if resting is not None else ()
+            await end_forgotten_children(scope, going_on)
+            beginning = msgspec.structs.replace(beginning, stale_effects=await _stale_effects(scope, going_on))
+            await _drop_stale_reply(scope)
     await _tell_beginning(scope, batch, beginning)
     await _say_again(scope, batch, resting)
     return Position(
@@ -182,6 +186,8 @@ async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> R
     for name, note in (await scope.desk.notes(step_id)).items():
         if note.round == (0 if batch is None else batch.round) and not (anew and name == OPENING):
             scope.take_note(name, note)
+    for result in (await scope.desk.results(step_id)).values():
+        scope.take_entries(result.entries)
     if batch is not None:
         return None
     if not scope.desk.is_durable and scope.run.attempt > 1:
@@ -193,6 +199,8 @@ async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> R
     if resting is not None:
         scope.tell(resting.notices)
         scope.settled_companions = resting.companions
+        scope.news_told, scope.news_changes = True, resting.entries
+        scope.take_entries(resting.entries)
     return resting
 
 
@@ -251,6 +259,20 @@ def _open_batch(scope: RunScope) -> OpenBatch | None:
 
 def _kind(name: str) -> CallKind:
     return name  # pyright: ignore[reportReturnType]
+
+
+async def _stale_effects(scope: RunScope, going_on: Iterable[PlannedCall]) -> tuple[ToolCallId, ...]:
+    """Entries of the ledger for calls of a run that died: what is known of them stands in the transcript by now."""
+    kept = {planned.tool_call_id for planned in going_on}
+    effects = await scope.services.store.list_effects(scope.session.session_id)
+    return tuple(effect.tool_call_id for effect in effects if effect.tool_call_id not in kept)
+
+
+async def _drop_stale_reply(scope: RunScope) -> None:
+    """A reply that rested for a step nobody goes on with. A later attempt may have one of its own, so it looks away."""
+    store, session_id = scope.services.store, scope.session.session_id
+    if scope.run.attempt == 1 and await store.has_staged_changes(session_id):
+        await store.discard_staging(session_id)
 
 
 async def _late_answers(scope: RunScope) -> dict[str, Any]:

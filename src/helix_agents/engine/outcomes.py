@@ -92,8 +92,9 @@ def _suspend(scope: RunScope, work: StepWork) -> None:
     batch = work.batch
     waiting = [call for call in batch.unsettled if call.kind != "finish_with"]
     children = tuple(wait for call in waiting if (wait := _child_wait(scope, call)) is not None)
+    previews = work.reply.previews if work.reply is not None else {}
     work.pending = tuple(
-        pending_for(scope, work.step_id, work.open_reply, call)
+        pending_for(scope, work.step_id, work.open_reply, call, previews.get(call.tool_call_id))
         for call in waiting
         if call.kind not in ("child", "companion")
     )

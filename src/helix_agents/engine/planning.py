@@ -25,6 +25,7 @@ class Plan:
     def __init__(self) -> None:
         self.calls: list[PlannedCall] = []
         self.rejections: dict[ToolCallId, ToolMessage] = {}
+        self.previews: dict[ToolCallId, JSON] = {}
         self.output: JSON = None
         self.children_before: int | None = None
 
@@ -68,7 +69,7 @@ def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan) -> None:
 async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> None:
     tool = scope.agent.find_tool(call.name)
     if tool is None:
-        known = ", ".join(sorted(each.name for each in scope.agent.tools)) or "none"
+        known = ", ".join(sorted(each.name for each in scope.agent.all_tools)) or "none"
         plan.reject(call, UNKNOWN_TOOL, f"There is no tool {call.name!r}. Available: {known}.")
         return
     try:
@@ -86,6 +87,8 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
         plan.add(call, "client")
     elif await _needs_approval(scope, step, tool, values):
         plan.add(call, "gated", **limits_of(scope.agent, call.name, "gated"))
+        if tool.preview is not None:
+            plan.previews[call.id] = await _preview(scope, step, tool, values)
     else:
         kind = "finish_with" if tool.finish_with else "server"
         plan.add(call, kind, **limits_of(scope.agent, call.name, kind))
@@ -139,3 +142,12 @@ async def _needs_approval(scope: RunScope, step: int, tool: Tool[..., Any], valu
         log_exception("approval.predicate_failed", problem, tool=tool.name)
 
     return await tool.needs_approval(values, context, on_error=report)
+
+
+async def _preview(scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any]) -> JSON:
+    """What the person who decides is shown, made before they are asked and kept with the question."""
+
+    def report(problem: BaseException) -> None:
+        log_exception("approval.preview_failed", problem, tool=tool.name)
+
+    return await tool.show(values, scope.context(step, scope.draft(), Notes()), on_error=report)

@@ -27,7 +27,8 @@ async def salvage(services: Services, session: SessionState, run: RunRecord) -> 
     reply = next((message for message in seen if isinstance(message, AssistantMessage)), None)
     if reply is None:
         return heal(snapshot.messages)
-    kept = msgspec.structs.replace(reply, thinking=(), interrupted="crash")
+    step_id = f"{run.run_id}.{session.step_count + 1}"
+    kept = msgspec.structs.replace(reply, id=step_id, thinking=(), interrupted="crash")
     return (kept, *not_executed(kept.tool_calls, RUN_STOPPED))
 
 

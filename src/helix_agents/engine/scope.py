@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from helix_agents.agent.agent import Agent
-from helix_agents.agent.context import RunContext, RunInfo, RunLink, ToolContext, UsageReport
+from helix_agents.agent.context import Approval, EntryLink, RunContext, RunInfo, RunLink, ToolContext, UsageReport
 from helix_agents.agent.hook_events import HookEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.domain.chunks import ChunkHeader, Custom
+from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import RunId, StepId, StreamId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON
@@ -32,10 +33,12 @@ ChunkT = TypeVar("ChunkT", bound=ChunkHeader)
 
 
 class Notes:
-    """What user code counted while it ran."""
+    """What user code counted while it ran, and what state capabilities left for the commit."""
 
     def __init__(self) -> None:
         self.reports: list[UsageReport] = []
+        self.entries: list[Change] = []
+        self.audit: list[dict[str, JSON]] = []
 
 
 def step_id_of(run_id: RunId, step: int) -> StepId:
@@ -47,9 +50,10 @@ class RunScope:
     """One attempt of one run, in one process.
 
     `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
-    `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits; the
-    next commit takes both. `unknown` are calls whose outcome somebody has to be asked about. A scope `is_shared` when
-    other processes run effects of the same attempt: what rests at the desk was then said before.
+    `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits,
+    `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are calls
+    whose outcome somebody has to be asked about. A scope `is_shared` when other processes run effects of the same
+    attempt: what rests at the desk was then said before.
     """
 
     def __init__(
@@ -94,11 +98,15 @@ class RunScope:
         self._notes: dict[str, Note] = {}
         self.notices: list[UserMessage] = []
         self.late_answers: tuple[ToolCallId, ...] = ()
+        self.stale_effects: tuple[ToolCallId, ...] = ()
         self.is_shared = False
         self.unknown: set[ToolCallId] = set()
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
         self.companion_starts = asyncio.Lock()
         self.settled_companions: tuple[SubSessionRefUpdate, ...] = ()
+        self.news_told = False
+        self.news_changes: tuple[Change, ...] = ()
+        self._step_entries: list[Change] = []
         self._emitted: deque[Custom] = deque()
         self._emitting: asyncio.Task[None] | None = None
 
@@ -133,11 +141,16 @@ class RunScope:
         self._notes[name] = note
         self.tell(note.notices)
         self.late_answers = note.late_answers or self.late_answers
+        self.stale_effects = note.stale_effects or self.stale_effects
         self.failure = note.failure or self.failure
         if note.unknown:
             self.unknown.add(name)
         if note.waits_for is not None:
             self.companion_waits[name] = note.waits_for
+
+    def take_entries(self, changes: Iterable[Change]) -> None:
+        """Have in hand what calls of this step changed that ran before, or elsewhere."""
+        self._step_entries.extend(changes)
 
     def tell(self, notices: Iterable[UserMessage]) -> None:
         """Let the model see hidden messages that the next commit makes part of the transcript."""
@@ -167,7 +180,11 @@ class RunScope:
         self._notes.clear()
         self.notices.clear()
         self.late_answers = ()
+        self.stale_effects = ()
         self.settled_companions = ()
+        self.news_told = False
+        self.news_changes = ()
+        self._step_entries.clear()
         self.desk.clear()
 
     # -- what user code sees
@@ -190,7 +207,12 @@ class RunScope:
         )
 
     def tool_context(
-        self, step: int, tool_call_id: ToolCallId, draft: StateDraft[Any], notes: Notes
+        self,
+        step: int,
+        tool_call_id: ToolCallId,
+        draft: StateDraft[Any],
+        notes: Notes,
+        approval: Approval | None = None,
     ) -> ToolContext[Any, Any]:
         """What a tool sees."""
         return ToolContext(
@@ -200,6 +222,7 @@ class RunScope:
             transcript=self.transcript,
             tool_call_id=tool_call_id,
             idempotency_key=self.idempotency_key(tool_call_id),
+            approval=approval,
         )
 
     async def fire(self, context: RunInfo, event: HookEvent) -> None:
@@ -322,6 +345,20 @@ class RunScope:
             emit=lambda name, data: self.emit(self.chunk(Custom, step, name=name, data=data)),
             record_usage=notes.reports.append,
             is_cancelled=self.stop.requested.is_set,
+            entries=self._entry_link(notes),
+        )
+
+    def _entry_link(self, notes: Notes) -> EntryLink:
+        def change(each: Change) -> None:
+            notes.entries.append(each)
+            self._step_entries.append(each)
+
+        return EntryLink(
+            store=self.services.entries,
+            change=change,
+            audit=notes.audit.append,
+            step_changes=lambda: tuple(self._step_entries),
+            session_exists=lambda: self.services.store.session_exists(self.session.session_id),
         )
 
     def _report(self, failure: HookFailure) -> None:

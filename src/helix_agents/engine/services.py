@@ -15,6 +15,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.clock import Clock, IdSource
+from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
@@ -80,6 +81,7 @@ class Services:
     drive_detached: Callable[[RunRecord], object]
     inspect: Callable[[RunRecord], Awaitable[Liveness]]
     name_workflow: Callable[[str, SessionId, int], str | None]
+    entries: EntryStore | None = None
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)
 

@@ -74,7 +74,13 @@ class ReplyStream:
         text = "".join(self._text)
         if not text and not calls:
             return None
-        return AssistantMessage(text=text, tool_calls=calls, model=self._scope.model.name, interrupted="interrupt")
+        return AssistantMessage(
+            id=self._scope.step_id(self._step),
+            text=text,
+            tool_calls=calls,
+            model=self._scope.model.name,
+            interrupted="interrupt",
+        )
 
     async def _say(self, delta: str) -> None:
         self._text.append(delta)

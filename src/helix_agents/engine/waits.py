@@ -5,6 +5,7 @@ from typing import Any
 from helix_agents.agent.tools import Tool, ToolKind
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.pending import OnDeadline, PendingCall, PendingKind
+from helix_agents.domain.records import JSON
 from helix_agents.domain.results import SuspensionKind
 from helix_agents.engine.answers import UNKNOWN_OUTCOME
 from helix_agents.engine.effects import PlannedCall
@@ -25,7 +26,9 @@ def suspension_kind(*, settled: bool, only_children: bool) -> SuspensionKind:
     return "suspended_step_partial" if settled else "suspended_client_tool"
 
 
-def pending_for(scope: RunScope, step_id: str, reply: AssistantMessage, planned: PlannedCall) -> PendingCall:
+def pending_for(
+    scope: RunScope, step_id: str, reply: AssistantMessage, planned: PlannedCall, preview: JSON = None
+) -> PendingCall:
     """The row of a call that waits; the input is shown to whoever answers, in full and as it was validated."""
     tool = scope.agent.find_tool(planned.tool_name)
     call = next(call for call in reply.tool_calls if call.id == planned.tool_call_id)
@@ -43,6 +46,7 @@ def pending_for(scope: RunScope, step_id: str, reply: AssistantMessage, planned:
         step_id=step_id,
         tool_name=planned.tool_name,
         input=tool.dump_input(tool.parse(call.arguments)) if tool is not None else call.arguments,
+        preview=None if unknown else preview,
         approval_id=scope.services.ids.new("approval") if kind == "approval" else None,
         reason=UNKNOWN_OUTCOME if unknown else None,
         created_at=now,

@@ -6,6 +6,7 @@ from importlib.metadata import entry_points
 from typing import Any, Literal, Protocol, TypeAlias
 
 from helix_agents.domain.errors import InvalidStoreUrlError, UnknownBackendError
+from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.locks import LockManager
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
@@ -16,18 +17,20 @@ ENTRY_POINTS = "helix_agents.backends"
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """The parts one URL opened."""
+    """The parts one URL opened. A backend without `entries` has no place for the state capabilities."""
 
     url: str
     state: SessionStateStore
     streams: StreamManager
     locks: LockManager
     usage: UsageStore
+    entries: EntryStore | None = None
 
     async def close(self) -> None:
         """Close all parts; idempotent."""
-        for part in (self.streams, self.locks, self.usage, self.state):
-            await part.close()
+        for part in (self.streams, self.locks, self.usage, self.entries, self.state):
+            if part is not None:
+                await part.close()
 
     async def __aenter__(self) -> "Backend":
         return self

@@ -188,8 +188,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert_same(found, expected, "what is seen")
 
 
-def machine_settings() -> settings:
-    """Half of the profile's examples, as each is a whole history.
+def machine_settings(most: int | None = None) -> settings:
+    """Half of the profile's examples, as each is a whole history; for a store across a network perhaps fewer.
 
     A history that shows a difference is reported as it was found: it is short, its end is where the stores part, and
     making it shorter on a slow store takes longer than a test may.
@@ -197,7 +197,7 @@ def machine_settings() -> settings:
     profile = settings()
     return settings(
         profile,
-        max_examples=max(10, profile.max_examples // 2),
+        max_examples=min(max(10, profile.max_examples // 2), most or profile.max_examples),
         stateful_step_count=30,
         deadline=None,
         phases=[phase for phase in profile.phases if phase not in (Phase.shrink, Phase.explain)],

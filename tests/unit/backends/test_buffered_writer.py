@@ -280,3 +280,21 @@ async def test_a_hand_over_first_stores_what_a_failed_flush_left(store: Store, w
         assert append is not None
         assert texts(append.chunks) == ["b"]
     assert writer.sequence == 2
+
+
+async def test_a_flush_that_waited_for_its_turn_hears_what_the_one_before_was_told(store: Store) -> None:
+    writer = writer_on(store, SOON)
+    store.open.clear()
+    store.problem = SupersededError("s-1", "r-1", 3, "a newer writer took over")
+    await writer.write(delta("thrown away"))
+    while not store.at_once:  # noqa: ASYNC110  # the store has no event for being asked
+        await asyncio.sleep(0)
+    flushing = asyncio.create_task(writer.flush())
+    taking = asyncio.create_task(writer.begin_taking())
+    await asyncio.sleep(0)
+    store.open.set()
+    for waiting in (flushing, taking):
+        with pytest.raises(SupersededError):
+            await waiting
+    with pytest.raises(SupersededError):
+        await writer.close()

@@ -1,6 +1,7 @@
 """The `helix` command answers in sentences, one JSON document or an exit code, never in a traceback."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import helix_agents
 from helix_agents.cli.app import COMMANDS, app, run
 from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.options import shown_url
 from helix_agents.domain.errors import (
     HelixError,
     LockHeldError,
@@ -49,7 +51,7 @@ def test_every_command_is_listed_with_its_purpose(capsys: pytest.CaptureFixture[
 
 def test_every_exit_code_is_explained_in_the_help() -> None:
     explained = app.epilog or ""
-    assert all(f"{code.value} " in explained for code in ExitCode)
+    assert all(f"{code.value}  " in explained for code in ExitCode)
 
 
 @pytest.mark.parametrize(("error", "code"), TROUBLE, ids=lambda value: type(value).__name__)
@@ -73,8 +75,16 @@ def test_a_script_gets_the_error_as_json(
     assert json.loads(capsys.readouterr().out) == {"error": {"code": error.code, "message": str(error)}}
 
 
-def test_a_bug_is_not_dressed_up_as_an_expected_error(meets_trouble) -> None:
-    meets_trouble(ZeroDivisionError())
+def test_a_bug_is_called_one_and_shown_to_whoever_looks_for_it(
+    meets_trouble, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meets_trouble(ZeroDivisionError("nothing to share"))
+    monkeypatch.delenv("HELIX_DEBUG", raising=False)
+    assert run(["fail", "--json"]) == ExitCode.BUG
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "internal_error"
+    assert "ZeroDivisionError: nothing to share" in error["message"]
+    monkeypatch.setenv("HELIX_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         run(["fail"])
 
@@ -109,3 +119,22 @@ def test_the_store_is_chosen_by_option_then_environment_then_default(
     meets_trouble(SessionNotFoundError("s-1"))
     run(["fail", *arguments])
     assert capsys.readouterr().err.startswith(store)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:secret@db:5432/helix", "postgresql://ann:***@db:5432/helix"),
+        ("redis://:secret@cache/0", "redis://:***@cache/0"),
+        ("sqlite:///helix.db", "sqlite:///helix.db"),
+    ],
+)
+def test_a_password_in_a_store_url_is_never_shown(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+def test_the_shell_is_told_how_to_complete() -> None:
+    helix = Path(sys.executable).parent / "helix"
+    asked = {"_HELIX_COMPLETE": "bash_complete", "COMP_WORDS": "helix se", "COMP_CWORD": "1"}
+    told = subprocess.run([helix], capture_output=True, text=True, check=True, env=os.environ | asked).stdout
+    assert told == "plain,sessions\n"

@@ -2,6 +2,7 @@
 
 import threading
 
+from helix_agents.backends.in_memory.entries import InMemoryEntryStore
 from helix_agents.backends.in_memory.handle import NO_LIMITS
 from helix_agents.backends.in_memory.locks import InMemoryLockManager
 from helix_agents.backends.in_memory.memory import Memory
@@ -17,6 +18,7 @@ from helix_agents.ports.streams import FlushPolicy, StreamLimits
 from helix_agents.system import SystemClock
 
 __all__ = [
+    "InMemoryEntryStore",
     "InMemoryLockManager",
     "InMemoryStateStore",
     "InMemoryStreamManager",
@@ -60,6 +62,7 @@ async def open_backend(
         ),
         locks=InMemoryLockManager(memory, namespace=namespace, clock=clock, seam=seam),
         usage=InMemoryUsageStore(memory, namespace=namespace, clock=clock, seam=seam),
+        entries=InMemoryEntryStore(memory, namespace=namespace, clock=clock, seam=seam),
     )
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from helix_agents.backends.in_memory.checkpoints import checkpoint_row
 from helix_agents.backends.in_memory.creation import create, missing_results
+from helix_agents.backends.in_memory.entry_rows import delete_session_entries, rewind_session_entries
 from helix_agents.backends.in_memory.handle import Handle, own
 from helix_agents.backends.in_memory.history import standing_at, with_messages, with_state
 from helix_agents.backends.in_memory.pending import change_calls, put_call
@@ -56,6 +57,8 @@ def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
     row = _expected_session(tx, start)
     settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
     if start.rewind_to is not None:
+        to = checkpoint_row(tx.tables, start.session_id, start.rewind_to).checkpoint.version
+        rewind_session_entries(tx, start.session_id, to=to, mark=row.record.version + 1)
         row = _rewound(tx, row, start.rewind_to)
     for call in given_up(start, driven_calls(tx.tables, start.session_id)):
         put_call(tx, call)
@@ -104,6 +107,8 @@ def _settle(tx: Transaction, session_id: SessionId, request: SettleSession, mess
     if run is not None:
         put_run(tx, run)
     tx.remove(tx.tables.flags, session_id)
+    if request.destroy_entries:
+        delete_session_entries(tx, session_id)
     store(tx, with_messages(tx, replace(row, record=settled(row.record, request, tx.now)), messages))
 
 

@@ -1,5 +1,6 @@
 """How a session and everything below it goes, while branches of it stay whole."""
 
+from helix_agents.backends.in_memory.entry_rows import delete_session_entries
 from helix_agents.backends.in_memory.flags import flag_topic
 from helix_agents.backends.in_memory.lineage import release
 from helix_agents.backends.in_memory.memory import Memory, SharedStream
@@ -46,6 +47,7 @@ def _delete_rows(tx: Transaction, session_id: SessionId) -> None:
     tx.remove(tables.segments, session_id)
     tx.remove(tables.children, session_id)
     tx.remove(tables.sessions, session_id)
+    delete_session_entries(tx, session_id)
 
 
 def _delete_stream(tx: Transaction, memory: Memory, namespace: str, stream_id: StreamId) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from helix_agents.backends.in_memory.entry_rows import write_session_entries
 from helix_agents.backends.in_memory.history import with_checkpoint, with_messages, with_state
 from helix_agents.backends.in_memory.memory import Memory, SharedStream
 from helix_agents.backends.in_memory.pending import ask_for, change_calls
@@ -116,6 +117,9 @@ def _side_rows(
     if commit.take_stop and flag is not None and flag.run_id == commit.fence.run_id:
         tx.remove(tx.tables.flags, session_id)
     record_usage(tx, commit.usage)
+    if commit.entries or commit.audit:
+        owner, mark = row.record.agent_type, row.record.version
+        write_session_entries(tx, commit.entries, commit.audit, owner=owner, mark=mark)
     _change_pending(tx, row, commit)
     if commit.suspend:
         calls = sorted(tree_calls(tx.tables, session_id), key=lambda call: (call.created_at, call.tool_call_id))

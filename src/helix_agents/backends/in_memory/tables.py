@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from helix_agents.backends.in_memory.lineage import Segment
+from helix_agents.domain.audit import AuditRow
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.commits import RememberedCommit, RunStartCommitted
 from helix_agents.domain.effects import Effect
+from helix_agents.domain.entries import Entry, EntryEvent, ScopeUsage
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, ToolCallId
 from helix_agents.domain.locks import Lock
 from helix_agents.domain.pending import PendingCall
@@ -41,6 +43,31 @@ class CheckpointRow:
     state_count: int
 
 
+@dataclass(slots=True)
+class EntryHead:
+    """Where the entries of a namespace stand."""
+
+    store_id: str
+    audit_hash: str
+    revision: int = 0
+    compacted: int = 0
+    epoch: int = 1
+    audit_seq: int = 0
+
+
+class EntryTables:
+    """The entries of one namespace, by scope and key; older versions by scope, key and version."""
+
+    def __init__(self) -> None:
+        self.heads: dict[str, EntryHead] = {}
+        self.entries: dict[str, dict[str, Entry]] = {}
+        self.versions: dict[tuple[str, str], dict[int, Entry]] = {}
+        self.usage: dict[str, ScopeUsage] = {}
+        self.events: dict[tuple[int, int], EntryEvent] = {}
+        self.audit: dict[int, AuditRow] = {}
+        self.staged: dict[str, dict[tuple[str, str, int], Entry]] = {}
+
+
 class Tables:
     """All rows of one namespace. What belongs to a session is found under its id, oldest first."""
 
@@ -62,3 +89,4 @@ class Tables:
         self.usage: dict[tuple[RunId, int, int, int], UsageEntry] = {}
         self.locks: dict[str, Lock] = {}
         self.last_token: dict[str, int] = {}
+        self.entries = EntryTables()

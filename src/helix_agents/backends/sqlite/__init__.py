@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.entries import SQLiteEntryStore
 from helix_agents.backends.sqlite.locks import SQLiteLockManager
 from helix_agents.backends.sqlite.store import SQLiteStateStore
 from helix_agents.backends.sqlite.streams import SQLiteStreamManager
@@ -13,6 +14,7 @@ from helix_agents.ports.backend import Backend, Migrate
 
 __all__ = [
     "Database",
+    "SQLiteEntryStore",
     "SQLiteLockManager",
     "SQLiteStateStore",
     "SQLiteStreamManager",
@@ -41,6 +43,7 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
         streams=SQLiteStreamManager(database, namespace=namespace, clock=clock, limits=stream_limits, **options),
         locks=SQLiteLockManager(database, namespace=namespace, clock=clock),
         usage=SQLiteUsageStore(database, namespace=namespace, clock=clock),
+        entries=SQLiteEntryStore(database, namespace=namespace, clock=clock),
     )
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from helix_agents.backends.sqlite.branches import rewind
-from helix_agents.backends.sqlite.checkpoints import commit_at
+from helix_agents.backends.sqlite.checkpoints import commit_at, version_of
 from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.backends.sqlite.entry_rows import delete_session_entries, rewind_session_entries
 from helix_agents.backends.sqlite.flags import drop_flag
 from helix_agents.backends.sqlite.lineage import append_messages, load_custom_state
 from helix_agents.backends.sqlite.pending import calls_below, change_calls, driven_calls, save_call
@@ -118,6 +119,8 @@ class SQLiteCommits(SQLiteSessions):
         if start.rewind_to is not None:
             rewind(connection, row, start.rewind_to, now)
             drop_staged(connection, row, None)
+            to, mark = version_of(start.rewind_to), before + 1
+            rewind_session_entries(connection, self._namespace, row.session_id, to=to, mark=mark, now=now)
         for call in given_up(start, driven_calls(connection, row)):
             save_call(connection, self._namespace, call)
         append_messages(connection, row, bodies, now)
@@ -145,6 +148,8 @@ class SQLiteCommits(SQLiteSessions):
 
     def _settle(self, connection: Connection, row: SessionRow, request: SettleSession, now: int) -> None:
         drop_flag(connection, self._namespace, row.session_id)
+        if request.destroy_entries:
+            delete_session_entries(connection, self._namespace, row.session_id)
         run = settled_run(current_run(connection, row), request, now)
         put(row, settled(record_of(row), request, now))
         if run is not None:

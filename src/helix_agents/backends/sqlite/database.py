@@ -165,6 +165,12 @@ class Database:
         connection.enter_wal(self._busy_ms)
         return connection
 
+    def open_reader(self) -> Connection:
+        """A connection for one long read, which the caller closes."""
+        if self._closed:
+            raise StoreClosedError(self.name)
+        return self._connect_reader()
+
     def _connect_reader(self) -> Connection:
         return Connection(
             self.name, synchronous=self._synchronous, seam=self._seam, busy_ms=self._busy_ms, read_only=True

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from helix_agents.backends.sqlite.branches import open_branch
 from helix_agents.backends.sqlite.checkpoints import write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection, Value
+from helix_agents.backends.sqlite.entry_rows import delete_session_entries
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.flags import read_flag
 from helix_agents.backends.sqlite.lineage import load_custom_state, new_segment, release_segments, start_state
@@ -291,6 +292,7 @@ class SQLiteSessions(Facet):
             connection.execute(
                 f"DELETE FROM {table} WHERE namespace = ? AND session_id = ?", (self._namespace, row.session_id)
             )
+        delete_session_entries(connection, self._namespace, row.session_id)
         connection.execute("DELETE FROM __agents_sessions WHERE key = ?", (row.key,))
         release_segments(connection, self._namespace, row.session_id)
 

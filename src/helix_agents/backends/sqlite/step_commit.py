@@ -7,6 +7,7 @@ import msgspec
 from helix_agents.backends.sqlite.checkpoints import read_checkpoint, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.effects import forget_effects
+from helix_agents.backends.sqlite.entry_rows import write_session_entries
 from helix_agents.backends.sqlite.flags import drop_flag
 from helix_agents.backends.sqlite.lineage import append_messages
 from helix_agents.backends.sqlite.pending import (
@@ -222,6 +223,11 @@ def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitE
         drop_flag(connection, namespace, row.session_id, commit.fence.run_id)
     if commit.usage:
         insert_usage(connection, namespace, commit.usage, now)
+    if commit.entries or commit.audit:
+        owner = step.state.agent_type
+        write_session_entries(
+            connection, namespace, commit.entries, commit.audit, owner=owner, mark=row.version, now=now
+        )
     extra = CommitExtra()
     if commit.suspend:
         waiting = tuple(call for call in calls_below(connection, row) if call.state in OPEN)

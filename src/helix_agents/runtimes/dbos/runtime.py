@@ -215,8 +215,11 @@ class DBOSRuntime(OwnedRuns):
         except workflows.LetGo:
             self._outside(self._go_on_if_nobody_does(session_id, run_id, driven))
             raise
-        except Exception as problem:
-            # A history that this program cannot replay, or a workflow that DBOS gave to another process.
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:
+            # A history that this program cannot replay, or a workflow that DBOS gave to another process: which it says
+            # with an exception that is none.
             log_exception("run.workflow_failed", problem, session_id=session_id, run_id=run_id)
             self._outside(self._go_on_if_nobody_does(session_id, run_id, driven))
             raise workflows.LetGo from problem

@@ -41,15 +41,18 @@ from helix_agents.domain.sessions import (
     InterruptOutcome,
     InterruptSet,
     NothingRunning,
+    SessionState,
     StopKind,
 )
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
-from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
+from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
 from helix_agents.engine.settling import settle_waiting
 from helix_agents.engine.submitting import submit
+from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.locks import LockManager
 from helix_agents.ports.models import open_model
@@ -75,6 +78,7 @@ class ExecutorSettings(TypedDict, total=False):
     """What every executor can be told. `locks` are for what your own code coordinates; the engine needs none."""
 
     locks: LockManager | None
+    entries: EntryStore | None
     hooks: SomeHooks
     options: EngineOptions | None
     grace: float
@@ -119,6 +123,7 @@ class ExecutorCore:
             drive_detached=runtime.drive_detached,
             inspect=runtime.inspect,
             name_workflow=runtime.name_workflow,
+            entries=settings.get("entries"),
             hooks=settings.get("hooks"),
             options=settings.get("options") or EngineOptions(),
         )
@@ -241,6 +246,16 @@ class ExecutorCore:
         start = await plan_retry(self._services, agent, session_id)
         return await self._begin(agent, start, hooks=hooks, model=model)
 
+    async def rewind(self, session_id: SessionId, checkpoint_id: CheckpointId) -> SessionState:
+        """Bring a session back to a checkpoint and leave it there, interrupted; messages and state are as they were.
+
+        No agent is needed: execute or resume goes on from there, whenever somebody wants to.
+
+        Raises:
+            SessionNotFoundError, CheckpointNotFoundError, AgentAlreadyRunningError, NotARootSessionError: it cannot.
+        """
+        return await rewind(self._services, await plan_rewind(self._services, session_id, checkpoint_id))
+
     async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
         run = await self._services.store.get_current_run(session_id)
@@ -302,6 +317,10 @@ class ExecutorCore:
     async def sweep(self) -> Swept:
         """One round of the janitor, now."""
         return await self.janitor.sweep()
+
+    async def idle(self) -> None:
+        """Wait until this process drives no run."""
+        await self._runtime.idle()
 
     async def close(self) -> None:
         """Start nothing new, give running steps their grace, then let go of what is left."""

@@ -62,6 +62,7 @@ class Janitor:
                 log_event("client_tool.timeout", tool_call_id=call.tool_call_id, session_id=call.session_id)
         recovered = await self._recover()
         cleanup = await expired_session_cleanup(store)
+        await self._sweep_capabilities()
         return Swept(
             expired_calls=expired,
             resumed=await self._resume_waiting(),
@@ -69,6 +70,18 @@ class Janitor:
             expired_sessions=cleanup.marked,
             pruned_chunks=await self._services.streams.prune(self._stream_retention_ms),
         )
+
+    async def _sweep_capabilities(self) -> None:
+        """Let every bundle of capabilities that an agent here has look after what it keeps."""
+        entries = self._services.entries
+        if entries is None:
+            return
+        bundles = {id(bundle): bundle for agent in self._services.agents for bundle in agent.capabilities}
+        for bundle in bundles.values():
+            try:
+                await bundle.sweep(entries)
+            except HelixError as problem:
+                log_exception("janitor.sweep_failed", problem)
 
     async def _resume_waiting(self) -> int:
         """Answered or expired suspensions that nobody resumed, of sessions and of their companions."""

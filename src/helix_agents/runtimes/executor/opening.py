@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,7 +17,7 @@ ExecutorT_co = TypeVar("ExecutorT_co", bound="ExecutorCore", covariant=True)
 
 
 class OpeningExecutor(Generic[ExecutorT_co]):
-    """What `Executor.open` gives: `async with` opens the backend and closes it again.
+    """What `Executor.open` gives: `async with` opens the backend and closes it again; awaited, it only opens it.
 
     While the block runs, SIGTERM leaves it as the end of the block does: running steps get their grace, leases are
     released, and then the process ends as the signal would have ended it.
@@ -32,7 +32,16 @@ class OpeningExecutor(Generic[ExecutorT_co]):
         self._listens = False
         self._terminated = False
 
+    def __await__(self) -> Generator[Any, None, ExecutorT_co]:
+        """For a notebook or a framework with a lifespan of its own: whoever awaits it calls `close()`."""
+        return self._open().__await__()
+
     async def __aenter__(self) -> ExecutorT_co:
+        self._executor = await self._open()
+        self._listen_for_sigterm()
+        return self._executor
+
+    async def _open(self) -> ExecutorT_co:
         backend = await open_backend(self._url, namespace=self._namespace)
         try:
             # Every kind of executor takes the parts of a backend beside its own settings.
@@ -42,15 +51,14 @@ class OpeningExecutor(Generic[ExecutorT_co]):
                 streams=backend.streams,
                 usage=backend.usage,
                 locks=backend.locks,
+                entries=backend.entries,
                 on_close=backend.close,
                 **self._settings,
             )
-            self._executor = await executor.__aenter__()
+            return await executor.__aenter__()
         except BaseException:
             await backend.close()
             raise
-        self._listen_for_sigterm()
-        return self._executor
 
     async def __aexit__(self, *exc: object) -> None:
         try:

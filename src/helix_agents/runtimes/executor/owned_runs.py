@@ -43,6 +43,10 @@ class OwnedRuns:
     async def start(self) -> None:
         await self._lease.start()
 
+    async def idle(self) -> None:
+        while self._running:
+            await asyncio.wait(tuple(self._running.values()))
+
     async def leave(self, grace: float) -> None:
         self.leaving = True
         for task in self._background:

@@ -71,6 +71,10 @@ class Runtime(Protocol):
         """Be ready for runs."""
         ...
 
+    async def idle(self) -> None:
+        """Wait until nothing is driven here."""
+        ...
+
     async def leave(self, grace: float) -> None:
         """Let running steps commit for `grace` seconds; runs stop at their next step."""
         ...

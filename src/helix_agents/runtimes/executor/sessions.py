@@ -1,9 +1,9 @@
 """Sessions as users ask for them: one, many, their messages, runs and checkpoints."""
 
 from helix_agents.domain.checkpoints import Checkpoint
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import SessionId, StreamId
 from helix_agents.domain.messages import StoredMessage
-from helix_agents.domain.paging import DEFAULT_LIMIT, Page
+from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.writes import Merged, StepWrites
@@ -54,15 +54,23 @@ class Sessions:
         return await self._store.merge_custom_state(session_id, writes)
 
     async def delete(self, session_id: SessionId) -> None:
-        """Remove the session, everything below it, and its stream; idempotent."""
-        streams = [session_id]
-        while True:
-            # Companions that stand on their own have streams of their own.
-            below = SessionFilter(root_session_id=session_id)
-            page = await self._store.list_sessions(below, offset=len(streams) - 1, limit=200)
-            streams.extend(item.session_id for item in page.items)
-            if not page.has_more:
-                break
+        """Remove the session, everything below it, and their streams; idempotent."""
+        if not self._streams.shares_transactions_with(self._store):
+            # Streams first: a process that dies in between leaves a session that can be deleted again.
+            for stream_id in await self._streams_of_tree(session_id):
+                await self._streams.delete_stream(stream_id)
         await self._store.delete_session(session_id)
-        for stream_id in dict.fromkeys(streams):
-            await self._streams.delete_stream(stream_id)
+
+    async def _streams_of_tree(self, session_id: SessionId) -> tuple[StreamId, ...]:
+        """The streams of a session and of every session below it: companions have streams of their own."""
+        ahead, streams = [session_id], {session_id: None}
+        for member in ahead:
+            offset, page = 0, None
+            while page is None or page.has_more:
+                below = SessionFilter(parent_session_id=member)
+                page = await self._store.list_sessions(below, offset=offset, limit=MAX_LIMIT)
+                offset += len(page.items)
+                ahead.extend(item.session_id for item in page.items if item.session_id not in ahead)
+            if await self._store.session_exists(member):
+                streams[(await self._store.load_state(member)).stream_id or member] = None
+        return tuple(streams)

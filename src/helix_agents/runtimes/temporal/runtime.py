@@ -85,6 +85,10 @@ class TemporalRuntime:
             )
             await self._worker.start()
 
+    async def idle(self) -> None:
+        while self._watched:
+            await asyncio.wait(tuple(self._watched.values()))
+
     async def leave(self, grace: float) -> None:
         """Let effects that are going on end; Temporal gives what follows to other workers."""
         self.leaving = True

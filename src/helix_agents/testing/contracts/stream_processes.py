@@ -35,7 +35,8 @@ class StreamProcessesContract(StreamsContract):
         outcomes = await processes.run(f"{stream_jobs.MODULE}:race_to_write", jobs)
         assert [outcome.error for outcome in outcomes] == [None] * PROCESSES
         stored = [outcome.value for outcome in outcomes]
-        assert stored.count(30) == 1
+        # One is the last; whoever was done before the next one came has written everything too.
+        assert 30 in stored
         chunks = await streams.get_all_chunks(STREAM)
         assert numbers(chunks) == list(range(1, len(chunks) + 1))
         assert sorted(texts(chunks)) == sorted(f"{who}.{n}" for who, count in enumerate(stored) for n in range(count))
@@ -47,7 +48,7 @@ class StreamProcessesContract(StreamsContract):
         got: list[list[Any]] = []
         for life in range(1, LIVES + 1):
             dies = life < LIVES
-            writer = {"attempt": life, "die_after": 2 + life * 7 if dies else None}
+            writer = {"attempt": life, "die_after": 2 + life * 4 if dies else None}
             reader = {"cursor": len(got), "die_after": 5 + life * 3 if dies else None}
             told = await self._both_ends(processes, store_url, writer, reader, dies=dies)
             got += told

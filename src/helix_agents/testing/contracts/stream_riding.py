@@ -19,6 +19,7 @@ from helix_agents.testing.seams import ConnectionLostError, DyingSeam
 from helix_agents.testing.stream_scenes import STREAM, delta, numbers, open_writer, texts, write
 
 STATEMENTS_OF_ONE_COMMIT = 25
+NEVER = FlushPolicy(interval_ms=3_600_000)
 LOST = (ConnectionLostError, StoreUnavailableError)
 
 
@@ -31,7 +32,8 @@ class RidingContract(StreamsContract):
 
     @pytest.fixture
     async def whole(self, store_url: str, seam: DyingSeam) -> AsyncIterator[Backend]:
-        async with await open_backend(store_url, seam=seam, flush=FlushPolicy(interval_ms=3_600_000)) as whole:
+        # Nothing is flushed by itself, however long the store takes: each test says when.
+        async with await open_backend(store_url, seam=seam, flush=NEVER) as whole:
             yield whole
 
     @proves("writing.rides-in-the-commit", "writing.hand-over-in-order")
@@ -103,7 +105,7 @@ class RidingContract(StreamsContract):
 
     @proves("writing.hand-over-in-order", "writing.flush-is-repeatable")
     async def test_what_a_failed_block_took_is_stored_by_the_next_flush(self, store_url: str):
-        async with await open_backend(store_url, flush=FlushPolicy(interval_ms=3_600_000)) as whole:
+        async with await open_backend(store_url, flush=NEVER) as whole:
             writer = await open_writer(whole.streams)
             await writer.write(delta("a"))
             with pytest.raises(ZeroDivisionError):

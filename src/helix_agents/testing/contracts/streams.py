@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
@@ -27,6 +27,9 @@ __all__ = ["OpenStreams", "StreamManagerContract"]
 class HistoriesContract(StreamsContract):
     """Random histories, compared step by step."""
 
+    most_histories: ClassVar[int | None] = None
+    """Yours to set where each operation is slow: how many histories are enough for one run of the tests."""
+
     @pytest.mark.parametrize("most", [None, 4])
     @proves("numbers.like-the-reference", "numbers.cursor-is-exact", "numbers.what-is-gone-is-named")
     def test_any_history_looks_as_on_the_reference(self, open_streams: OpenStreams, most: int | None):
@@ -39,7 +42,7 @@ class HistoriesContract(StreamsContract):
                 # A namespace of its own makes every history start with nothing, on one set of data.
                 return open_streams(namespace=f"history-{next(examples)}", **options)
 
-        run_state_machine_as_test(Machine, settings=machine_settings())
+        run_state_machine_as_test(Machine, settings=machine_settings(self.most_histories))
 
 
 class StreamManagerContract(

@@ -7,10 +7,13 @@ import pytest
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import CompanionMode, PersistentAgent
+from helix_agents.agent.failures import FailRun
+from helix_agents.agent.hook_events import AfterToolEvent
+from helix_agents.agent.hooks import Hooks
 from helix_agents.domain.errors import NotARootSessionError
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import InterruptSet
-from helix_agents.llm.scripted import call
+from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.clock import ManualClock
@@ -36,6 +39,7 @@ from helix_agents.testing.contracts.executor.stage import (
     OpenExecutor,
     ScenarioContract,
     completed,
+    failed,
     interrupted,
     scripted,
     spoken,
@@ -291,3 +295,20 @@ class CompanionLivesContract(ScenarioContract):
             await until_ended(parts, child, "interrupted")
             await spoken(helix, child)
             assert (await helix.list_pending()).items == ()
+
+    async def test_a_parent_that_fails_in_the_step_in_which_its_companion_waits_leaves_nobody_waiting(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        async def refuse(ctx: Any, event: AfterToolEvent) -> None:
+            if event.tool_call_id == "list":
+                raise FailRun("over budget")
+
+        batch = reply(calls=[spawn(), call("companion__listChildren", {}, id="list")])
+        hooks = Hooks(after_tool=refuse)
+        agent = boss(batch, "Never.", keeps=careful(*DEPLOYING), mode="blocking", hooks=hooks)
+        assert "over budget" in (await failed(await helix.execute(agent, "Hi", SESSION))).error
+        await spoken(helix)
+        assert (await helix.list_pending()).items == ()
+        ref = await only_companion(parts)
+        assert ref.status == "interrupted"
+        await until_ended(parts, ref.sub_session_id, "interrupted")

@@ -10,10 +10,12 @@ from pydantic import BaseModel
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import ToolContext
+from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import StateSchemaChangedError
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
@@ -107,6 +109,21 @@ async def _park(open_executor: OpenExecutor) -> None:
     async with open_executor() as helix:
         await helix.submit_tool_result(SESSION, "call_1_1", ApprovalAnswer(approved=True))
         await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
+
+
+def _above(child: Agent[Any, Any, Any]) -> Agent[Any, Any, Any]:
+    """An agent that has another one do its work."""
+    script = [call("subagent__clerk", {"message": "Pay"}, id="delegated"), "Done without."]
+    return Agent(name="boss", model=ScriptedModel(script), tools=[sub_agent_tool(child, description="Pays.")])
+
+
+async def _park_below(open_executor: OpenExecutor) -> None:
+    """Leave a session whose child waited, and has its answers."""
+    async with open_executor() as helix:
+        result = await suspended(await helix.execute(_above(_old()), "Go", SESSION))
+        for waiting in result.pending:
+            answer = ApprovalAnswer(approved=True) if waiting.kind == "approval" else ToolAnswer(result="41.9 N")
+            await helix.submit_tool_result(SESSION, waiting.tool_call_id, answer)
 
 
 class DeploysContract(ScenarioContract):
@@ -217,6 +234,26 @@ class DeploysContract(ScenarioContract):
         async with open_executor() as fixed:
             assert await completed(await fixed.resume(_new(), SESSION)) == "Done."
 
+    async def test_a_child_whose_state_does_not_fit_fails_its_own_call(self, open_executor: OpenExecutor) -> None:
+        await _park_below(open_executor)
+        bad = _above(_new(state=ChangedState, migrate_state=None, tools=[locate]))
+        async with open_executor() as helix:
+            assert await completed(await helix.resume(bad, SESSION)) == "Done without."
+            said = await spoken(helix)
+            assert said[2].startswith("error subagent__clerk#delegated: ")
+            assert (await helix.list_pending()).items == ()
+
+    async def test_the_state_of_a_child_is_migrated_from_the_version_that_stored_it(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        await _park_below(open_executor)
+        async with open_executor() as helix:
+            assert await completed(await helix.resume(_above(_new()), SESSION)) == "Done without."
+            (ref,) = await parts.state.get_sub_session_refs(SESSION)
+            child = await helix.sessions.get(ref.sub_session_id)
+            assert child.agent_version == 2
+            assert child.custom_state == {"entries": ["x", "paid 5 EUR"], "owner": "nobody", "language": "en"}
+
     async def test_the_janitor_of_a_deploy_that_does_not_fit_leaves_the_session_to_one_that_does(
         self, open_executor: OpenExecutor, clock: Any
     ) -> None:
@@ -259,7 +296,8 @@ class DeploysContract(ScenarioContract):
             handle = await fixed.get_handle(agent(), SESSION)
             assert handle is not None
             assert await completed(handle) == "Done."
-            assert (await fixed.sessions.get(SESSION)).custom_state["language"] == "en"
+            session = await fixed.sessions.get(SESSION)
+            assert (session.custom_state["language"], session.agent_version) == ("en", 2)
 
     async def test_a_session_remembers_what_a_later_version_does_not_know(self, helix: Executor) -> None:
         await suspended(await helix.execute(_old(), "Go", SESSION))

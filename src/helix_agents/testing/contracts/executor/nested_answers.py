@@ -233,8 +233,9 @@ class NestedAnswersContract(ScenarioContract):
             "result subagent__planner#call_0: Planned.",
             "error subagent__worker#call_1: client_tool_abandoned",
         ]
-        planned = next(ref for ref in await children(parts) if ref.agent_type == "planner")
-        told = await spoken(helix, planned.sub_session_id)
+        # The two were started side by side.
+        (planner,) = [ref for ref in await children(parts) if ref.agent_type == "planner"]
+        told = await spoken(helix, planner.sub_session_id)
         assert told[2].startswith("error subagent__worker")
         assert told[3].endswith(": here")
 

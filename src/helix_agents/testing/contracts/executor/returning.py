@@ -9,17 +9,24 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
-from helix_agents.domain.errors import CheckpointNotFoundError, ModelRefusedError
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    CheckpointNotFoundError,
+    ModelRefusedError,
+    SessionNotFoundError,
+)
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.pending import AnswerAlreadyCompleted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint
-from helix_agents.llm.scripted import call, reply
+from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     OpenExecutor,
+    PieceGate,
     ScenarioContract,
+    chunks_of,
     completed,
     failed,
     runs_of,
@@ -128,6 +135,49 @@ class ReturningContract(ScenarioContract):
         assert (await helix.list_pending()).items == ()
         late = await helix.submit_tool_result(SESSION, "call_2_1", ToolAnswer(result="x"))
         assert isinstance(late, AnswerAlreadyCompleted)
+
+    async def test_a_rewind_alone_asks_no_model_and_stays_until_somebody_goes_on(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        await completed(await helix.execute(_agent(*WRITING), "Go", SESSION))
+        first = (await _checkpoints(helix))[0]
+        async with open_executor() as other:
+            session = await other.rewind(SESSION, first)
+            assert (session.status, session.message_count, session.custom_state) == (
+                "interrupted",
+                3,
+                {"pages": ["one"]},
+            )
+            assert [(run.turn, run.status) for run in await runs_of(other)] == [(1, "completed"), (2, "interrupted")]
+            handle = await other.get_handle(_agent(), SESSION)
+            assert handle is not None
+            assert await chunks_of(handle) == [], "a reader of the turn that rewound comes to its end"
+        resumed = await helix.resume(_agent(call("write", {"text": "one"}), _pages), SESSION)
+        assert await completed(resumed) == "seen 3"
+
+    async def test_a_rewind_alone_is_refused_while_somebody_works_and_where_nothing_is(self, helix: Executor) -> None:
+        gate = PieceGate(1)
+        model = ScriptedModel(["Slowly."], pace=gate)
+        handle = await helix.execute(Agent(name="author", model=model), "Go", SESSION)
+        await gate.until_reached()
+        with pytest.raises(AgentAlreadyRunningError):
+            await helix.rewind(SESSION, "cp")
+        gate.opened.set()
+        await completed(handle)
+        before = await helix.sessions.get(SESSION)
+        with pytest.raises(CheckpointNotFoundError):
+            await helix.rewind(SESSION, "nowhere")
+        assert await helix.sessions.get(SESSION) == before
+        with pytest.raises(SessionNotFoundError):
+            await helix.rewind("nobody", "cp")
+
+    async def test_a_rewind_alone_drops_what_waits(self, helix: Executor) -> None:
+        agent = _agent(call("write", {"text": "one"}), call("locate", {"city": "Rome"}), "Never.")
+        await suspended(await helix.execute(agent, "Go", SESSION))
+        await helix.rewind(SESSION, (await _checkpoints(helix))[0])
+        assert (await helix.list_pending()).items == ()
+        handle = await helix.execute(_agent(call("write", {"text": "one"}), "Elsewhere."), "On", SESSION)
+        assert await completed(handle) == "Elsewhere."
 
     async def test_a_rewind_to_where_calls_were_open_answers_them_first(self, helix: Executor) -> None:
         agent = _agent(call("locate", {"city": "Rome"}), "There.")

@@ -153,9 +153,10 @@ class SubAgentsContract(ScenarioContract):
             )
         )
         before = [event for event in told_of if isinstance(event, BeforeSubAgentEvent)]
-        assert sorted((event.tool_call_id, event.agent, event.input["message"]) for event in before) == [
-            ("c", "quick", "Now"),
-            ("d", "worker", "go"),
+        # The calls of one step run side by side.
+        assert sorted((event.tool_call_id, event.agent, event.input) for event in before) == [
+            ("c", "quick", {"message": "Now"}),
+            ("d", "worker", {"message": "go"}),
         ]
         (after,) = [event for event in told_of if isinstance(event, AfterSubAgentEvent)]
         assert (after.tool_call_id, after.status, after.result) == ("c", "completed", "Quick.")

@@ -1,0 +1,133 @@
+"""What a step costs on each runtime, against what its engine costs by itself.
+
+Run: uv run python benchmarks/runtimes.py [--quick]
+
+One step is a model call, a tool and a commit. Beside it runs a bare DBOS workflow with as many steps as our loop asks
+for effects, each of which does nothing: the ratio says what the agent costs on top of its engine.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from dbos import DBOS
+
+import helix_agents
+from helix_agents import Agent, DBOSAgentExecutor, Executor, ScriptedModel, tool
+from helix_agents.testing import call
+
+EFFECTS_PER_STEP = 3
+AIMS = (
+    ("in_process.ms_per_step", "in process, ms per step", ""),
+    ("dbos.ms_per_step", "on DBOS, ms per step", ""),
+    ("dbos.raw_ms_per_step", "a bare DBOS workflow of as many steps", ""),
+    ("dbos.ratio", "DBOS over the bare workflow", "<= 1.3"),
+    ("in_process.lines", "lines of the in-process runtime", ""),
+    ("dbos.lines", "lines of the DBOS runtime", "a few hundred"),
+    ("shared.lines", "lines of the executor they share", ""),
+)
+
+Run = Callable[[int], Awaitable[float]]
+
+
+@tool
+async def look_up(topic: str) -> str:
+    """Look something up."""
+    return f"a page about {topic}"
+
+
+def agent(steps: int) -> Agent[Any, Any, Any]:
+    """Calls its tool in every step but the last."""
+    script = [call("look_up", {"topic": f"t{number}"}) for number in range(steps - 1)]
+    return Agent(name="stepper", model=ScriptedModel([*script, "Done."]), tools=[look_up], max_steps=steps + 1)
+
+
+def executed(helix: Any) -> Run:
+    """Runs a session of so many steps; answers seconds."""
+
+    async def run(steps: int) -> float:
+        stepper = agent(steps)
+        begun = time.perf_counter()
+        await (await helix.execute(stepper, "Go", uuid4().hex)).output()
+        return time.perf_counter() - begun
+
+    return run
+
+
+async def _nothing() -> dict[str, str]:
+    return {"is": "ack", "next": "continue"}
+
+
+@DBOS.workflow(name="bare")
+async def _bare(effects: int) -> None:
+    for number in range(effects):
+        await DBOS.run_step_async({"name": f"effect:{number}"}, _nothing)
+
+
+async def bare(steps: int) -> float:
+    """The same number of DBOS steps, with nothing in them."""
+    begun = time.perf_counter()
+    await (await DBOS.start_workflow_async(_bare, 1 + EFFECTS_PER_STEP * steps)).get_result()
+    return time.perf_counter() - begun
+
+
+@asynccontextmanager
+async def runtimes(folder: Path) -> AsyncGenerator[dict[str, Run]]:
+    """Each runtime on a SQLite file of its own, one that survives a power cut."""
+    async with (
+        Executor.open(f"sqlite:///{folder}/in_process.db", janitor_seconds=None) as here,
+        DBOSAgentExecutor.open(f"sqlite:///{folder}/dbos.db", janitor_seconds=None) as there,
+    ):
+        yield {"in_process": executed(here), "dbos": executed(there), "dbos.raw": bare}
+
+
+async def measure(rounds: int, steps: int) -> dict[str, float]:
+    """Milliseconds per step, the runtimes taking turns so that a busy machine is busy for all of them."""
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        async with runtimes(Path(folder)) as all_of_them:
+            for run in all_of_them.values():
+                await run(2)
+            for _ in range(rounds):
+                for name, run in all_of_them.items():
+                    found.setdefault(name, []).append(await run(steps) / steps * 1000)
+    medians = {name: statistics.median(times) for name, times in found.items()}
+    ratios = [ours / raw for ours, raw in zip(found["dbos"], found["dbos.raw"], strict=True)]
+    return {
+        "in_process.ms_per_step": medians["in_process"],
+        "dbos.ms_per_step": medians["dbos"],
+        "dbos.raw_ms_per_step": medians["dbos.raw"],
+        "dbos.ratio": statistics.median(ratios),
+    }
+
+
+def lines_of(folder: str) -> int:
+    """Lines of a part of the package."""
+    root = Path(helix_agents.__file__).parent / "runtimes" / folder
+    return sum(len(path.read_text().splitlines()) for path in root.glob("*.py"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    logging.disable(logging.CRITICAL)
+    figures: dict[str, float] = asyncio.run(measure(3 if quick else 9, 20 if quick else 50))
+    figures |= {"in_process.lines": lines_of("in_process"), "dbos.lines": lines_of("dbos")}
+    figures |= {"shared.lines": lines_of("executor")}
+    for name, told, aim in AIMS:
+        print(f"{told:<48} {figures[name]:>10.2f}  {aim}")
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""A run that needs people: an approval, a question, a tool of the client. Nothing waits in memory for any of them."""
+
+import asyncio
+
+from helix_agents import (
+    Agent,
+    ApprovalAnswer,
+    Completed,
+    Executor,
+    PendingCall,
+    RunResult,
+    ScriptedModel,
+    Suspended,
+    ToolAnswer,
+    ask_human,
+    client_tool,
+    tool,
+)
+from helix_agents.testing import call, reply
+
+STORE, SESSION = "sqlite:///helix.db", "trip-1"
+
+
+@client_tool(deadline=3600)
+def where_are_you() -> str:
+    """Ask the app where the traveller is; the app runs this, not we."""
+    ...
+
+
+@tool(require_approval=lambda given, ctx: given["price"] > 100)
+def book(train: str, price: float) -> str:
+    """Book a train; dear ones need a yes."""
+    return f"booked {train}"
+
+
+script = ScriptedModel(
+    [
+        reply("Two things first.", calls=[call("where_are_you"), call("ask_human", {"question": "Window or aisle?"})]),
+        reply("I found one.", calls=[call("book", {"train": "night train", "price": 120})]),
+        "Your seat is booked.",
+    ]
+    * 100  # so that `helix chat examples/ask_a_human.py` can go on for a while
+)
+agent = Agent(
+    name="travel", model=script, instructions="Book trips.", tools=[where_are_you, ask_human(), book], max_steps=10
+)
+
+
+async def answer(helix: Executor, waiting: PendingCall) -> None:
+    """What a person or an app says; each of these may come from another process, days later."""
+    print(f"{waiting.kind}: {waiting.tool_name} {waiting.input or ''}")
+    match waiting.kind:
+        case "approval":
+            given = ApprovalAnswer(approved=True, reason="it is a long way")
+        case "question":
+            given = ToolAnswer(result="window")
+        case "client_tool":
+            given = ToolAnswer(result="Lisbon")
+    await helix.submit_tool_result(waiting.root_session_id, waiting.tool_call_id, given)
+
+
+async def main() -> None:
+    result: RunResult[str] | None = None
+    while result is None or isinstance(result, Suspended):
+        async with Executor.open(STORE, agents=[agent]) as helix:  # a new one each time: the store is all there is
+            if result is None:
+                run = await helix.execute(agent, "To Vienna, please", SESSION)
+            else:
+                for waiting in result.pending:
+                    await answer(helix, waiting)
+                run = await helix.resume(agent, SESSION)
+            result = await run.result()
+    print(result.output if isinstance(result, Completed) else result)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

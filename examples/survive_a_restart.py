@@ -1,0 +1,70 @@
+"""A process gets kill -9 in the middle of a step, and another one goes on: the same run, nothing done twice."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from helix_agents import Agent, Executor, ScriptedModel, tool
+from helix_agents.testing import call, reply
+
+STORE, SESSION, LETTERS = "sqlite:///helix.db", "order-1", Path("letters.txt")
+
+
+@tool(effect="once")  # announced before it runs and recorded after: it never silently runs twice
+def send_letter(to: str) -> str:
+    """Send a letter; a second one would be embarrassing."""
+    with LETTERS.open("a") as letters:
+        letters.write(f"{to}\n")
+    return f"sent to {to}"
+
+
+@tool
+def look_up(order: str) -> str:
+    """Look an order up in a slow archive."""
+    if "--dies" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)  # no warning, no clean-up
+    return f"{order} is on its way"
+
+
+def letters_sent() -> list[str]:
+    return LETTERS.read_text().split()
+
+
+script = ScriptedModel(
+    [
+        reply("I will write to Ann first.", calls=[call("send_letter", {"to": "Ann"})]),
+        reply("Now the order.", calls=[call("look_up", {"order": "order-1"})]),
+        "Ann has her letter, and the order is on its way.",
+    ]
+)
+clerk = Agent(name="clerk", model=script, tools=[send_letter, look_up])
+
+
+async def work() -> None:
+    """What a worker does: begin the conversation, or go on with what a dead one left.
+
+    A dead process counts as alive for one lease; then the janitor of any other one continues its runs. Both are short
+    here, so that nobody has to wait.
+    """
+    async with Executor.open(STORE, agents=[clerk], lease_ms=1_000, janitor_seconds=0.2) as helix:
+        if "--dies" in sys.argv:
+            run = await helix.execute(clerk, "Where is order-1?", SESSION)
+        else:
+            run = await helix.get_handle(clerk, SESSION)
+            assert run is not None
+        print(await run.output())
+        [record] = (await helix.sessions.runs(SESSION)).items
+        print(f"one run, attempt {record.attempt}")
+
+
+async def main() -> None:
+    worker = await asyncio.create_subprocess_exec(sys.executable, __file__, "--dies")
+    print("the first process ended with", signal.Signals(-await worker.wait()).name)
+    await work()
+    print("letters sent to", *letters_sent())
+
+
+if __name__ == "__main__":
+    asyncio.run(work() if "--dies" in sys.argv else main())

@@ -1,0 +1,88 @@
+"""Branching and rewinding: new segments over the same history, at a cost that does not grow with it."""
+
+from helix_agents.backends.postgres.checkpoints import own_checkpoint, state_count_at, write_checkpoint
+from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.lineage import append_messages, new_segment, read_messages
+from helix_agents.backends.postgres.rows import SessionRow, load_session, new_row, record_of
+from helix_agents.domain.errors import CheckpointNotFoundError
+from helix_agents.domain.ids import CheckpointId, SessionId
+from helix_agents.domain.messages import Message, ToolMessage
+from helix_agents.domain.records import encode
+from helix_agents.domain.session_changes import branched
+from helix_agents.domain.sessions import BranchPoint, CreateSession
+from helix_agents.domain.transcript import not_executed, open_tail
+
+# A reply and the results of its calls; more is read when there were more calls.
+TAIL = 8
+
+
+async def open_branch(
+    connection: Connection, namespace: str, session_id: SessionId, options: CreateSession, now: int
+) -> SessionRow:
+    """The row, not stored yet, of a session that starts where another one stood."""
+    assert options.branch is not None
+    source = await load_session(connection, namespace, options.branch.from_session_id)
+    segment, messages, writes = await _branch_point(connection, namespace, source, options.branch)
+    own = await new_segment(
+        connection, namespace, session_id, parent=segment, message_boundary=messages, state_boundary=writes
+    )
+    row = new_row(namespace, branched(session_id, record_of(source), options, now), own)
+    row.message_count, row.state_count = messages, writes
+    await _close_calls(connection, row, now)
+    await write_checkpoint(connection, row, source="save", now=now, has_writes=False)
+    return row
+
+
+async def cut_back(connection: Connection, row: SessionRow, segment: int, messages: int, writes: int) -> None:
+    """Let a session go on from an earlier point of its own history; what branches see does not change."""
+    row.segment = await new_segment(
+        connection,
+        row.namespace,
+        row.session_id,
+        parent=segment,
+        message_boundary=messages,
+        state_boundary=writes,
+    )
+    row.message_count, row.state_count = messages, writes
+    row.state_base_bytes = row.state_since_bytes = 0
+
+
+async def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId, now: int) -> None:
+    """Put a session's messages and state back to one of its checkpoints; calls that were open there get results.
+
+    Raises:
+        CheckpointNotFoundError: the session has no such checkpoint.
+    """
+    await cut_back(connection, row, *await own_checkpoint(connection, row.namespace, row.session_id, checkpoint_id))
+    await _close_calls(connection, row, now)
+
+
+async def _branch_point(
+    connection: Connection, namespace: str, source: SessionRow, at: BranchPoint
+) -> tuple[int, int, int]:
+    """Segment, message count and state count to branch from."""
+    if at.checkpoint_id is not None:
+        return await own_checkpoint(connection, namespace, source.session_id, at.checkpoint_id)
+    if at.message_count is None:
+        return source.segment, source.message_count, source.state_count
+    if not 0 <= at.message_count <= source.message_count:
+        raise CheckpointNotFoundError(source.session_id, f"message {at.message_count} of {source.message_count}")
+    return source.segment, at.message_count, await state_count_at(connection, source, at.message_count)
+
+
+async def _close_calls(connection: Connection, row: SessionRow, now: int) -> None:
+    await append_messages(
+        connection, row, [encode(result).decode() for result in await _missing_results(connection, row)], now
+    )
+
+
+async def _missing_results(connection: Connection, row: SessionRow) -> tuple[ToolMessage, ...]:
+    """Results that say "not executed" for the calls a history ends with, reading back only as far as needed."""
+    newest_first: list[Message] = []
+    last = row.message_count
+    while last > 0 and all(isinstance(message, ToolMessage) for message in newest_first):
+        first = max(1, last - TAIL + 1)
+        found = await read_messages(connection, row.segment, first, last)
+        newest_first.extend(stored.message for stored in reversed(found))
+        last = first - 1
+    return not_executed(open_tail(newest_first))

@@ -1,0 +1,247 @@
+"""Checkpoints in Postgres: counts, and a pointer to the writes in the state log."""
+
+from helix_agents.backends.postgres.connection import Connection, Row
+from helix_agents.backends.postgres.facet import Facet
+from helix_agents.backends.postgres.lineage import load_custom_state, load_segment
+from helix_agents.backends.postgres.paging import read_page
+from helix_agents.backends.postgres.rows import (
+    Place,
+    SessionRow,
+    checkpoint_name,
+    checkpoint_number,
+    find_session,
+    load_session,
+    put,
+    record_of,
+    save_session,
+)
+from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta
+from helix_agents.domain.commits import Committed
+from helix_agents.domain.door import check_checkpoint
+from helix_agents.domain.errors import CheckpointNotFoundError
+from helix_agents.domain.ids import CheckpointId, SessionId
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.records import JSON, decode
+from helix_agents.domain.session_changes import changed
+from helix_agents.domain.sessions import CheckpointSource
+from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, merge_warnings
+
+_LOW = 0xFFFFFFFF
+_COLUMNS = (
+    "c.id, c.session_id, c.run_id, c.step_id, c.step_count, c.status, c.message_count, c.state_count, c.has_writes,"
+    " c.stream_sequence, c.source, c.created_at,"
+    " CASE WHEN c.has_writes THEN"
+    " (SELECT writes FROM __agents_state_log l WHERE l.id = ((c.id >> 32 << 32) | c.state_count)) END"
+)
+
+
+async def write_checkpoint(
+    connection: Connection,
+    row: Place,
+    *,
+    source: CheckpointSource,
+    now: int,
+    has_writes: bool,
+    step_id: str | None = None,
+    step_count: int | None = None,
+    stream_sequence: int = 0,
+) -> None:
+    """Write a checkpoint of the session as its row stands and move the row's pointer to it."""
+    number = row.segment << 32 | row.version
+    await connection.execute(
+        "INSERT INTO __agents_checkpoints (id, session_id, run_id, step_id, step_count, status, message_count,"
+        " state_count, has_writes, stream_sequence, source, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            number,
+            row.session_id,
+            row.run_id,
+            step_id,
+            row.step_count if step_count is None else step_count,
+            row.status,
+            row.message_count,
+            row.state_count,
+            has_writes,
+            stream_sequence,
+            source,
+            now,
+        ),
+    )
+    row.checkpoint = number
+    row.checkpointed_at = now
+    row.checkpoint_source = source
+
+
+async def commit_at(
+    connection: Connection, row: SessionRow, meta: CheckpointMeta, ops: tuple[WriteOp, ...], now: int
+) -> Committed:
+    """End a commit of source `staging`: its checkpoint, the session's row, and the answer."""
+    await write_checkpoint(
+        connection,
+        row,
+        source="staging",
+        now=now,
+        has_writes=bool(ops),
+        step_id=meta.step_id,
+        step_count=meta.step_count,
+        stream_sequence=meta.stream_sequence,
+    )
+    await save_session(connection, row)
+    return Committed(
+        checkpoint_id=checkpoint_name(row.checkpoint) or "",
+        new_version=row.version,
+        message_count=row.message_count,
+        stream_sequence=meta.stream_sequence,
+        warnings=merge_warnings(ops),
+        status=row.status,
+    )
+
+
+def checkpoint_of(row: Row) -> Checkpoint:
+    """A checkpoint's record, from `_COLUMNS`."""
+    name = checkpoint_name(row[0])
+    assert name is not None
+    return Checkpoint(
+        checkpoint_id=name,
+        session_id=row[1],
+        run_id=row[2],
+        step_id=row[3],
+        step_count=row[4],
+        status=row[5],
+        message_count=row[6],
+        writes=decode(row[12], StepWrites) if row[12] is not None else NO_WRITES,
+        stream_sequence=row[9],
+        source=row[10],
+        version=row[0] & _LOW,
+        created_at=row[11],
+    )
+
+
+async def read_checkpoint(connection: Connection, number: int) -> Checkpoint | None:
+    """The checkpoint in a row, or None."""
+    row = await connection.one(f"SELECT {_COLUMNS} FROM __agents_checkpoints c WHERE c.id = ?", (number,))
+    return checkpoint_of(row) if row is not None else None
+
+
+async def own_checkpoint(
+    connection: Connection, namespace: str, session_id: SessionId, checkpoint_id: CheckpointId
+) -> tuple[int, int, int]:
+    """Segment, message count and state count of a checkpoint of this very session.
+
+    Raises:
+        CheckpointNotFoundError: the session has no such checkpoint.
+    """
+    number = checkpoint_number(checkpoint_id)
+    row = await connection.one(
+        "SELECT s.segment, c.message_count, c.state_count FROM __agents_checkpoints c"
+        " JOIN __agents_segments s ON s.segment = (c.id >> 32)"
+        " WHERE c.id = ? AND s.namespace = ? AND s.session_id = ? AND s.owned",
+        (number, namespace, session_id),
+    )
+    if row is None:
+        raise CheckpointNotFoundError(session_id, checkpoint_id)
+    return row[0], row[1], row[2]
+
+
+async def state_count_at(connection: Connection, row: Place, message_count: int) -> int:
+    """How many state writes belong to the first `message_count` messages.
+
+    Those of the session's newest checkpoint there, and before its first one those it was made with.
+    """
+    at = row.segment
+    messages, writes = message_count, row.state_count
+    while True:
+        found = await connection.one(
+            "SELECT state_count FROM __agents_checkpoints WHERE id BETWEEN ? AND ? AND message_count <= ?"
+            " AND state_count <= ? ORDER BY id DESC LIMIT 1",
+            (at << 32, at << 32 | _LOW, messages, writes),
+        )
+        if found is not None:
+            return found[0]
+        here = await load_segment(connection, at)
+        above = await load_segment(connection, here.parent) if here.parent is not None else None
+        if above is None or above.session_id != row.session_id or not above.owned:
+            return here.state_boundary or await _made_with(connection, at)
+        messages, writes = min(messages, here.message_boundary), min(writes, here.state_boundary)
+        at = above.segment
+
+
+async def _made_with(connection: Connection, segment: int) -> int:
+    """1 when the session was made with a state, which is then the first thing logged, else 0."""
+    row = await connection.one("SELECT writes FROM __agents_state_log WHERE id = ?", (segment << 32 | 1,))
+    return int(row is not None and not decode(row[0], StepWrites))
+
+
+class PostgresCheckpoints(Facet):
+    """The checkpoints of a session."""
+
+    async def create_checkpoint(self, session_id: SessionId, meta: CheckpointMeta) -> Checkpoint:
+        check_checkpoint(meta)
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> Checkpoint:
+            row = await load_session(connection, self._namespace, session_id)
+            put(row, changed(record_of(row), now))
+            await write_checkpoint(
+                connection,
+                row,
+                source="save",
+                now=now,
+                has_writes=False,
+                step_id=meta.step_id,
+                step_count=meta.step_count,
+                stream_sequence=meta.stream_sequence,
+            )
+            await save_session(connection, row)
+            assert row.checkpoint is not None
+            checkpoint = await read_checkpoint(connection, row.checkpoint)
+            assert checkpoint is not None
+            return checkpoint
+
+        return await self._db.write(work)
+
+    async def get_latest_checkpoint(self, session_id: SessionId) -> Checkpoint | None:
+        async def work(connection: Connection) -> Checkpoint | None:
+            row = await find_session(connection, self._namespace, session_id)
+            if row is None or row.checkpoint is None:
+                return None
+            return await read_checkpoint(connection, row.checkpoint)
+
+        return await self._db.read(work)
+
+    async def get_checkpoint(self, session_id: SessionId, checkpoint_id: CheckpointId) -> Checkpoint | None:
+        async def work(connection: Connection) -> Checkpoint | None:
+            try:
+                await own_checkpoint(connection, self._namespace, session_id, checkpoint_id)
+            except CheckpointNotFoundError:
+                return None
+            number = checkpoint_number(checkpoint_id)
+            return await read_checkpoint(connection, number) if number is not None else None
+
+        return await self._db.read(work)
+
+    async def list_checkpoints(
+        self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[Checkpoint]:
+        check_page(offset, limit)
+
+        await self._check_there(session_id)
+        return await read_page(
+            self._db,
+            columns=_COLUMNS,
+            source="__agents_segments s JOIN __agents_checkpoints c"
+            " ON c.id BETWEEN (s.segment << 32) AND ((s.segment << 32) | 4294967295)"
+            " WHERE s.namespace = ? AND s.session_id = ? AND s.owned",
+            order="(c.id & 4294967295) DESC",
+            values=(self._namespace, session_id),
+            offset=offset,
+            limit=limit,
+            item=checkpoint_of,
+        )
+
+    async def load_checkpoint_state(self, session_id: SessionId, checkpoint_id: CheckpointId) -> dict[str, JSON]:
+        async def work(connection: Connection) -> dict[str, JSON]:
+            await load_session(connection, self._namespace, session_id)
+            segment, _, count = await own_checkpoint(connection, self._namespace, session_id, checkpoint_id)
+            return await load_custom_state(connection, segment, count)
+
+        return await self._db.read(work)

@@ -1,0 +1,94 @@
+"""Locks in Postgres: one row per key, whose token only grows."""
+
+import asyncio
+
+from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.database import Database
+from helix_agents.domain.errors import LockHeldError, LockLostError
+from helix_agents.domain.ids import check_id
+from helix_agents.domain.locks import Lock
+from helix_agents.ports.clock import Clock, IdSource
+from helix_agents.system import RandomIds
+
+# A notification wakes a waiter when a lock is released; of leases that run out nobody is told.
+LOOK_AGAIN = 0.5
+
+
+class PostgresLockManager:
+    """Locks for all processes on one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        namespace: str = "",
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        self._db = database.use()
+        self._namespace = namespace
+        self._clock = clock or database.clock
+        self._ids = ids or RandomIds()
+
+    async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
+        check_id(key, "lock key")
+        holder = owner or self._ids.new("lock")
+        lock = await self._try(key, ttl_ms, holder)
+        if lock is not None:
+            return lock
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        async with self._db.listener.listen(self._topic(key)) as waiter:
+            while (lock := await self._try(key, ttl_ms, holder)) is None:
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise LockHeldError(key)
+                await waiter.wait(min(left, LOOK_AGAIN))
+        return lock
+
+    async def renew(self, lock: Lock, *, ttl_ms: int) -> Lock:
+        expires_at = self._clock.now_ms() + ttl_ms
+        held = await self._db.execute(
+            "UPDATE __agents_locks SET expires_at = ?"
+            " WHERE namespace = ? AND key = ? AND token = ? AND owner IS NOT NULL",
+            (expires_at, self._namespace, lock.key, lock.token),
+        )
+        if not held:
+            raise LockLostError(lock.key, lock.token)
+        return Lock(key=lock.key, token=lock.token, owner=lock.owner, expires_at=expires_at)
+
+    async def release(self, lock: Lock) -> None:
+        async def work(connection: Connection) -> None:
+            held = await connection.execute(
+                "UPDATE __agents_locks SET owner = NULL, expires_at = 0"
+                " WHERE namespace = ? AND key = ? AND token = ? AND owner IS NOT NULL",
+                (self._namespace, lock.key, lock.token),
+            )
+            if not held:
+                raise LockLostError(lock.key, lock.token)
+            await connection.ring(self._topic(lock.key))
+
+        await self._db.write(work)
+
+    async def close(self) -> None:
+        await self._db.close()
+
+    async def _try(self, key: str, ttl_ms: int, owner: str) -> Lock | None:
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> Lock | None:
+            # A row is kept when its lock is free, so that the next token is higher than any before.
+            row = await connection.one(
+                "INSERT INTO __agents_locks AS held (namespace, key, token, owner, expires_at)"
+                " VALUES (?1, ?2, 1, ?3, ?4)"
+                " ON CONFLICT (namespace, key) DO UPDATE SET token = held.token + 1, owner = excluded.owner,"
+                " expires_at = excluded.expires_at WHERE held.owner IS NULL OR held.expires_at <= ?5"
+                " RETURNING token",
+                (self._namespace, key, owner, now + ttl_ms, now),
+            )
+            return Lock(key=key, token=row[0], owner=owner, expires_at=now + ttl_ms) if row is not None else None
+
+        return await self._db.write(work)
+
+    def _topic(self, key: str) -> str:
+        return f"lock/{self._namespace}/{key}"

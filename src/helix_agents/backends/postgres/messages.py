@@ -1,0 +1,94 @@
+"""The transcript in Postgres."""
+
+from collections.abc import Sequence
+
+from helix_agents.backends.postgres.branches import cut_back
+from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.facet import Facet
+from helix_agents.backends.postgres.lineage import append_messages, messages_of, read_messages
+from helix_agents.backends.postgres.rows import load_session, put, record_of, save_session
+from helix_agents.domain.errors import SessionNotFoundError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import Message, StoredMessage
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.session_changes import changed
+
+# Session and messages in one statement, and so of one moment.
+_TRANSCRIPT = """
+WITH RECURSIVE s AS (
+    SELECT segment, message_count FROM __agents_sessions WHERE namespace = ?1 AND session_id = ?2
+), chain AS (
+    SELECT g.segment, g.parent, g.message_boundary AS low, s.message_count AS high
+    FROM s JOIN __agents_segments g ON g.segment = s.segment
+    UNION ALL
+    SELECT g.segment, g.parent, g.message_boundary, least(c.low, c.high)
+    FROM chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low > 0
+)
+SELECT (
+    SELECT string_agg('{"sequence":' || m.sequence || ',"created_at":' || m.created_at || ',"message":' || m.body
+        || '}', ',' ORDER BY m.sequence)
+    FROM chain c JOIN __agents_messages m
+        ON m.id BETWEEN (c.segment << 32) + greatest(c.low + 1, ?3) AND (c.segment << 32) + c.high
+) FROM s
+"""
+
+
+class PostgresMessages(Facet):
+    """The messages of a session."""
+
+    async def append_messages(self, session_id: SessionId, messages: Sequence[Message]) -> int:
+        bodies = self._encoded(session_id, messages)
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> int:
+            row = await load_session(connection, self._namespace, session_id)
+            if bodies:
+                before = row.version
+                put(row, changed(record_of(row), now))
+                await append_messages(connection, row, bodies, now)
+                self._state_writes.keep(row, before, connection)
+                await save_session(connection, row)
+            return row.message_count
+
+        return await self._db.write(work)
+
+    async def get_messages(
+        self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[StoredMessage]:
+        check_page(offset, limit)
+
+        async def work(connection: Connection) -> Page[StoredMessage]:
+            row = await load_session(connection, self._namespace, session_id)
+            last = row.message_count - offset
+            found = await read_messages(connection, row.segment, max(1, last - limit + 1), last)
+            return Page(items=tuple(reversed(found)), total=row.message_count, offset=offset, limit=limit)
+
+        return await self._db.read(work)
+
+    async def load_transcript(self, session_id: SessionId, *, after: int = 0) -> tuple[StoredMessage, ...]:
+        row = await self._db.one(_TRANSCRIPT, (self._namespace, session_id, after + 1))
+        if row is None:
+            raise SessionNotFoundError(session_id)
+        return tuple(messages_of(row[0]))
+
+    async def get_message_count(self, session_id: SessionId) -> int:
+        row = await self._db.one(
+            "SELECT message_count FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
+            (self._namespace, session_id),
+        )
+        if row is None:
+            raise SessionNotFoundError(session_id)
+        return row[0]
+
+    async def truncate_messages(self, session_id: SessionId, count: int) -> int:
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> int:
+            row = await load_session(connection, self._namespace, session_id)
+            if count < row.message_count:
+                put(row, changed(record_of(row), now))
+                await cut_back(connection, row, row.segment, max(0, count), row.state_count)
+                await save_session(connection, row)
+            return row.message_count
+
+        return await self._db.write(work)

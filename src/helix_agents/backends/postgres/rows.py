@@ -1,0 +1,375 @@
+"""Rows of the sessions and runs tables, and the records they stand for."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from helix_agents.backends.postgres.connection import Connection, Row, Value
+from helix_agents.domain.errors import RunAlreadyExistsError, SessionAlreadyExistsError, SessionNotFoundError
+from helix_agents.domain.records import decode, decode_json, encode
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import SessionDetail, SessionState, SessionSummary, SuspensionContext
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a session stands: its version, its run, and the ends of its logs. All that writing a step needs."""
+
+    namespace: str
+    session_id: str
+    root_session_id: str
+    status: Any
+    step_count: int
+    run_id: str | None
+    attempt: int
+    running: bool
+    version: int
+    segment: int
+    message_count: int
+    state_count: int
+    state_base_bytes: int
+    state_since_bytes: int
+    mode: Any
+    checkpoint: int | None = None
+    checkpointed_at: int | None = None
+    checkpoint_source: Any = None
+
+
+@dataclass(slots=True)
+class SessionRow(Place):
+    """One row of `__agents_sessions`, column by column."""
+
+    agent_type: str = ""
+    resume_count: int = 0
+    user_id: str | None = None
+    parent_session_id: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    expires_at: int | None = None
+    commit_attempt: int = 0
+    commit_step: int = -1
+    commit_round: int = -1
+    commit_checkpoint: int | None = None
+    commit_extra: str | None = None
+    tags: str | None = None
+    metadata: str | None = None
+    labels: list[str] = field(default_factory=list[str])
+    suspension: str | None = None
+    detail: str = ""
+
+    def values(self) -> tuple[Value, ...]:
+        return tuple(getattr(self, name) for name in _COLUMNS)
+
+
+_COLUMNS = tuple(field.name for field in fields(SessionRow))
+_CHANGEABLE = tuple(
+    name
+    for name in _COLUMNS
+    if name not in ("namespace", "session_id", "parent_session_id", "root_session_id", "created_at")
+)
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM __agents_sessions"
+_FIND = f"{_SELECT} WHERE namespace = ? AND session_id = ?"
+_INSERT = (
+    f"INSERT INTO __agents_sessions ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+    " ON CONFLICT DO NOTHING"
+)
+_UPDATE = (
+    f"UPDATE __agents_sessions SET {', '.join(f'{name} = ?' for name in _CHANGEABLE)}"
+    " WHERE namespace = ? AND session_id = ?"
+)
+SESSION_COLUMNS = ", ".join(f"s.{name}" for name in _COLUMNS)
+
+
+async def find_session(
+    connection: Connection, namespace: str, session_id: str, *, keep: bool = True
+) -> SessionRow | None:
+    """The session's row, or None; a transaction that writes keeps it from others, unless it only looks."""
+    row = await connection.one(f"{_FIND}{connection.lock if keep else ''}", (namespace, session_id))
+    return SessionRow(*row) if row is not None else None
+
+
+async def load_session(connection: Connection, namespace: str, session_id: str) -> SessionRow:
+    """The session's row.
+
+    Raises:
+        SessionNotFoundError: there is none.
+    """
+    row = await find_session(connection, namespace, session_id)
+    if row is None:
+        raise SessionNotFoundError(session_id)
+    return row
+
+
+async def insert_session(connection: Connection, row: SessionRow) -> None:
+    """Store a new session.
+
+    Raises:
+        SessionAlreadyExistsError: the id is taken.
+    """
+    if not await connection.execute(_INSERT, row.values()):
+        raise SessionAlreadyExistsError(row.session_id)
+
+
+async def save_session(connection: Connection, row: SessionRow) -> None:
+    """Store a changed session."""
+    await connection.execute(_UPDATE, (*(getattr(row, name) for name in _CHANGEABLE), row.namespace, row.session_id))
+
+
+_LOCK_TREE = """
+SELECT pg_advisory_xact_lock(hashtextextended('helix tree ' || ?1 || '/' || coalesce(
+    (SELECT root_session_id FROM __agents_sessions WHERE namespace = ?1 AND session_id = ?2), ?2), 0))
+"""
+
+
+async def lock_tree_of(connection: Connection, namespace: str, session_id: str) -> None:
+    """Keep everybody else who looks at more than one session of its tree out until the transaction ends.
+
+    It comes before any lock on a row, and rows of parents before those of children, so that nobody waits in a circle.
+    A session never changes its tree, so its root may be read before the lock is there.
+    """
+    await connection.execute(_LOCK_TREE, (namespace, session_id))
+
+
+async def own_children(connection: Connection, namespace: str, session_id: str) -> list[str]:
+    """The sessions right below this one."""
+    found = await connection.all(
+        "SELECT session_id FROM __agents_sessions WHERE namespace = ? AND parent_session_id = ? ORDER BY session_id",
+        (namespace, session_id),
+    )
+    return [row[0] for row in found]
+
+
+async def children_of(connection: Connection, namespace: str, session_id: str) -> list[str]:
+    """Every session below this one, parents before their children."""
+    found = await connection.all(
+        "WITH RECURSIVE below (id) AS ("
+        " SELECT session_id FROM __agents_sessions WHERE namespace = ?1 AND parent_session_id = ?2"
+        " UNION"
+        " SELECT s.session_id FROM __agents_sessions s"
+        " JOIN below ON s.namespace = ?1 AND s.parent_session_id = below.id"
+        ") SELECT id FROM below",
+        (namespace, session_id),
+    )
+    return [row[0] for row in found]
+
+
+def encode_tags(tags: tuple[str, ...]) -> str | None:
+    """Tags as their column holds them."""
+    return encode(tags).decode() if tags else None
+
+
+def encode_metadata(metadata: dict[str, str]) -> str | None:
+    """Metadata as its column holds it."""
+    return encode(metadata).decode() if metadata else None
+
+
+def labels_of(tags: Iterable[str], metadata: Mapping[str, str]) -> list[str]:
+    """Tags and metadata as one index finds them: each as JSON, so that no two are alike by accident."""
+    return [encode(label).decode() for label in (*tags, *metadata.items())]
+
+
+def encode_suspension(context: SuspensionContext | None) -> str | None:
+    """The suspension context as its column holds it."""
+    return encode(context).decode() if context is not None else None
+
+
+def checkpoint_name(number: int | None) -> str | None:
+    """The public id of a checkpoint row."""
+    return f"cpv1-{number >> 32:x}-{number & 0xFFFFFFFF:x}" if number is not None else None
+
+
+def checkpoint_number(name: str) -> int | None:
+    """The row of a checkpoint id, or None when no checkpoint can have this id."""
+    version, _, place = name.partition("-")
+    segment, _, number = place.partition("-")
+    try:
+        if version != "cpv1" or not 0 <= int(number, 16) < 1 << 32 or not 0 <= int(segment, 16) < 1 << 31:
+            return None
+        key = int(segment, 16) << 32 | int(number, 16)
+    except ValueError:
+        return None
+    return key if checkpoint_name(key) == name else None
+
+
+def put(row: SessionRow, record: SessionState) -> None:
+    """Write a record's fields into its row; counts and pointers of the row stay."""
+    row.agent_type = record.agent_type
+    row.status = record.status
+    row.version = record.version
+    row.step_count = record.step_count
+    row.resume_count = record.resume_count
+    row.mode = record.mode
+    row.user_id = record.user_id
+    row.updated_at = record.updated_at
+    row.expires_at = record.expires_at
+    row.run_id = record.current_run_id
+    row.tags = encode_tags(record.tags)
+    row.metadata = encode_metadata(record.metadata)
+    row.labels = labels_of(record.tags, record.metadata)
+    row.suspension = encode_suspension(record.suspension_context)
+    row.detail = encode(SessionDetail.of(record)).decode()
+
+
+def new_row(namespace: str, record: SessionState, segment: int) -> SessionRow:
+    """The row of a session that is not stored yet."""
+    row = SessionRow(
+        namespace=namespace,
+        session_id=record.session_id,
+        root_session_id=record.root_session_id,
+        status=record.status,
+        step_count=0,
+        run_id=None,
+        attempt=0,
+        running=False,
+        version=record.version,
+        segment=segment,
+        message_count=0,
+        state_count=0,
+        state_base_bytes=0,
+        state_since_bytes=0,
+        mode=record.mode,
+        parent_session_id=record.parent_session_id,
+        created_at=record.created_at,
+    )
+    put(row, record)
+    return row
+
+
+def record_of(row: SessionRow) -> SessionState:
+    """The session record of a row, without its custom state and the rows that others write."""
+    detail = decode(row.detail, SessionDetail)
+    return SessionState(
+        session_id=row.session_id,
+        agent_type=row.agent_type,
+        agent_version=detail.agent_version,
+        stream_id=detail.stream_id,
+        status=row.status,
+        step_count=row.step_count,
+        output=detail.output,
+        error=detail.error,
+        failure_reason=detail.failure_reason,
+        interrupt_context=detail.interrupt_context,
+        suspended_awaiting_children=detail.suspended_awaiting_children,
+        suspended_step_id=detail.suspended_step_id,
+        suspension_context=decode(row.suspension, SuspensionContext) if row.suspension else None,
+        tracing_context=detail.tracing_context,
+        expires_at=row.expires_at,
+        parent_session_id=row.parent_session_id,
+        root_session_id=row.root_session_id,
+        mode=row.mode,
+        version=row.version,
+        resume_count=row.resume_count,
+        message_count=row.message_count,
+        current_run_id=row.run_id,
+        checkpoint_id=checkpoint_name(row.checkpoint),
+        checkpointed_at=row.checkpointed_at,
+        checkpoint_source=row.checkpoint_source,
+        user_id=row.user_id,
+        tags=tuple(decode_json(row.tags)) if row.tags else (),
+        metadata=decode_json(row.metadata) if row.metadata else {},
+        workspace_ref=detail.workspace_ref,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+SUMMARY_COLUMNS = (
+    "session_id, agent_type, status, step_count, message_count, version, user_id, tags, metadata, parent_session_id, "
+    "root_session_id, run_id, expires_at, created_at, updated_at"
+)
+
+
+def summary_of(row: Row) -> SessionSummary:
+    """One line of a listing, from `SUMMARY_COLUMNS`."""
+    return SessionSummary(
+        session_id=row[0],
+        agent_type=row[1],
+        status=row[2],
+        step_count=row[3],
+        message_count=row[4],
+        version=row[5],
+        user_id=row[6],
+        tags=tuple(decode_json(row[7])) if row[7] else (),
+        metadata=decode_json(row[8]) if row[8] else {},
+        parent_session_id=row[9],
+        root_session_id=row[10],
+        current_run_id=row[11],
+        expires_at=row[12],
+        created_at=row[13],
+        updated_at=row[14],
+    )
+
+
+_RUN_FIELDS = (
+    "run_id",
+    "session_id",
+    "turn",
+    "attempt",
+    "status",
+    "step_count",
+    "start_sequence",
+    "previous_run_id",
+    "parent_run_id",
+    "completion_reason",
+    "output",
+    "error",
+    "owner",
+    "workflow_id",
+    "call_hooks",
+    "started_at",
+    "ended_at",
+)
+RUN_COLUMNS = ", ".join(_RUN_FIELDS)
+
+
+# Free text of these columns is JSON, as a text of Postgres may not hold every character.
+_RUN_JSON = frozenset(("completion_reason", "output", "error"))
+
+
+def run_of(row: Row) -> RunRecord:
+    """A run's record, from `RUN_COLUMNS`."""
+    found = dict(zip(_RUN_FIELDS, row, strict=True))
+    for name in _RUN_JSON:
+        if found[name] is not None:
+            found[name] = decode_json(found[name])
+    return RunRecord(**found)
+
+
+def _column(run: RunRecord, name: str) -> Value:
+    value = getattr(run, name)
+    return value if name not in _RUN_JSON or value is None else encode(value).decode()
+
+
+async def find_run(connection: Connection, namespace: str, run_id: str) -> RunRecord | None:
+    """The run with this id, or None."""
+    row = await connection.one(
+        f"SELECT {RUN_COLUMNS} FROM __agents_runs WHERE namespace = ? AND run_id = ?", (namespace, run_id)
+    )
+    return run_of(row) if row is not None else None
+
+
+async def insert_run(
+    connection: Connection, namespace: str, run: RunRecord, first_answer: tuple[int, int] | None = None
+) -> None:
+    """Store a new run, with the version and message count its start answered.
+
+    Raises:
+        RunAlreadyExistsError: the id is taken.
+    """
+    stored = await connection.execute(
+        f"INSERT INTO __agents_runs (namespace, {RUN_COLUMNS}, start_version, start_messages)"
+        f" VALUES (?{', ?' * len(_RUN_FIELDS)}, ?, ?) ON CONFLICT (namespace, run_id) DO NOTHING",
+        (namespace, *(_column(run, name) for name in _RUN_FIELDS), *(first_answer or (None, None))),
+    )
+    if not stored:
+        raise RunAlreadyExistsError(run.run_id)
+
+
+async def save_run(connection: Connection, namespace: str, run: RunRecord) -> None:
+    """Store a changed run."""
+    changeable = ("attempt", "status", "step_count", "completion_reason", "output", "error", "owner", "workflow_id")
+    await connection.execute(
+        f"UPDATE __agents_runs SET {', '.join(f'{name} = ?' for name in changeable)}, ended_at = ?"
+        " WHERE namespace = ? AND run_id = ?",
+        (*(_column(run, name) for name in changeable), run.ended_at, namespace, run.run_id),
+    )

@@ -1,0 +1,202 @@
+"""Runs in Postgres, and the leases of the processes that drive them."""
+
+from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.facet import Facet
+from helix_agents.backends.postgres.paging import read_page
+from helix_agents.backends.postgres.rows import (
+    RUN_COLUMNS,
+    Place,
+    SessionRow,
+    find_run,
+    find_session,
+    insert_run,
+    load_session,
+    put,
+    record_of,
+    run_of,
+    save_run,
+    save_session,
+)
+from helix_agents.domain.door import check_run
+from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
+from helix_agents.domain.ids import RunId, SessionId, check_id
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.runs import (
+    Fence,
+    Lease,
+    RunMetadata,
+    RunRecord,
+    RunStatus,
+    RunUpdate,
+    claimed,
+    settled,
+    updated,
+)
+from helix_agents.domain.session_changes import changed
+
+_RUN_OF_SESSION = ", ".join(f"r.{name}" for name in RUN_COLUMNS.split(", "))
+
+
+async def current_run(connection: Connection, row: Place) -> RunRecord | None:
+    """The run that was started last, or None before the first."""
+    return await find_run(connection, row.namespace, row.run_id) if row.run_id is not None else None
+
+
+async def next_turn(connection: Connection, row: Place) -> int:
+    """The number of the session's next run."""
+    found = await connection.one(
+        "SELECT max(turn) FROM __agents_runs WHERE namespace = ? AND session_id = ?", (row.namespace, row.session_id)
+    )
+    return (found[0] or 0) + 1 if found is not None else 1
+
+
+async def settle_current(connection: Connection, row: Place, status: RunStatus, reason: str, now: int) -> None:
+    """End the session's current run, if it still runs, because another one takes its place."""
+    replaced = settled(await current_run(connection, row), status, reason, now)
+    if replaced is not None:
+        await save_run(connection, row.namespace, replaced)
+
+
+async def make_current(connection: Connection, row: SessionRow, run: RunRecord, *, started: bool = False) -> None:
+    """Store a new run as the session's current one; no commit of it is remembered yet.
+
+    A run that was `started` remembers what its start answers: where the row stands now.
+    """
+    first_answer = (row.version, row.message_count) if started else None
+    await insert_run(connection, row.namespace, run, first_answer)
+    row.run_id, row.attempt, row.running = run.run_id, run.attempt, True
+    row.commit_step = row.commit_round = -1
+    row.commit_checkpoint = row.commit_extra = None
+
+
+async def store_current(connection: Connection, row: Place, run: RunRecord) -> None:
+    """Store a change of the session's current run, its fence included."""
+    await save_run(connection, row.namespace, run)
+    row.attempt, row.running = run.attempt, run.status == "running"
+
+
+class PostgresRuns(Facet):
+    """The runs of a session."""
+
+    async def create_run(self, session_id: SessionId, run_id: RunId, metadata: RunMetadata | None = None) -> RunRecord:
+        given = metadata or RunMetadata()
+        check_run(run_id, given)
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> RunRecord:
+            row = await load_session(connection, self._namespace, session_id)
+            if await find_run(connection, self._namespace, run_id) is not None:
+                raise RunAlreadyExistsError(run_id)
+            run = RunRecord(
+                run_id=run_id,
+                session_id=session_id,
+                turn=given.turn if given.turn is not None else await next_turn(connection, row),
+                start_sequence=given.start_sequence,
+                previous_run_id=given.previous_run_id,
+                parent_run_id=given.parent_run_id,
+                owner=given.owner,
+                workflow_id=given.workflow_id,
+                started_at=now,
+            )
+            before = row.version
+            await settle_current(connection, row, "failed", "superseded", now)
+            put(row, changed(record_of(row), now))
+            await make_current(connection, row, run)
+            self._state_writes.keep(row, before, connection)
+            await save_session(connection, row)
+            return run
+
+        return await self._db.write(work)
+
+    async def update_run_status(self, run_id: RunId, status: RunStatus, updates: RunUpdate | None = None) -> RunRecord:
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> RunRecord:
+            run = await find_run(connection, self._namespace, run_id)
+            if run is not None:
+                await find_session(connection, self._namespace, run.session_id)
+                run = await find_run(connection, self._namespace, run_id)
+            if run is None:
+                raise RunNotFoundError(run_id)
+            ended = updated(updated(run, updates or RunUpdate(), now), RunUpdate(status=status), now)
+            await save_run(connection, self._namespace, ended)
+            await connection.execute(
+                "UPDATE __agents_sessions SET running = ? WHERE namespace = ? AND session_id = ? AND run_id = ?",
+                (status == "running", self._namespace, run.session_id, run_id),
+            )
+            return ended
+
+        return await self._db.write(work)
+
+    async def get_current_run(self, session_id: SessionId) -> RunRecord | None:
+        row = await self._db.one(
+            f"SELECT {_RUN_OF_SESSION} FROM __agents_sessions s JOIN __agents_runs r"
+            " ON r.namespace = s.namespace AND r.run_id = s.run_id WHERE s.namespace = ? AND s.session_id = ?",
+            (self._namespace, session_id),
+        )
+        return run_of(row) if row is not None else None
+
+    async def get_run(self, run_id: RunId) -> RunRecord | None:
+        row = await self._db.one(
+            f"SELECT {RUN_COLUMNS} FROM __agents_runs WHERE namespace = ? AND run_id = ?", (self._namespace, run_id)
+        )
+        return run_of(row) if row is not None else None
+
+    async def list_runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]:
+        check_page(offset, limit)
+        await self._check_there(session_id)
+        return await read_page(
+            self._db,
+            columns=RUN_COLUMNS,
+            source="__agents_runs WHERE namespace = ? AND session_id = ?",
+            order="turn DESC",
+            values=(self._namespace, session_id),
+            offset=offset,
+            limit=limit,
+            item=run_of,
+        )
+
+    async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
+        check_id(owner, "owner")
+        lease = Lease(owner=owner, expires_at=self._clock.now_ms() + ttl_ms)
+        await self._db.execute(
+            "INSERT INTO __agents_leases (namespace, owner, expires_at) VALUES (?, ?, ?)"
+            " ON CONFLICT (namespace, owner) DO UPDATE SET expires_at = excluded.expires_at",
+            (self._namespace, lease.owner, lease.expires_at),
+        )
+        return lease
+
+    async def find_lease(self, owner: str) -> Lease | None:
+        row = await self._db.one(
+            "SELECT expires_at FROM __agents_leases WHERE namespace = ? AND owner = ? AND expires_at > ?",
+            (self._namespace, owner, self._clock.now_ms()),
+        )
+        return Lease(owner=owner, expires_at=row[0]) if row is not None else None
+
+    async def release_lease(self, owner: str) -> None:
+        await self._db.execute(
+            "DELETE FROM __agents_leases WHERE namespace = ? AND owner = ?", (self._namespace, owner)
+        )
+
+    async def list_orphans(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
+        check_page(0, limit)
+        rows = await self._db.all(
+            f"SELECT {RUN_COLUMNS} FROM __agents_runs r WHERE namespace = ?1 AND status = 'running'"
+            " AND NOT EXISTS (SELECT 1 FROM __agents_leases l"
+            "  WHERE l.namespace = ?1 AND l.owner = r.owner AND l.expires_at > ?2)"
+            " AND NOT EXISTS (SELECT 1 FROM __agents_runs p"
+            "  WHERE p.namespace = ?1 AND p.run_id = r.parent_run_id AND p.status = 'running')"
+            " ORDER BY started_at, run_id LIMIT ?3",
+            (self._namespace, self._clock.now_ms(), limit),
+        )
+        return tuple(map(run_of, rows))
+
+    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
+        async def work(connection: Connection) -> RunRecord:
+            row = await load_session(connection, self._namespace, session_id)
+            run = claimed(session_id, await current_run(connection, row), fence, owner)
+            await store_current(connection, row, run)
+            await save_session(connection, row)
+            return run
+
+        return await self._db.write(work)

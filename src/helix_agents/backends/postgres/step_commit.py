@@ -1,0 +1,342 @@
+"""The engine's step commit in Postgres: one statement, whose cost does not depend on what was before.
+
+The plain step is one call of `__agents_commit_step`, which does all of it or answers that it did nothing. A step that
+waits for somebody, or that meets something unexpected, is looked at under a lock first: there the decisions are the
+domain's, and the same function stores the result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from helix_agents.backends.postgres.checkpoints import read_checkpoint
+from helix_agents.backends.postgres.connection import Connection, Row, Value
+from helix_agents.backends.postgres.lineage import load_custom_state, materialise, outweighs
+from helix_agents.backends.postgres.pending import (
+    ask_calls,
+    calls_below,
+    change_calls,
+    driven_calls,
+    find_calls,
+    own_calls,
+)
+from helix_agents.backends.postgres.rows import (
+    SessionRow,
+    checkpoint_name,
+    encode_metadata,
+    encode_suspension,
+    encode_tags,
+    labels_of,
+    load_session,
+    lock_tree_of,
+)
+from helix_agents.backends.postgres.runs import current_run
+from helix_agents.backends.postgres.staging import stage, staged_rows, take_staged
+from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_after
+from helix_agents.backends.postgres.stream_rows import append_chunks, append_values
+from helix_agents.backends.postgres.sub_sessions import add_refs, ref_rows, update_ref
+from helix_agents.backends.postgres.usage import usage_rows
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import Committed, StepCommit
+from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
+from helix_agents.domain.records import JSON, Record, decode, encode
+from helix_agents.domain.runs import RunUpdate, check_fence
+from helix_agents.domain.sessions import SessionDetail, SessionState
+from helix_agents.domain.writes import Append, StepWrites, WriteOp, apply_writes, merge_warnings
+
+_ARGUMENTS = 41
+COMMIT = f"SELECT * FROM __agents_commit_step({', '.join('?' * _ARGUMENTS)})"
+_NO_CHUNKS: tuple[Value, ...] = (None,) * 12
+
+
+class CommitExtra(Record):
+    """What a remembered answer says beyond what its checkpoint knows."""
+
+    again: bool = False
+    pending: tuple[PendingCall, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step on its way in, with what is encoded once for all tries."""
+
+    namespace: str
+    state: SessionState
+    bodies: Sequence[str]
+    meta: CheckpointMeta
+    commit: StepCommit
+    expected_version: int | None
+    now: int
+
+    @property
+    def session_id(self) -> str:
+        return self.state.session_id
+
+    @property
+    def waits_for_somebody(self) -> bool:
+        """Whether it looks at calls, which others answer and which may be anywhere in the tree."""
+        commit = self.commit
+        return bool(
+            commit.pending or commit.consume or commit.deliver_late_answers or commit.drop_pending or commit.suspend
+        )
+
+    def values(
+        self,
+        *,
+        writes: str | None,
+        known: tuple[int, int] | None = None,
+        limit: int | None = None,
+        promote: bool = False,
+        sequence: int | None = None,
+        more: dict[str, Any] | None = None,
+        chunks: tuple[Value, ...] = _NO_CHUNKS,
+    ) -> tuple[Value, ...]:
+        """The arguments of the function that stores it."""
+        state, meta, commit = self.state, self.meta, self.commit
+        return (
+            self.namespace,
+            state.session_id,
+            commit.fence.run_id,
+            commit.fence.attempt,
+            commit.step,
+            commit.round,
+            self.expected_version,
+            *(known or (None, None)),
+            limit,
+            self.now,
+            state.status,
+            state.agent_type,
+            state.mode,
+            state.user_id,
+            state.expires_at,
+            encode_tags(state.tags),
+            encode_metadata(state.metadata),
+            labels_of(state.tags, state.metadata),
+            encode_suspension(state.suspension_context),
+            encode(SessionDetail.of(state)).decode(),
+            meta.step_id,
+            meta.step_count,
+            meta.stream_sequence if sequence is None else sequence,
+            self.bodies,
+            writes,
+            promote,
+            usage_rows(commit.usage, self.now) if commit.usage else None,
+            encode(more).decode() if more else None,
+            *chunks,
+        )
+
+    def answer(self, row: Row, ops: Sequence[WriteOp], extra: CommitExtra | None = None) -> Committed:
+        """What the caller gets for what the function answered."""
+        version, segment, messages, sequence, status = tuple(row)[:5]
+        return Committed(
+            checkpoint_id=checkpoint_name(segment << 32 | version) or "",
+            new_version=version,
+            message_count=messages,
+            stream_sequence=sequence,
+            warnings=merge_warnings(ops),
+            again=extra.again if extra is not None else False,
+            pending=extra.pending if extra is not None else (),
+            status=status,
+        )
+
+
+class PlainStep:
+    """A step that needs nothing but one statement, as far as its sender can know."""
+
+    def __init__(self, step: Step, state_writes: StateWrites) -> None:
+        self._step = step
+        self._state_writes = state_writes
+        ops = step.commit.writes.ops
+        self._known = state_writes.found(step.session_id)
+        appends = Append in map(type, ops)
+        self.is_plain = not (step.waits_for_somebody or step.commit.ref_updates or (appends and self._known is None))
+        self._not_lists: frozenset[str] | None = None
+        if self.is_plain and self._known is not None:
+            try:
+                self._not_lists = not_lists_after(step.session_id, self._known[2], ops)
+            except Exception:
+                # Known or outdated: under the lock it shows.
+                self.is_plain = False
+        self._checked = appends
+
+    def values(self) -> tuple[Value, ...]:
+        """The arguments of the one statement."""
+        step, commit = self._step, self._step.commit
+        more: dict[str, Any] = {}
+        if commit.stage:
+            more["stage"] = staged_rows(commit.stage, step.now)
+        if commit.refs:
+            more["refs"] = ref_rows(commit.refs, step.now)
+        if commit.forget_effects:
+            more["forget"] = commit.forget_effects
+        if commit.take_stop:
+            more["take_stop"] = True
+        if commit.run is not None:
+            more["run"] = _run_update(commit.run)
+        return step.values(
+            writes=encode(commit.writes).decode() if commit.writes.ops else None,
+            known=self._known[:2] if self._checked and self._known is not None else None,
+            limit=self._state_writes.limit,
+            promote=commit.promote_staging,
+            more=more,
+            chunks=append_values(commit.stream) if commit.stream is not None else _NO_CHUNKS,
+        )
+
+    def answer(self, row: Row) -> Committed:
+        """What the caller gets; what is known of the state from now on is remembered."""
+        version, segment = row[0], row[1]
+        if self._not_lists is not None and self._known is not None and self._known[:2] == (version - 1, segment):
+            self._state_writes.remember(self._step.session_id, version, segment, self._not_lists)
+        return self._step.answer(row, self._step.commit.writes.ops)
+
+
+async def commit_carefully(connection: Connection, step: Step, state_writes: StateWrites) -> Committed:
+    """Commit a step under its session's lock, with every decision made by the domain.
+
+    Raises:
+        SupersededError: another run or attempt holds the fence, or a later commit of this one was made.
+        StaleStateError: the caller expected another version.
+    """
+    if step.waits_for_somebody:
+        await lock_tree_of(connection, step.namespace, step.session_id)
+    row = await load_session(connection, step.namespace, step.session_id)
+    remembered = await _check(connection, step, row)
+    if remembered is not None:
+        return remembered
+    commit, before = step.commit, row.version
+    row.version += 1
+    if commit.stage:
+        await stage(connection, row, commit.stage, step.now)
+    staged = await take_staged(connection, row, step.meta.step_id) if commit.promote_staging else ()
+    ops = (*staged, *commit.writes.ops)
+    text = await _checked_writes(connection, row, ops, state_writes, before)
+    sequence = None
+    if commit.stream is not None:
+        sequence = await append_chunks(connection, step.namespace, commit.stream, step.now)
+    extra = await _side_rows(connection, step, row)
+    more: dict[str, Any] = {}
+    if commit.forget_effects:
+        more["forget"] = commit.forget_effects
+    if commit.take_stop:
+        more["take_stop"] = True
+    if commit.suspend:
+        more["extra"] = extra
+    if commit.run is not None:
+        more["run"] = _run_update(commit.run, goes_on=extra.again)
+    stored = await connection.one(COMMIT, step.values(writes=text, sequence=sequence, more=more))
+    assert stored is not None, "the fence was checked under the lock"
+    if text is not None:
+        await _materialise_if_large(connection, row, stored, state_writes)
+    return step.answer(stored, ops, extra)
+
+
+async def _check(connection: Connection, step: Step, row: SessionRow) -> Committed | None:
+    """The first answer, if this very commit was made before; None when it is new and may be made."""
+    commit = step.commit
+    run = await current_run(connection, row)
+    sent = (commit.fence.attempt, commit.step, commit.round)
+    made = (row.commit_attempt, row.commit_step, row.commit_round)
+    if run is not None and run.fence == commit.fence and sent == made:
+        return await _remembered(connection, row)
+    check_fence(row.session_id, run, commit.fence)
+    if (commit.step, commit.round) <= (row.commit_step, row.commit_round):
+        last = f"it already committed step {row.commit_step}, round {row.commit_round}"
+        raise SupersededError(row.session_id, commit.fence.run_id, commit.fence.attempt, last)
+    if step.expected_version not in (None, row.version):
+        raise StaleStateError(row.session_id, step.expected_version or 0, row.version)
+    if row.mode is not None and row.mode != step.state.mode:
+        raise ModeIsWriteOnceError(row.session_id, str(row.mode), str(step.state.mode))
+    return None
+
+
+async def _checked_writes(
+    connection: Connection, row: SessionRow, ops: tuple[WriteOp, ...], state_writes: StateWrites, before: int
+) -> str | None:
+    """The writes to log, if there are any; appends meet lists and the state does not get too large."""
+    if not ops:
+        state_writes.keep(row, before, connection)
+        return None
+    await state_writes.check(connection, row, ops, version_before=before)
+    text = encode(StepWrites(ops=ops)).decode()
+    if state_writes.may_exceed(row.state_base_bytes + row.state_since_bytes + len(text.encode())):
+        state = apply_writes(await load_custom_state(connection, row.segment, row.state_count), ops)
+        state_writes.check_size(row.session_id, state, ops)
+    return text
+
+
+async def _materialise_if_large(
+    connection: Connection, row: SessionRow, stored: Row, state_writes: StateWrites
+) -> None:
+    """Keep a copy of a state that outgrew its last one, or whose upper bound says no more whether it is too large."""
+    row.state_count, row.state_base_bytes, row.state_since_bytes = tuple(stored)[5:8]
+    if has_outgrown(stored) or state_writes.may_exceed(row.state_base_bytes + row.state_since_bytes):
+        await materialise(connection, row, await load_custom_state(connection, row.segment, row.state_count))
+        await connection.execute(
+            "UPDATE __agents_sessions SET state_base_bytes = ?, state_since_bytes = 0"
+            " WHERE namespace = ? AND session_id = ?",
+            (row.state_base_bytes, row.namespace, row.session_id),
+        )
+
+
+async def _side_rows(connection: Connection, step: Step, row: SessionRow) -> CommitExtra:
+    """What a commit changes in calls and references; most steps have none of it."""
+    commit, now, namespace = step.commit, step.now, step.namespace
+    if commit.refs:
+        await add_refs(connection, namespace, row.session_id, commit.refs, now)
+    for update in commit.ref_updates:
+        await update_ref(connection, namespace, row.session_id, update, now)
+    if commit.pending:
+        await ask_calls(connection, row, commit.pending)
+    if commit.consume:
+        named = await _named(connection, row, commit.consume)
+        await change_calls(connection, namespace, named, lambda call: consume(call, now))
+    if commit.deliver_late_answers:
+        named = await _named(connection, row, commit.deliver_late_answers)
+        await change_calls(connection, namespace, named, deliver_late_answer)
+    if commit.drop_pending:
+        await change_calls(connection, namespace, await own_calls(connection, row), drop)
+    if not commit.suspend:
+        return CommitExtra()
+    waiting = tuple(call for call in await calls_below(connection, row) if call.state in OPEN)
+    again = any(call.state in READY for call in await driven_calls(connection, row))
+    return CommitExtra(again=again, pending=waiting)
+
+
+async def _named(connection: Connection, row: SessionRow, call_ids: tuple[ToolCallId, ...]) -> list[PendingCall]:
+    """The calls with these ids that the tree knows."""
+    found = await find_calls(connection, row.namespace, row.root_session_id, call_ids)
+    return [found[call_id] for call_id in call_ids if call_id in found]
+
+
+def _run_update(update: RunUpdate, *, goes_on: bool = False) -> dict[str, JSON]:
+    """What the commit says of its run, without what it leaves alone; one that goes on keeps its status."""
+    said = msgspec.structs.asdict(update)
+    if goes_on:
+        del said["status"]
+    return {name: value for name, value in said.items() if value is not None}
+
+
+async def _remembered(connection: Connection, row: SessionRow) -> Committed:
+    assert row.commit_checkpoint is not None
+    checkpoint = await read_checkpoint(connection, row.commit_checkpoint)
+    assert checkpoint is not None
+    extra = decode(row.commit_extra, CommitExtra) if row.commit_extra is not None else CommitExtra()
+    return Committed(
+        checkpoint_id=checkpoint.checkpoint_id,
+        new_version=checkpoint.version,
+        message_count=checkpoint.message_count,
+        stream_sequence=checkpoint.stream_sequence,
+        warnings=merge_warnings(checkpoint.writes.ops),
+        again=extra.again,
+        pending=extra.pending,
+        status=checkpoint.status,
+    )
+
+
+def has_outgrown(row: Row) -> bool:
+    """Whether the state should be materialised after this commit."""
+    return outweighs(row[6], row[7])

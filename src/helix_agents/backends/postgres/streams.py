@@ -1,0 +1,331 @@
+"""Streams in Postgres, written and read by any number of processes on one database."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from helix_agents.backends import stream_rules as rules
+from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
+from helix_agents.backends.following_reader import FollowingReader, Look
+from helix_agents.backends.postgres.connection import Connection, Value
+from helix_agents.backends.postgres.database import Database
+from helix_agents.backends.postgres.settings import parse_url
+from helix_agents.backends.postgres.stream_rows import (
+    APPEND,
+    HEAD_COLUMNS,
+    INSERT,
+    StreamRow,
+    append_chunks,
+    append_values,
+    chunk_of,
+    columns_of,
+    delete_stream_rows,
+    encoded,
+    head_of,
+    topic_of,
+)
+from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.backends.wakeups import Waiter
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.errors import StoreClosedError
+from helix_agents.domain.ids import RunId, StreamId, check_id
+from helix_agents.domain.records import JSON
+from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+from helix_agents.ports.backend import Migrate
+from helix_agents.ports.clock import Clock
+from helix_agents.ports.seam import Seam
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+
+T = TypeVar("T")
+
+READ_AHEAD = 256
+# A look that finds nothing new is one statement, and a waiting reader may send two a second.
+POLL_SECONDS = 0.5
+_NO_CHUNKS: tuple[Value, ...] = (None,) * 9
+_REST = f"SELECT __agents_rest_stream({', '.join('?' * 18)})"
+# The head and the next chunks in one statement, and so of one moment; no chunk at all is one row too.
+_LOOK = f"""
+SELECT {", ".join(f"s.{name}" for name in HEAD_COLUMNS.split(", "))}, c.sequence, c.body
+FROM __agents_streams s LEFT JOIN LATERAL (
+    SELECT c.sequence, c.body FROM __agents_stream_chunks c
+    WHERE c.id BETWEEN (s.key << 32) + greatest(?2, 0) + 1 AND (s.key << 32) + s.latest ORDER BY c.id LIMIT {READ_AHEAD}
+) c ON true WHERE s.key = ?1 ORDER BY c.sequence
+"""
+# Whoever waits is told of changes for this long; what changed before the mark is found by the look that follows it.
+_WATCH = (
+    "UPDATE __agents_streams SET watched_until = clock_timestamp() + interval '1 hour'"
+    " WHERE key = ? AND watched_until < clock_timestamp() + interval '30 minutes'"
+)
+
+
+class PostgresStreamManager(StreamManager):
+    """Streams in one Postgres database; readers in other processes are notified."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        namespace: str = "",
+        clock: Clock | None = None,
+        limits: StreamLimits | None = None,
+        flush: FlushPolicy | None = None,
+    ) -> None:
+        self._database = database.use()
+        self._namespace = check_id(namespace, "namespace") if namespace else ""
+        self._clock = clock or database.clock
+        self._limits = limits or StreamLimits()
+        self._writers = WriterSettings(clock=self._clock, limits=self._limits, flush=flush or FlushPolicy())
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        namespace: str = "",
+        clock: Clock | None = None,
+        limits: StreamLimits | None = None,
+        flush: FlushPolicy | None = None,
+        seam: Seam | None = None,
+        migrate: Migrate = "auto",
+        **options: Any,
+    ) -> "PostgresStreamManager":
+        """Open a manager of its own; see `Database.open` for what can be wrong, and `PostgresSettings` for options."""
+        settings, asked = parse_url(url, options)
+        database = await Database.open(settings, seam=seam, migrate=asked.get("migrate", migrate))
+        return cls(database, namespace=namespace, clock=clock, limits=limits, flush=flush)
+
+    @property
+    def _db(self) -> Database:
+        if self._closed:
+            raise StoreClosedError(self._database.name)
+        return self._database
+
+    @property
+    def limits(self) -> StreamLimits:
+        return self._limits
+
+    def shares_transactions_with(self, store: object) -> bool:
+        database = getattr(store, "database", None)
+        same = isinstance(database, Database) and database.is_same_as(self._database)
+        return same and getattr(store, "namespace", None) == self._namespace
+
+    async def create_writer(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        agent_type: str,
+        *,
+        turn: int = 0,
+        attempt: int = 1,
+        step: int | None = None,
+        after: int = 0,
+        join: bool = False,
+    ) -> StreamWriter:
+        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
+        now = self._clock.now_ms()
+        joined = False
+        first = rules.with_new_writer(None, claim, agent_type, self._limits.max_chunks, now)
+
+        async def work(connection: Connection) -> StreamHead:
+            nonlocal joined
+            stream = await StreamRow.find(connection, self._namespace, stream_id)
+            if stream is None:
+                stream = await StreamRow.insert(connection, self._namespace, first)
+                if stream is not None:
+                    return stream.head
+                stream = await StreamRow.find(connection, self._namespace, stream_id)
+                assert stream is not None, "it was there a moment ago"
+            joined = join and rules.can_join(stream.head, claim)
+            if joined:
+                return stream.head
+            stream.head = rules.with_new_writer(stream.head, claim, agent_type, self._limits.max_chunks, now)
+            if step is None or not await stream.discard(claim, step, now, after):
+                await stream.save()
+            return stream.head
+
+        # A conversation's first run is the first to write nearly always, and that is one statement.
+        if turn <= 1 and attempt == 1 and await self._db.call(INSERT, (self._namespace, *columns_of(first))):
+            return BufferedWriter(first, self._append, self._writers)
+        head = await self._db.write(work)
+        return BufferedWriter(head, self._append, self._writers, joined=joined)
+
+    async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
+        return await self.create_resumable_reader(stream_id)
+
+    async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
+        found = await self._db.one(
+            "SELECT key FROM __agents_streams WHERE namespace = ? AND stream_id = ?", (self._namespace, stream_id)
+        )
+        if found is None:
+            return None
+        key: int = found[0]
+
+        async def look(cursor: int) -> Look | None:
+            rows = [tuple(row) for row in await self._db.all(_LOOK, (key, cursor))]
+            if not rows:
+                return None
+            return Look(head_of(rows[0][:-2]), tuple(chunk_of(row[-2:]) for row in rows if row[-1] is not None))
+
+        return FollowingReader(
+            from_sequence,
+            look=look,
+            listen=lambda: self._watch(key, stream_id),
+            poll_seconds=POLL_SECONDS,
+            clock=self._clock,
+        )
+
+    @asynccontextmanager
+    async def _watch(self, key: int, stream_id: StreamId) -> AsyncGenerator[Waiter]:
+        async with self._db.listener.listen(topic_of(self._namespace, stream_id)) as waiter:
+            await self._db.execute(_WATCH, (key,))
+            yield waiter
+
+    async def end_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        *,
+        status: EndStatus,
+        output: JSON = None,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output), last)
+
+    async def fail_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        error: StreamError,
+        *,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
+
+    async def pause_stream(
+        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
+
+    async def resume_stream(self, stream_id: StreamId) -> None:
+        await self._change(stream_id, rules.resumed)
+
+    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
+        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
+        await self._change(stream_id, lambda head, now: rules.claimed(head, claim, now))
+
+    async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
+        return await self._read(stream_id, _info)
+
+    async def get_all_chunks(self, stream_id: StreamId) -> tuple[StreamChunk, ...]:
+        return await self._read(stream_id, lambda stream: stream.after(0)) or ()
+
+    async def get_chunks_from_step(
+        self, stream_id: StreamId, from_step: int, run_id: RunId | None = None
+    ) -> tuple[StreamChunk, ...]:
+        return await self._read(stream_id, lambda stream: stream.of_run(run_id or stream.head.run_id, from_step)) or ()
+
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
+        claim = Claim(stream_id=stream_id, run_id=run_id)
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> int:
+            stream = await StreamRow.find(connection, self._namespace, stream_id)
+            return await stream.discard(claim, step + 1, now, after) if stream is not None else 0
+
+        return await self._db.write(work)
+
+    async def snapshot(self, stream_id: StreamId, *, after: int = 0) -> StreamSnapshot | None:
+        async def question(stream: StreamRow) -> StreamSnapshot:
+            return StreamSnapshot(info=await _info(stream), chunks=await stream.after(after))
+
+        return await self._read(stream_id, question)
+
+    async def delete_stream(self, stream_id: StreamId) -> None:
+        await self._db.write(lambda connection: delete_stream_rows(connection, self._namespace, stream_id))
+
+    async def prune(self, older_than_ms: int) -> int:
+        due = self._clock.now_ms() - older_than_ms
+        rows = await self._db.all(
+            "SELECT stream_id FROM __agents_streams WHERE namespace = ? AND prunable_since <= ?", (self._namespace, due)
+        )
+
+        def prune_one(stream_id: StreamId) -> Callable[[Connection], Awaitable[int]]:
+            async def work(connection: Connection) -> int:
+                return await _prune(await StreamRow.find(connection, self._namespace, stream_id), due)
+
+            return work
+
+        # One transaction each: whoever wants to write meanwhile waits for one stream, not for all.
+        return sum([await self._db.write(prune_one(row[0])) for row in rows])
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._database.listener.wake_everybody()
+            await self._database.close()
+
+    async def _append(self, append: StreamAppend) -> int:
+        now = self._clock.now_ms()
+        stream_id, run_id, attempt, writer, batch, *rest = append_values(append)
+        row = await self._db.call(APPEND, (self._namespace, stream_id, run_id, attempt, writer, batch, now, *rest))
+        if row is not None and row[0] is not None:
+            return row[0]
+        return await self._db.write(lambda connection: append_chunks(connection, self._namespace, append, now))
+
+    async def _rest(
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+    ) -> None:
+        """Leave the stream as it is to be, in one statement where it is active and this run's."""
+        now = self._clock.now_ms()
+        claim = Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
+        how = (rest.status, rest.end_status, encoded(rest.output), encoded(rest.error))
+        chunks = append_values(last)[3:] if last is not None else _NO_CHUNKS
+        is_own = last is None or (last.stream_id, last.run_id, last.attempt) == (stream_id, run_id, attempt)
+        if is_own:
+            row = await self._db.call(_REST, (self._namespace, stream_id, run_id, attempt, now, *how, *chunks))
+            if row is not None and row[0]:
+                return
+
+        async def work(connection: Connection) -> None:
+            stream = await StreamRow.find(connection, self._namespace, stream_id)
+            if stream is not None:
+                await stream.rest(claim, rest, last, now)
+            elif last is not None:
+                raise rules.deleted(last)
+
+        await self._db.write(work)
+
+    async def _change(self, stream_id: StreamId, change: Callable[[StreamHead, int], StreamHead]) -> None:
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> None:
+            stream = await StreamRow.find(connection, self._namespace, stream_id)
+            if stream is not None:
+                stream.head = change(stream.head, now)
+                await stream.save()
+
+        await self._db.write(work)
+
+    async def _read(self, stream_id: StreamId, question: Callable[[StreamRow], Awaitable[T]]) -> T | None:
+        async def work(connection: Connection) -> T | None:
+            stream = await StreamRow.find(connection, self._namespace, stream_id)
+            return await question(stream) if stream is not None else None
+
+        return await self._db.read(work)
+
+
+async def _info(stream: StreamRow) -> StreamInfo:
+    return rules.info_of(stream.head, await stream.first_sequence())
+
+
+async def _prune(stream: StreamRow | None, due: int) -> int:
+    """Drop what a stream that came to rest by then has no more use for."""
+    if stream is None or stream.head.prunable_since is None or stream.head.prunable_since > due:
+        return 0
+    gone = await stream.truncate_below(rules.prunable_below(stream.head))
+    stream.head = rules.pruned(stream.head)
+    await stream.save()
+    return gone

@@ -1,0 +1,92 @@
+"""A session's references to its children, in Postgres."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.facet import Facet
+from helix_agents.backends.postgres.rows import load_session
+from helix_agents.domain.door import check_ref
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import decode, encode
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, added, linked, updated
+
+
+def ref_rows(refs: Iterable[SubSessionRef], now: int) -> list[dict[str, Any]]:
+    """References as the database takes them: what it asks for by name, and the whole as it is kept."""
+    return [
+        {
+            "sub_session_id": ref.sub_session_id,
+            "mode": ref.mode,
+            "name": ref.name,
+            "status": ref.status,
+            "body": added(ref, now),
+        }
+        for ref in refs
+    ]
+
+
+async def add_refs(
+    connection: Connection, namespace: str, session_id: SessionId, refs: Iterable[SubSessionRef], now: int
+) -> None:
+    """Add references; one that is there already stays as it is."""
+    await connection.execute(
+        "SELECT __agents_add_refs(?, ?, ?)", (namespace, session_id, encode(ref_rows(refs, now)).decode())
+    )
+
+
+async def update_ref(
+    connection: Connection, namespace: str, session_id: SessionId, update: SubSessionRefUpdate, now: int
+) -> SubSessionRef | None:
+    """Change a reference; None when there is no such child."""
+    row = await connection.one(
+        "SELECT key, body FROM __agents_sub_session_refs WHERE namespace = ? AND session_id = ? AND sub_session_id = ?"
+        " FOR UPDATE",
+        (namespace, session_id, update.sub_session_id),
+    )
+    if row is None:
+        return None
+    ref = updated(decode(row[1], SubSessionRef), update, now)
+    await connection.execute(
+        "UPDATE __agents_sub_session_refs SET status = ?, body = ? WHERE key = ?",
+        (ref.status, encode(ref).decode(), row[0]),
+    )
+    return ref
+
+
+async def link_ref(connection: Connection, namespace: str, session_id: SessionId, ref: SubSessionRef, now: int) -> None:
+    """Add a reference for a child's start; one that is there is brought up to date."""
+    await add_refs(connection, namespace, session_id, (ref,), now)
+    await update_ref(connection, namespace, session_id, linked(ref), now)
+
+
+class PostgresSubSessions(Facet):
+    """The children of a session."""
+
+    async def add_sub_session_refs(self, session_id: SessionId, refs: Sequence[SubSessionRef]) -> None:
+        for ref in refs:
+            check_ref(ref)
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> None:
+            await load_session(connection, self._namespace, session_id)
+            await add_refs(connection, self._namespace, session_id, refs, now)
+
+        await self._db.write(work)
+
+    async def update_sub_session_ref(self, session_id: SessionId, update: SubSessionRefUpdate) -> SubSessionRef | None:
+        now = self._clock.now_ms()
+
+        async def work(connection: Connection) -> SubSessionRef | None:
+            await load_session(connection, self._namespace, session_id)
+            return await update_ref(connection, self._namespace, session_id, update, now)
+
+        return await self._db.write(work)
+
+    async def get_sub_session_refs(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
+        await self._check_there(session_id)
+        rows = await self._db.all(
+            "SELECT body FROM __agents_sub_session_refs WHERE namespace = ? AND session_id = ? ORDER BY key",
+            (self._namespace, session_id),
+        )
+        return tuple(decode(row[0], SubSessionRef) for row in rows)

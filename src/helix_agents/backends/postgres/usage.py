@@ -1,0 +1,117 @@
+"""Usage in Postgres."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from helix_agents.backends.postgres.connection import Connection, Row, Value
+from helix_agents.backends.postgres.database import Database
+from helix_agents.backends.postgres.paging import read_page
+from helix_agents.backends.postgres.rows import children_of, find_session
+from helix_agents.domain.door import check_usage
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.records import decode, encode
+from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll_up
+from helix_agents.ports.clock import Clock
+
+_COLUMNS = (
+    "session_id",
+    "root_session_id",
+    "run_id",
+    "attempt",
+    "step",
+    "n",
+    "source_type",
+    "source_name",
+    "user_id",
+    "agent_type",
+    "recorded_at",
+)
+
+
+def usage_rows(entries: Iterable[UsageEntry], now: int) -> str:
+    """Entries as the database takes them: what it asks for by name, and the whole as it is kept."""
+    stamped = (entry if entry.recorded_at else msgspec.structs.replace(entry, recorded_at=now) for entry in entries)
+    return encode([{name: getattr(entry, name) for name in _COLUMNS} | {"body": entry} for entry in stamped]).decode()
+
+
+def entry_of(row: Row) -> UsageEntry:
+    """An entry, from its `body`."""
+    return decode(row[0], UsageEntry)
+
+
+class PostgresUsageStore:
+    """What sessions used, in the same database as the sessions."""
+
+    def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
+        self._db = database.use()
+        self._namespace = namespace
+        self._clock = clock or database.clock
+
+    async def record_usage(self, entries: Sequence[UsageEntry]) -> int:
+        for entry in entries:
+            check_usage(entry)
+        row = await self._db.call(
+            "SELECT __agents_insert_usage(?, ?)", (self._namespace, usage_rows(entries, self._clock.now_ms()))
+        )
+        assert row is not None
+        return row[0]
+
+    async def query_usage(
+        self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[UsageEntry]:
+        check_page(offset, limit)
+        conditions, values = _conditions(where or UsageFilter())
+
+        return await read_page(
+            self._db,
+            columns="body",
+            source=f"__agents_usage WHERE namespace = ?{conditions}",
+            order="recorded_at DESC, run_id DESC, attempt DESC, step DESC, n DESC",
+            values=(self._namespace, *values),
+            offset=offset,
+            limit=limit,
+            item=entry_of,
+        )
+
+    async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
+        async def work(connection: Connection) -> UsageRollup:
+            session = await find_session(connection, self._namespace, session_id)
+            root = session.root_session_id if session is not None else session_id
+            rows = await connection.all(
+                "SELECT body FROM __agents_usage WHERE namespace = ? AND root_session_id = ? ORDER BY key",
+                (self._namespace, root),
+            )
+            entries = [entry_of(row) for row in rows]
+            if root == session_id:
+                return roll_up(entries)
+            below = {session_id, *await children_of(connection, self._namespace, session_id)}
+            return roll_up(entry for entry in entries if entry.session_id in below)
+
+        return await self._db.read(work)
+
+    async def delete_usage(self, session_id: SessionId) -> int:
+        return await self._db.execute(
+            "DELETE FROM __agents_usage WHERE namespace = ? AND session_id = ?", (self._namespace, session_id)
+        )
+
+    async def close(self) -> None:
+        await self._db.close()
+
+
+def _conditions(where: UsageFilter) -> tuple[str, list[Value]]:
+    """The filter as SQL; every value is bound."""
+    given: tuple[tuple[str, Value], ...] = (
+        ("session_id =", where.session_id),
+        ("root_session_id =", where.root_session_id),
+        ("run_id =", where.run_id),
+        ("user_id =", where.user_id),
+        ("agent_type =", where.agent_type),
+        ("source_type =", where.source_type),
+        ("source_name =", where.source_name),
+        ("recorded_at >=", where.recorded_from),
+        ("recorded_at <=", where.recorded_to),
+    )
+    held = [(column, value) for column, value in given if value is not None]
+    return "".join(f" AND {column} ?" for column, _ in held), [value for _, value in held]

@@ -1,0 +1,191 @@
+"""The writes that make a run one story: its start, its steps, and its end from outside."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from helix_agents.backends.redis.checkpoints import checkpoint_row
+from helix_agents.backends.redis.creation import create
+from helix_agents.backends.redis.index import entry_id
+from helix_agents.backends.redis.lineage import add_messages, add_writes, line_of, missing_results, stand_at
+from helix_agents.backends.redis.pending import change_calls, driven_calls, put_call, tree_calls
+from helix_agents.backends.redis.rows import (
+    RunEntry,
+    Session,
+    find_run,
+    find_session,
+    load_session,
+    put_run,
+    save_session,
+    tree,
+)
+from helix_agents.backends.redis.runs import begin_run, settle_current_run
+from helix_agents.backends.redis.sessions import RedisSessions
+from helix_agents.backends.redis.staging import discard, stage, staged_for
+from helix_agents.backends.redis.step_commit import Step, commit_step
+from helix_agents.backends.redis.sub_sessions import Refs
+from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.domain import door
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import (
+    Committed,
+    ParentLink,
+    RunStartCommitted,
+    SettleSession,
+    StartRun,
+    StepCommit,
+    check_expectations,
+    check_repeated_start,
+    check_settle,
+    given_up,
+    is_unsettled,
+    settled_run,
+    started_run,
+)
+from helix_agents.domain.errors import RunAlreadyExistsError
+from helix_agents.domain.ids import CheckpointId, SessionId
+from helix_agents.domain.messages import Message
+from helix_agents.domain.pending import abandon
+from helix_agents.domain.records import decode
+from helix_agents.domain.runs import check_fence
+from helix_agents.domain.session_changes import savable, settled, started
+from helix_agents.domain.sessions import SessionState, StatusChanged, StatusOutcome
+
+
+async def _start(tx: Transaction, start: StartRun, claim: str | None) -> RunStartCommitted:
+    first_answer = await _first_answer(tx, start)
+    if first_answer is not None:
+        return first_answer
+    if start.parent is not None:
+        await _link_parent(tx, start.parent)
+    if start.create is not None:
+        known = await create(tx, start.session_id, start.create, claim)
+        # Making the session and starting its run are one commit: the first, not the second.
+        known.value.record = msgspec.structs.replace(known.value.record, version=0)
+    else:
+        known = await load_session(tx, start.session_id)
+        check_expectations(start, known.value.record, known.value.run)
+    session = known.value
+    settle_current_run(tx, known, start.replaced_status, start.replaced_reason)
+    if start.rewind_to is not None:
+        await _rewind(tx, known, start.rewind_to)
+    if start.abandon_pending or start.rewind_to is not None or start.drop_unanswered:
+        for call in given_up(start, await driven_calls(tx, start.session_id)):
+            await put_call(tx, call)
+    add_messages(tx, known, start.append_messages)
+    await add_writes(tx, known, start.writes.ops)
+    session.record = started(session.record, start, session.record.message_count, tx.now)
+    run = started_run(start, session.row.turn + 1, tx.now)
+    version, count = session.record.version, session.record.message_count
+    begin_run(tx, known, run, (version, count))
+    return RunStartCommitted(run=run, new_version=version, message_count=count)
+
+
+async def _first_answer(tx: Transaction, start: StartRun) -> RunStartCommitted | None:
+    """What the same start was told before, if it was made before."""
+    known = await find_session(tx, start.session_id)
+    if known is None:
+        return None
+    row = await find_run(tx, known, start.run_id)
+    current = known.value.record.current_run_id
+    if row is None or not check_repeated_start(start, row.run, current):
+        return None
+    if row.start_version is None:
+        raise RunAlreadyExistsError(start.run_id)
+    return RunStartCommitted(run=row.first, new_version=row.start_version, message_count=row.start_messages)
+
+
+async def _link_parent(tx: Transaction, link: ParentLink) -> None:
+    parent = await load_session(tx, link.session_id)
+    check_fence(link.session_id, parent.value.run, link.fence)
+    (await Refs.of(tx, parent)).link(link.ref)
+    stage(tx, parent, link.stage)
+
+
+async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: CheckpointId) -> None:
+    """Put the session back at one of its checkpoints, with nothing staged; calls that were open there get results."""
+    session = known.value
+    place = await checkpoint_row(tx, session, checkpoint_id)
+    discard(tx, known, await staged_for(tx, known, None))
+    session.set(staged=False)
+    messages = place.checkpoint.message_count
+    line = await stand_at(tx, known, await line_of(tx, place.segment), messages=messages, state=place.state)
+    add_messages(tx, known, await missing_results(tx, line, messages))
+
+
+async def _settle(
+    tx: Transaction, known: Known[Session], request: SettleSession, messages: Sequence[Message] = ()
+) -> None:
+    session = known.value
+    run = settled_run(session.run, request, tx.now)
+    if run is not None:
+        put_run(tx, known, run)
+    session.flag = None
+    session.record = settled(session.record, request, tx.now)
+    add_messages(tx, known, messages)
+    save_session(tx, known)
+
+
+class RedisCommits(RedisSessions):
+    """The facet `Commits`."""
+
+    async def start_run(self, start: StartRun) -> RunStartCommitted:
+        door.check_start(start)
+        await self._check_unique(start)
+
+        async def work(tx: Transaction, claim: str | None = None) -> RunStartCommitted:
+            return await _start(tx, start, claim)
+
+        if start.create is None:
+            return await self._write("start_run", start.session_id, work)
+        # A start that was made before is answered where it was made, whatever made it.
+        there = await self._read("start_run", start.session_id, lambda tx: _first_answer(tx, start))
+        if there is not None:
+            return there
+        above = start.parent.session_id if start.parent is not None else None
+        return await self._create_in_place("start_run", start.session_id, start.create, above, work)
+
+    async def save_state_and_promote_staging(
+        self,
+        session_id: SessionId,
+        state: SessionState,
+        append_messages: Sequence[Message],
+        checkpoint_meta: CheckpointMeta,
+        *,
+        expected_version: int | None = None,
+        commit: StepCommit | None = None,
+    ) -> Committed:
+        door.check_step(state, checkpoint_meta, commit)
+        step = Step(
+            session_id=session_id,
+            state=savable(state, with_custom_state=commit is None),
+            messages=append_messages,
+            meta=checkpoint_meta,
+            expected_version=expected_version,
+            commit=commit,
+        )
+        space = self._space
+        return await self._write("commit", session_id, lambda tx: commit_step(tx, space, step))
+
+    async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        async def work(tx: Transaction) -> StatusOutcome:
+            known = await load_session(tx, request.session_id)
+            conflict = check_settle(request, known.value.record, known.value.run)
+            if conflict is not None:
+                return conflict
+            await change_calls(tx, await tree_calls(tx, request.session_id), abandon)
+            await _settle(tx, known, request, request.append_messages)
+            for below in (await tree(tx, request.session_id))[1:]:
+                member = await load_session(tx, below)
+                if is_unsettled(member.value.record):
+                    await _settle(tx, member, request)
+            return StatusChanged(new_version=known.value.record.version)
+
+        return await self._write("settle_session", request.session_id, work)
+
+    async def _check_unique(self, start: StartRun) -> None:
+        """Refuse a run id that another session has."""
+        found = await self._space.find(besides=[entry_id("r", start.run_id)])
+        for _, payload in found.entries:
+            if decode(payload, RunEntry).run.session_id != start.session_id:
+                raise RunAlreadyExistsError(start.run_id)

@@ -1,0 +1,177 @@
+"""How a session comes to be: from nothing, or as a branch of another one, and where it is put."""
+
+from helix_agents.backends.redis.checkpoints import add_checkpoint, checkpoint_row, checkpoints_of
+from helix_agents.backends.redis.keyspace import Keyspace
+from helix_agents.backends.redis.lineage import (
+    add_messages,
+    add_writes,
+    line_of,
+    missing_results,
+    new_segment,
+    sees_state,
+    session_line,
+    stand_at,
+)
+from helix_agents.backends.redis.rows import (
+    Session,
+    SessionRow,
+    StatePlace,
+    Stretch,
+    find_session,
+    load_session,
+    save_session,
+)
+from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.session_changes import branched, created
+from helix_agents.domain.sessions import BranchPoint, CreateSession
+from helix_agents.domain.writes import difference
+from helix_agents.ports.clock import Clock
+
+
+class ClaimLostError(Exception):
+    """Where a session is to be put has to be settled first. Never leaves the backend."""
+
+
+async def home_of(space: Keyspace, session_id: SessionId, options: CreateSession, parent: SessionId | None) -> str:
+    """The tag of the slot a new session belongs to: that of its source, its parent or its root, or its own."""
+    if options.branch is not None:
+        return await space.locate(options.branch.from_session_id, fresh=True)
+    above = parent or options.parent_session_id or options.root_session_id
+    if above is None or above == session_id:
+        return session_id
+    return await space.locate(above, fresh=True)
+
+
+async def claim_place(space: Keyspace, session_id: SessionId, tag: str, clock: Clock) -> str | None:
+    """Say, in the slot of the session's name, in which slot it is about to be created.
+
+    Answers the claim that its creation has to hold, None for a session that lies in the slot of its own name. A claim
+    of somebody who did not get to create anything is taken away from him first.
+
+    Raises:
+        SessionAlreadyExistsError: the id is taken.
+    """
+
+    async def work(tx: Transaction) -> tuple[str | None, tuple[str, str] | None]:
+        if await find_session(tx, session_id) is not None:
+            raise SessionAlreadyExistsError(session_id)
+        key = tx.slot.place(session_id)
+        place: Known[list[bytes | None]] = await tx.load(
+            key, (("HMGET", key, "tag", "claim"),), lambda replies: replies[0]
+        )
+        there, claim = (part.decode() if part is not None else "" for part in place.value)
+        if claim and there != tag:
+            return None, (there, claim)
+        if tag == session_id:
+            return None, None
+        mine = tx.ids.new("claim")
+        tx.change(place)
+        tx.do("HSET", key, "tag", tag, "claim", mine)
+        place.value[:] = [tag.encode(), mine.encode()]
+        return mine, None
+
+    while True:
+        mine, other = await space.write("claim", session_id, work, clock=clock, tag=session_id)
+        if other is None:
+            return mine
+        await _take_away(space, session_id, *other, clock)
+
+
+async def _take_away(space: Keyspace, session_id: SessionId, tag: str, claim: str, clock: Clock) -> None:
+    """Make sure that a claim leads to nothing any more, then remove it.
+
+    Raises:
+        SessionAlreadyExistsError: it led to a session.
+    """
+
+    async def bar(tx: Transaction) -> None:
+        if await find_session(tx, session_id) is not None:
+            raise SessionAlreadyExistsError(session_id)
+        tx.touch(tx.slot.barrier(claim))
+
+    async def remove(tx: Transaction) -> None:
+        key = tx.slot.place(session_id)
+        place: Known[list[bytes | None]] = await tx.load(key, (("HMGET", key, "tag", "claim"),), lambda found: found[0])
+        if place.value[1] == claim.encode():
+            tx.change(place)
+            tx.do("DEL", key)
+            place.value = None  # pyright: ignore[reportAttributeAccessIssue]
+
+    await space.write("bar", session_id, bar, clock=clock, tag=tag)
+    await space.write("unclaim", session_id, remove, clock=clock, tag=session_id)
+
+
+async def create(tx: Transaction, session_id: SessionId, options: CreateSession, claim: str | None) -> Known[Session]:
+    """The new session, stored when the transaction commits.
+
+    Raises:
+        SessionAlreadyExistsError: the id is taken.
+    """
+    if await find_session(tx, session_id) is not None:
+        raise SessionAlreadyExistsError(session_id)
+    known: Known[Session] = tx.known[tx.slot.session(session_id)]
+    await _hold_claim(tx, session_id, claim)
+    if options.branch is not None:
+        await _branch(tx, known, session_id, options, options.branch)
+    else:
+        parent_id = options.parent_session_id
+        parent = await find_session(tx, parent_id) if parent_id is not None and parent_id != session_id else None
+        record = created(session_id, options, tx.now, parent=parent.value.record if parent else None)
+        segment = new_segment(tx, session_id)
+        known.value = Session(
+            SessionRow(record=record, segment=segment.line[0].segment, name=tx.ids.new("s")), new=True
+        )
+        known.value.state = {}
+        await add_writes(tx, known, difference({}, options.custom_state).ops)
+        known.value.set(first_state=known.value.row.state)
+    _enter(tx, known)
+    return known
+
+
+async def _hold_claim(tx: Transaction, session_id: SessionId, claim: str | None) -> None:
+    """Let the creation stand only while the claim does."""
+    key = tx.slot.barrier(claim) if claim is not None else tx.slot.place(session_id)
+    barrier: Known[None] = await tx.load(key, (), lambda _: None)
+    if barrier.revision:
+        raise ClaimLostError(key)
+
+
+def _enter(tx: Transaction, known: Known[Session]) -> None:
+    session = known.value
+    record = session.record
+    tx.touch(tx.slot.members)
+    tx.do("HSET", tx.slot.members, record.session_id, record.parent_session_id or "")
+    save_session(tx, known)
+
+
+async def _branch(
+    tx: Transaction, known: Known[Session], session_id: SessionId, options: CreateSession, point: BranchPoint
+) -> None:
+    source = (await load_session(tx, point.from_session_id)).value
+    line, messages, state = await _place(tx, source, point)
+    record = branched(session_id, source.record, options, tx.now)
+    known.value = Session(SessionRow(record=record, segment="", name=tx.ids.new("s")), new=True)
+    line = await stand_at(tx, known, line, messages=messages, state=state)
+    known.value.set(first_state=state)
+    add_messages(tx, known, await missing_results(tx, line, messages))
+    add_checkpoint(tx, known, "save")
+
+
+async def _place(tx: Transaction, source: Session, point: BranchPoint) -> tuple[tuple[Stretch, ...], int, StatePlace]:
+    """The line, message count and place in the state log that a branch starts from."""
+    session_id = source.record.session_id
+    if point.checkpoint_id is not None:
+        found = await checkpoint_row(tx, source, point.checkpoint_id)
+        return await line_of(tx, found.segment), found.checkpoint.message_count, found.state
+    line = await session_line(tx, source)
+    if point.message_count is None:
+        return line, source.record.message_count, source.row.state
+    if not 0 <= point.message_count <= source.record.message_count:
+        raise CheckpointNotFoundError(session_id, f"message {point.message_count}")
+    async for row in checkpoints_of(tx, source):
+        in_the_past = sees_state(line, source.row.state.count, row.segment, row.state.count)
+        if in_the_past and row.checkpoint.message_count <= point.message_count:
+            return line, point.message_count, row.state
+    return line, point.message_count, source.row.first_state

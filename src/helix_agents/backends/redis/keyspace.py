@@ -1,0 +1,281 @@
+"""One namespace on a server: where its sessions lie, what is known of them here, and how changes to them are made."""
+
+import asyncio
+import contextlib
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from helix_agents.backends.redis.errors import LookAgainError
+from helix_agents.backends.redis.index import MARKS_LAST_MS, Entry, Found, Index, Mark, marked_id
+from helix_agents.backends.redis.keys import Keys, Slot
+from helix_agents.backends.redis.scripts import ATOMIC
+from helix_agents.backends.redis.server import RedisServer
+from helix_agents.backends.redis.transaction import Command, Known, Ran, Transaction
+from helix_agents.domain.errors import StoreError
+from helix_agents.domain.ids import SessionId
+from helix_agents.ports.clock import Clock, IdSource
+from helix_agents.ports.state_store import StoreLimits
+from helix_agents.system import RandomIds
+
+T = TypeVar("T")
+Work = Callable[[Transaction], Awaitable[T]]
+Project = Callable[[str, tuple[str, ...]], Awaitable[list[tuple[Entry, bytes]]]]
+
+REMEMBERED = 4_096
+"""So many entities, and as many places, are remembered."""
+
+NO_LIMITS = StoreLimits()
+
+
+class ServerClock:
+    """The clock of the server, which all processes on it share."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+
+    def now_ms(self) -> int:
+        return self._server.now_ms()
+
+
+class Keyspace:
+    """What the parts of a backend share. It remembers what it wrote, so that the next change needs no reading."""
+
+    def __init__(self, server: RedisServer, namespace: str) -> None:
+        self.server = server
+        self.keys = Keys(server.prefix, namespace)
+        self.index = Index(server, self.keys)
+        self.ids: IdSource = RandomIds()
+        self.project: Project | None = None
+        self._cache: OrderedDict[str, Known[Any]] = OrderedDict()
+        self._places: OrderedDict[str, str] = OrderedDict()
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    # -- where things lie -------------------------------------------------------------------------------
+
+    async def locate(self, name: SessionId, *, fresh: bool = False) -> str:
+        """The tag of the slot in which the session or stream of this name lies, or would lie by itself."""
+        if not fresh and name in self._places:
+            self._places.move_to_end(name)
+            return self._places[name]
+        slot = self.keys.slot(name)
+        ran = await self.run("place", (), (("HGET", slot.place(name), "tag"),), 0)
+        found: bytes | None = ran.replies[0]
+        tag = found.decode() if found else name
+        self.place(name, tag)
+        return tag
+
+    def place(self, name: SessionId, tag: str) -> None:
+        """Remember where a session lies. It is a guess: a session that is not there is looked for again."""
+        self._places[name] = tag
+        self._places.move_to_end(name)
+        if len(self._places) > REMEMBERED:
+            self._places.popitem(last=False)
+
+    # -- what is known ----------------------------------------------------------------------------------
+
+    def take(self, key: str) -> Known[Any] | None:
+        return self._cache.pop(key, None)
+
+    def forget(self) -> None:
+        """Know nothing any more."""
+        self._cache.clear()
+        self._places.clear()
+
+    def _keep(self, known: Known[Any]) -> None:
+        self._cache[known.key] = known
+        if len(self._cache) > REMEMBERED:
+            self._cache.popitem(last=False)
+
+    # -- reading and writing ----------------------------------------------------------------------------
+
+    async def read(self, what: str, name: SessionId, work: Work[T], *, clock: Clock) -> T:
+        """Do work that changes nothing, on one moment of the slot in which a session lies."""
+        again = False
+        while True:
+            certain = again or name not in self._places
+            tag = await self.locate(name, fresh=again)
+            tx = self._transaction(what, tag, clock, NO_LIMITS, fresh=True, certain=certain)
+            try:
+                return await work(tx)
+            except LookAgainError:
+                again = True
+
+    async def write(
+        self,
+        what: str,
+        name: SessionId,
+        work: Work[T],
+        *,
+        clock: Clock,
+        limits: StoreLimits = NO_LIMITS,
+        tag: str | None = None,
+    ) -> T:
+        """Do work that changes the slot in which a session lies, or the one with this tag.
+
+        What is refused, and what needs no change, is decided on what the server says, never on memory alone.
+        """
+        tries, token, mark = 0, "", ()
+        try:
+            while True:
+                again = tries > 0
+                async with self._turn(tag or name) if again else contextlib.nullcontext():
+                    certain = again or tag is not None or name not in self._places
+                    here = tag or await self.locate(name, fresh=again)
+                    tx = self._transaction(what, here, clock, limits, fresh=again, certain=certain)
+                    try:
+                        result = await work(tx)
+                    except LookAgainError:
+                        tries = await self._next_try(tries)
+                        continue
+                    except Exception:
+                        if not tx.used_cache:
+                            raise
+                        tries += 1
+                        continue
+                    for finish in tx.before_commit:
+                        finish()
+                    if not tx.writes:
+                        if tx.used_cache:
+                            tries += 1
+                            continue
+                        self._keep_all(tx)
+                        return result
+                    latest = 0
+                    if tx.entries:
+                        token = token or self.ids.new("mark")
+                        mark = tuple(origin for _, _, origin in tx.entries.values())
+                        latest = await self.index.mark(token, mark)
+                    # Whatever interrupts this, nobody knows then whether it was done: the mark has to stay.
+                    marked, mark = mark, ()
+                    if not await self._commit(tx, latest):
+                        mark = marked
+                        tries = await self._next_try(tries)
+                        continue
+                if marked:
+                    await self._follow(tx, token)
+                return result
+        finally:
+            if mark:
+                await self._unmark(token)
+
+    async def _commit(self, tx: Transaction, latest: int) -> bool:
+        expectations = tx.expectations()
+        ran = await self.run(tx.what, expectations, tx.commands, latest, write=True)
+        tx.at_us = ran.at_us
+        if ran.damaged:
+            raise tx.damaged(str(ran.differs))
+        if ran.differs is not None:
+            return False
+        revisions = dict(zip((key for key, kind, _ in expectations if kind != "#"), ran.revisions, strict=True))
+        for known in tx.known.values():
+            known.revision = revisions[known.key]
+        self._keep_all(tx)
+        return True
+
+    def _keep_all(self, tx: Transaction) -> None:
+        for known in tx.known.values():
+            if known.revision and known.value is not None:
+                self._keep(known)
+
+    async def run(
+        self,
+        what: str,
+        expectations: Sequence[tuple[str, str, bytes | int]],
+        commands: Sequence[Command],
+        latest_ms: int,
+        *,
+        write: bool = False,
+    ) -> Ran:
+        """Send one script: expectations first, then commands."""
+        numbers: dict[str, int] = {}
+        args: list[Any] = [latest_ms, 0 if write else 1, len(expectations)]
+        for key, kind, value in expectations:
+            args += (numbers.setdefault(key, len(numbers) + 1), kind, value)
+        for name, key, *rest in commands:
+            number = 0 if key is None else numbers.setdefault(key, len(numbers) + 1)
+            args += (len(rest), name, number, *rest)
+        send = self.server.write if write else self.server.read
+        reply = await send(ATOMIC, what, tuple(numbers), args)
+        self.server.heard(reply[1])
+        if reply[0] == 1:
+            return Ran(reply[1], reply[2], reply[3], None, False)
+        differs = next((key for key, number in numbers.items() if number == reply[2]), "its time")
+        return Ran(reply[1], [], [], differs, reply[0] == -1)
+
+    def _transaction(
+        self, what: str, tag: str, clock: Clock, limits: StoreLimits, *, fresh: bool, certain: bool
+    ) -> Transaction:
+        return Transaction(
+            self,
+            tag,
+            self.slot(tag),
+            what=what,
+            now=clock.now_ms(),
+            ids=self.ids,
+            limits=limits,
+            fresh=fresh,
+            certain=certain,
+        )
+
+    def slot(self, tag: str) -> Slot:
+        """The slot of a tag."""
+        return self.keys.slot(tag)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, name: str):
+        """Those of this process who met others here take turns, so that each try of one is no trouble for the rest."""
+        lock = self._turns.setdefault(name, asyncio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._turns.pop(name, None)
+
+    async def _next_try(self, tries: int) -> int:
+        if tries > 2:
+            # Other processes are at it too: uneven waits keep us from meeting again and again.
+            await asyncio.sleep(random.uniform(0, min(0.001 * 2**tries, 0.05)))
+        return tries + 1
+
+    # -- the index --------------------------------------------------------------------------------------
+
+    async def _follow(self, tx: Transaction, token: str) -> None:
+        """Bring the index up to date. The change stands already: if this fails, the mark has the next one do it."""
+        entries = [(entry, self._revision_of(tx, key)) for key, entry, _ in tx.entries.values()]
+        with contextlib.suppress(StoreError):
+            await self.index.put(entries, unmark=(token,))
+
+    def _revision_of(self, tx: Transaction, key: str) -> bytes:
+        known = tx.known.get(key)
+        return known.revision if known is not None and known.revision else tx.at_us
+
+    async def _unmark(self, token: str) -> None:
+        with contextlib.suppress(StoreError):
+            await self.index.put((), unmark=(token,))
+
+    async def find(self, *orders: str, **options: Any) -> Found:
+        """Ask the index, which is brought up to date first where it is marked."""
+        found = await self.index.find(*orders, **options)
+        # Who asks for something by its id need not care what becomes of the rest.
+        wanted = None if orders else set(options.get("besides", ()))
+        if not await self._repair(found.marks, wanted):
+            return found
+        return await self.index.find(*orders, **options)
+
+    async def _repair(self, marks: dict[str, Mark], wanted: set[str] | None) -> bool:
+        """Bring up to date what is marked and wanted; whether there was anything."""
+        named = dict.fromkeys(origin for mark in marks.values() for origin in mark.origins)
+        origins = [origin for origin in named if wanted is None or marked_id(origin) in wanted]
+        if not origins or self.project is None:
+            return False
+        now = self.server.now_ms()
+        entries: list[tuple[Entry, bytes]] = []
+        for origin in origins:
+            kind, tag, *_ = origin
+            entries += await self.project(kind, (tag, *origin[2:]))
+        old = [token for token, mark in marks.items() if mark.at < now - MARKS_LAST_MS] if wanted is None else []
+        await self.index.put(entries, unmark=old)
+        return True

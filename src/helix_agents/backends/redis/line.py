@@ -1,0 +1,125 @@
+"""One connection that many tasks share: what they send meanwhile goes out together, in the order it came."""
+
+import asyncio
+from typing import Any, Protocol, cast
+
+from redis import exceptions  # isort: skip
+
+
+class Connection(Protocol):
+    """The little of the driver's connection that is used here."""
+
+    @property
+    def is_connected(self) -> bool: ...
+    async def connect(self) -> None: ...
+    async def disconnect(self, nowait: bool = False) -> None: ...
+    async def send_packed_command(self, command: list[bytes], check_health: bool = True) -> None: ...
+    async def read_response(self) -> Any: ...
+
+
+Outgoing = tuple[bytes, asyncio.Future[Any]]
+
+
+def packed(command: tuple[Any, ...]) -> bytes:
+    """A command as it goes over the wire."""
+    parts = [b"*%d\r\n" % len(command)]
+    for part in command:
+        data: bytes = part if type(part) is bytes else str(part).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+def _has_ended(connection: Connection) -> bool:
+    """Whether the server hung up while nobody looked, as far as the connection has noticed."""
+    reader: asyncio.StreamReader | None = getattr(connection, "_reader", None)
+    return reader is not None and reader.at_eof()
+
+
+class Line:
+    """Commands are answered in the order they were given, and sent once.
+
+    Who finds the line free talks himself. While he does, the commands of others gather, and go out together: many tasks
+    share a round trip. When the connection is lost, or he gives up, what was out fails; the next get a new connection.
+    """
+
+    def __init__(self, connection: Any, *, patience: float) -> None:
+        self._connection = cast("Connection", connection)
+        self._patience = patience
+        self._waiting: list[Outgoing] = []
+        self._busy = False
+        self._pump: asyncio.Task[None] | None = None
+
+    async def send(self, *command: Any) -> Any:
+        """Send a command behind those given before; answers what the server says."""
+        if self._busy:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._waiting.append((packed(command), future))
+            return await future
+        self._busy = True
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._say(packed(command))
+                return await self._connection.read_response()
+        except exceptions.ResponseError:
+            raise
+        except BaseException:
+            # An answer may still be under way: nobody must take it for his own.
+            await self._connection.disconnect(nowait=True)
+            raise
+        finally:
+            self._busy = bool(self._waiting)
+            if self._busy:
+                self._pump = asyncio.create_task(self._work_off())
+
+    async def close(self) -> None:
+        """Hang up; what still waits fails."""
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.cancel()
+            await asyncio.gather(pump, return_exceptions=True)
+        _fail(self._waiting, exceptions.ConnectionError("the connection was closed"))
+        self._waiting = []
+        await self._connection.disconnect()
+
+    async def _work_off(self) -> None:
+        """Send what gathered, again and again until nothing does."""
+        out: list[Outgoing] = []
+        try:
+            while self._waiting:
+                out, self._waiting = self._waiting, []
+                try:
+                    async with asyncio.timeout(self._patience):
+                        await self._say(*(data for data, _ in out))
+                        for _, future in out:
+                            await self._hear(future)
+                except (exceptions.RedisError, OSError) as problem:
+                    await self._connection.disconnect(nowait=True)
+                    _fail(out, problem)
+        finally:
+            _fail(out, exceptions.ConnectionError("the connection was closed"))
+            self._busy = False
+            self._pump = None
+
+    async def _say(self, *data: bytes) -> None:
+        connection = self._connection
+        if _has_ended(connection):
+            await connection.disconnect(nowait=True)
+        if not connection.is_connected:
+            await connection.connect()
+        await connection.send_packed_command(list(data), check_health=False)
+
+    async def _hear(self, future: asyncio.Future[Any]) -> None:
+        try:
+            reply = await self._connection.read_response()
+        except exceptions.ResponseError as refusal:
+            if not future.done():
+                future.set_exception(refusal)
+        else:
+            if not future.done():
+                future.set_result(reply)
+
+
+def _fail(out: list[Outgoing], problem: Exception) -> None:
+    for _, future in out:
+        if not future.done():
+            future.set_exception(problem)

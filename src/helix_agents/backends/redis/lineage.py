@@ -1,0 +1,310 @@
+"""History stored once: sessions and branches share stretches of messages and of state writes."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import msgspec
+
+from helix_agents.backends.redis.rows import Session, StatePlace, Stretch, save_session
+from helix_agents.backends.redis.transaction import Command, Known, Transaction
+from helix_agents.domain.errors import InvalidWriteError, SessionCorruptError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.limits import check_size
+from helix_agents.domain.messages import Message, StoredMessage, ToolMessage, decode_message
+from helix_agents.domain.records import JSON, Record, decode, encode
+from helix_agents.domain.transcript import not_executed, open_tail
+from helix_agents.domain.writes import AppendToNonListError, WriteOp, apply_writes, write_into
+
+FIRST = "first"
+"""What the names of segments begin with that stand on nothing; the others are named after their boundaries."""
+
+
+class Segment(Record):
+    """A stretch of history and everything it stands on, itself first. Without an owner it lives for its branches."""
+
+    owner: SessionId | None
+    line: tuple[Stretch, ...]
+
+
+class StateEntry(Record):
+    """The writes of one commit, and now and then the whole state after them; `base` is the last entry that has it."""
+
+    ops: tuple[WriteOp, ...] = ()
+    base: int
+    state: dict[str, JSON] | None = None
+
+
+def fork(line: tuple[Stretch, ...], segment: str, messages: int, states: int) -> tuple[Stretch, ...]:
+    """The line of a new segment that sees this many messages and state writes of another one.
+
+    It stands on the oldest stretch that holds both ends, so that it keeps nothing alive which it cannot see.
+    """
+    while len(line) > 1 and messages <= line[0].messages and states <= line[0].states:
+        line = line[1:]
+    return (Stretch(segment=segment, messages=messages, states=states), *line)
+
+
+def new_segment(tx: Transaction, owner: SessionId, line: tuple[Stretch, ...] | None = None) -> Segment:
+    """A new segment: the first of a history, or one with this line."""
+    name = line[0].segment if line is not None else tx.ids.new(FIRST)
+    segment = Segment(owner=owner, line=line or (Stretch(segment=name),))
+    tx.touch(tx.slot.segments)
+    tx.do("HSET", tx.slot.segments, name, encode(segment))
+    return segment
+
+
+async def line_of(tx: Transaction, segment: str) -> tuple[Stretch, ...]:
+    """What a segment stands on, itself first; it never changes."""
+    if segment.startswith(FIRST):
+        return (Stretch(segment=segment),)
+    (found,) = await tx.read(("HGET", tx.slot.segments, segment))
+    if found is None:
+        raise SessionCorruptError("session", f"a stretch of its history is missing from Redis ({segment})")
+    return decode(found, Segment).line
+
+
+async def session_line(tx: Transaction, session: Session) -> tuple[Stretch, ...]:
+    """What the session's history stands on."""
+    if session.line is None:
+        session.line = await line_of(tx, session.row.segment)
+    return session.line
+
+
+def _ranges(line: Sequence[Stretch], first: int, last: int, *, states: bool) -> list[tuple[str, int, int, int]]:
+    """Where the entries numbered first to last are: segment, first and last place in its list, and their number."""
+    found: list[tuple[str, int, int, int]] = []
+    for part in line:
+        boundary = part.states if states else part.messages
+        start, end = max(first, boundary + 1), last
+        if start <= end:
+            found.append((part.segment, start - boundary - 1, end - boundary - 1, start))
+        last = min(last, boundary)
+    return found[::-1]
+
+
+async def _entries(
+    tx: Transaction, line: Sequence[Stretch], first: int, last: int, *, states: bool
+) -> list[tuple[int, bytes]]:
+    """The entries numbered first to last, with their numbers, oldest first.
+
+    Raises:
+        SessionCorruptError: some are missing.
+    """
+    if last < first:
+        return []
+    ranges = _ranges(line, first, last, states=states)
+    slot = tx.slot
+    reads: list[Command] = [
+        ("LRANGE", slot.states(segment) if states else slot.messages(segment), start, end)
+        for segment, start, end, _ in ranges
+    ]
+    found: list[tuple[int, bytes]] = []
+    for (segment, start, end, number), rows in zip(ranges, await tx.read(*reads), strict=True):
+        if len(rows) != end - start + 1:
+            kind = "state writes" if states else "messages"
+            raise SessionCorruptError("session", f"{kind} are missing from Redis (segment {segment})")
+        found.extend(enumerate(cast("list[bytes]", rows), number))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Messages
+# ---------------------------------------------------------------------------------------------------------
+
+
+def stored_message(number: int, row: bytes) -> StoredMessage:
+    """The message that a row of the list holds, after the time it came."""
+    at, _, body = row.partition(b" ")
+    return StoredMessage(sequence=number, message=decode_message(body), created_at=int(at))
+
+
+async def read_messages(tx: Transaction, known: Known[Session], first: int, last: int) -> list[StoredMessage]:
+    """The messages numbered first to last, oldest first."""
+    if last < first:
+        return []
+    line = await session_line(tx, known.value)
+    return [stored_message(number, row) for number, row in await _entries(tx, line, first, last, states=False)]
+
+
+def add_messages(tx: Transaction, known: Known[Session], messages: Iterable[Message]) -> None:
+    """Append messages to the session's own stretch."""
+    bodies = [encode(message) for message in messages]
+    if not bodies:
+        return
+    session = known.value
+    if tx.limits.message_bytes is not None:
+        for body in bodies:
+            check_size(session.record.session_id, "message", len(body), tx.limits.message_bytes)
+    at = b"%d " % tx.now
+    count = session.record.message_count
+    boundary = _own_boundary(session, states=False)
+    tx.push(tx.slot.messages(session.row.segment), [at + body for body in bodies], after=count - boundary)
+    session.record = msgspec.structs.replace(session.record, message_count=count + len(bodies))
+    save_session(tx, known)
+
+
+async def missing_results(tx: Transaction, line: Sequence[Stretch], count: int) -> tuple[ToolMessage, ...]:
+    """Results that say "not executed" for the calls a history of so many messages ends with."""
+    tail: list[Message] = []
+    last = count
+    while last > 0:
+        first = max(1, last - 15)
+        rows = await _entries(tx, line, first, last, states=False)
+        for number, row in reversed(rows):
+            tail.append(stored_message(number, row).message)
+            if not isinstance(tail[-1], ToolMessage):
+                return not_executed(open_tail(tail))
+        last = first - 1
+    return not_executed(open_tail(tail))
+
+
+def _own_boundary(session: Session, *, states: bool) -> int:
+    """Up to which number the session's own stretch is shared, which its name says."""
+    if session.row.segment.startswith(FIRST):
+        return 0
+    _, messages, writes = session.row.segment.split(".")
+    return int(writes) if states else int(messages)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Custom state
+# ---------------------------------------------------------------------------------------------------------
+
+
+async def state_at(tx: Transaction, line: Sequence[Stretch], place: StatePlace) -> dict[str, JSON]:
+    """The custom state at a place, built on the last one that was kept whole."""
+    if not place.count:
+        return {}
+    rows = await _entries(tx, line, max(1, place.base), place.count, states=True)
+    entries = [decode(row, StateEntry) for _, row in rows]
+    state: dict[str, JSON] = entries[0].state or {}
+    later = entries[1:] if entries[0].state is not None else entries
+    return apply_writes(state, (op for entry in later for op in entry.ops))
+
+
+async def custom_state(tx: Transaction, known: Known[Session]) -> dict[str, JSON]:
+    """The session's present custom state; it is not the caller's to change."""
+    session = known.value
+    if session.state is None:
+        line = await session_line(tx, session)
+        session.state = await state_at(tx, line, session.row.state)
+        session.grown = set()
+    return session.state
+
+
+async def add_writes(tx: Transaction, known: Known[Session], ops: tuple[WriteOp, ...]) -> None:
+    """Apply state writes and log them; a whole state is kept when the writes since the last outweigh it.
+
+    Raises:
+        InvalidWriteError: an append meets something that is not a list.
+    """
+    if not ops:
+        return
+    session = known.value
+    session_id = session.record.session_id
+    state = await custom_state(tx, known)
+    try:
+        write_into(state, ops, session.grown)
+    except AppendToNonListError as problem:
+        raise InvalidWriteError(session_id, problem.key, str(problem)) from problem
+    if tx.limits.state_bytes is not None:
+        keys = tuple(dict.fromkeys(op.key for op in ops))
+        check_size(session_id, "state", len(encode(state)), tx.limits.state_bytes, keys)
+    before = session.row.state
+    number = before.count + 1
+    body = encode(StateEntry(ops=ops, base=before.base))
+    since = before.since + len(body)
+    place = StatePlace(count=number, base=before.base, since=since, kept=before.kept)
+    if since > before.kept:
+        body = encode(StateEntry(ops=ops, base=number, state=state))
+        place = StatePlace(count=number, base=number, kept=len(body))
+    boundary = _own_boundary(session, states=True)
+    tx.push(tx.slot.states(session.row.segment), [body], after=before.count - boundary)
+    session.set(state=place)
+    save_session(tx, known)
+
+
+async def writes_at(tx: Transaction, line: Sequence[Stretch], numbers: Sequence[int]) -> dict[int, tuple[WriteOp, ...]]:
+    """The writes of some entries of the state log."""
+    found: dict[int, tuple[WriteOp, ...]] = {}
+    if numbers:
+        reads: list[Command] = []
+        for number in numbers:
+            ((segment, start, end, _),) = _ranges(line, number, number, states=True)
+            reads.append(("LRANGE", tx.slot.states(segment), start, end))
+        for number, rows in zip(numbers, await tx.read(*reads), strict=True):
+            if not rows:
+                raise SessionCorruptError("session", "state writes are missing from Redis")
+            found[number] = decode(rows[0], StateEntry).ops
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Standing somewhere else, and letting go
+# ---------------------------------------------------------------------------------------------------------
+
+
+async def stand_at(
+    tx: Transaction, known: Known[Session], line: tuple[Stretch, ...], *, messages: int, state: StatePlace
+) -> tuple[Stretch, ...]:
+    """Put the session on a new segment of its own that sees this much of another one; answers its line."""
+    session = known.value
+    name = f"{tx.ids.new('fork')}.{messages}.{state.count}"
+    segment = new_segment(tx, session.record.session_id, fork(line, name, messages, state.count))
+    if state != session.row.state:
+        session.state = None
+    session.set(segment=name, state=state)
+    session.line = segment.line
+    session.record = msgspec.structs.replace(session.record, message_count=messages)
+    save_session(tx, known)
+    return segment.line
+
+
+def sees_state(line: Sequence[Stretch], count: int, other: str, other_count: int) -> bool:
+    """Whether the state after `other_count` writes of another segment lies in the past of this one."""
+    for part in line:
+        if part.segment == other:
+            return other_count <= count
+        count = min(count, part.states)
+    return False
+
+
+def release(tx: Transaction, segments: dict[str, Segment], owners: set[SessionId]) -> None:
+    """Take the owners away, and erase what no session sees any more."""
+    slot = tx.slot
+    kept = {name for name, segment in segments.items() if segment.owner is not None and segment.owner not in owners}
+    seen: dict[str, tuple[int, int]] = {}
+    for name in kept:
+        line = segments[name].line
+        for child, part in pairwise(line):
+            messages, states = seen.get(part.segment, (0, 0))
+            seen[part.segment] = (max(messages, child.messages), max(states, child.states))
+    for name, segment in segments.items():
+        if name in kept:
+            continue
+        if name not in seen:
+            tx.do("HDEL", slot.segments, name)
+            tx.do("UNLINK", slot.messages(name))
+            tx.do("UNLINK", slot.states(name))
+            continue
+        messages, states = seen[name]
+        own = segment.line[0]
+        _trim(tx, slot.messages(name), messages - own.messages)
+        _trim(tx, slot.states(name), states - own.states)
+        if segment.owner is not None:
+            tx.do("HSET", slot.segments, name, encode(msgspec.structs.replace(segment, owner=None)))
+
+
+def _trim(tx: Transaction, key: str, count: int) -> None:
+    if count > 0:
+        tx.do("LTRIM", key, 0, count - 1)
+    else:
+        tx.do("UNLINK", key)
+
+
+def segments_of(reply: list[Any]) -> dict[str, Segment]:
+    """Every segment of a slot, as its hash holds them."""
+    rows = {reply[n].decode(): reply[n + 1] for n in range(0, len(reply), 2)}
+    rows.pop("#", None)
+    return {name: decode(row, Segment) for name, row in rows.items()}

@@ -1,0 +1,406 @@
+"""A session as it is kept: its row, its current run, its stop and its remembered answer, in one hash."""
+
+from typing import Any
+
+import msgspec
+
+from helix_agents.backends.redis import index
+from helix_agents.backends.redis.errors import LookAgainError
+from helix_agents.backends.redis.index import Entry, entry_id, gone
+from helix_agents.backends.redis.keys import LINE, Slot
+from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.domain.commits import RememberedCommit, is_detached
+from helix_agents.domain.errors import SessionCorruptError, SessionNotFoundError
+from helix_agents.domain.ids import RunId, SessionId
+from helix_agents.domain.records import JSON, Record, decode, encode
+from helix_agents.domain.runs import RunRecord, RunStatus
+from helix_agents.domain.sessions import InterruptFlag, SessionState
+
+
+class StatePlace(Record):
+    """A place in the log of state writes: how many there are, and which of them holds the whole state last.
+
+    `since` is the size of the writes after that one, `kept` the size of that state.
+    """
+
+    count: int = 0
+    base: int = 0
+    since: int = 0
+    kept: int = 0
+
+
+class Stretch(Record, array_like=True):
+    """One stretch of a line of history: numbers up to its boundaries belong to the next, those above are its own."""
+
+    segment: str
+    messages: int = 0
+    states: int = 0
+
+
+class SessionRow(Record):
+    """The record without its custom state, and where the session stands in its history.
+
+    `name` is its own for ever, unlike its id; its checkpoints are named after it. `turn` is the highest so far.
+    `staged` says that staging holds something, `stages` that it did since somebody last cleaned up, `used` that usage
+    does.
+    """
+
+    record: SessionState
+    segment: str
+    state: StatePlace = StatePlace()
+    first_state: StatePlace = StatePlace()
+    name: str
+    checkpoints: int = 0
+    turn: int = 0
+    staged: bool = False
+    stages: bool = False
+    used: bool = False
+
+
+class RunRow(Record):
+    """A run, and the answer its start gave, for a caller who did not get it; `first` is the run as it was then."""
+
+    run: RunRecord
+    start_version: int | None = None
+    start_messages: int = 0
+    then: RunRecord | None = None
+
+    @property
+    def first(self) -> RunRecord:
+        return self.then or self.run
+
+
+class Session:
+    """A session inside a transaction; what is changed here is stored when it commits."""
+
+    __slots__ = ("_stored", "flag", "grown", "line", "memo", "row", "run", "shown", "state")
+
+    def __init__(
+        self,
+        row: SessionRow,
+        run: RunRecord | None = None,
+        flag: InterruptFlag | None = None,
+        memo: RememberedCommit | None = None,
+        *,
+        new: bool = False,
+    ) -> None:
+        self.row = row
+        self.run = run
+        self.flag = flag
+        self.memo = memo
+        # What its history stands on, once somebody needed it.
+        self.line: tuple[Stretch, ...] | None = None
+        # The custom state, once somebody needed it, and which of its lists are ours to grow.
+        self.state: dict[str, JSON] | None = None
+        self.grown: set[str] = set()
+        self._stored: tuple[Any, ...] = (None, None, None, None) if new else (row, run, flag, memo)
+        self.shown = _shown(row.record, run, row.stages)
+
+    @property
+    def record(self) -> SessionState:
+        return self.row.record
+
+    @record.setter
+    def record(self, record: SessionState) -> None:
+        self.row = msgspec.structs.replace(self.row, record=record)
+
+    def set(self, **fields: Any) -> None:
+        """Change fields of the row."""
+        self.row = msgspec.structs.replace(self.row, **fields)
+
+    def unstored(self) -> tuple[list[Any], list[str]]:
+        """Fields to set, with their values in turn, and fields to remove; they count as stored from here on."""
+        put: list[Any] = []
+        remove: list[str] = []
+        now = (self.row, self.run, self.flag, self.memo)
+        for name, before, value in zip(("row", "run", "flag", "memo"), self._stored, now, strict=True):
+            if value is before:
+                continue
+            if value is None:
+                remove.append(name)
+            else:
+                put += (name, encode(value))
+        self._stored = now
+        return put, remove
+
+
+def _shown(record: SessionState, run: RunRecord | None, stages: bool) -> tuple[Any, ...]:
+    """What the index tells of a session."""
+    return (
+        record.status,
+        run.status if run is not None else None,
+        record.agent_type,
+        record.user_id,
+        record.parent_session_id,
+        record.root_session_id,
+        record.expires_at,
+        stages,
+        record.tags,
+        record.metadata,
+    )
+
+
+def read_session(slot: Slot, session_id: SessionId) -> tuple[Any, ...]:
+    """The command that reads a session."""
+    return ("HMGET", slot.session(session_id), "row", "run", "flag", "memo")
+
+
+def session_of(fields: list[bytes | None], revision: bytes, session_id: SessionId) -> Session | None:
+    """The session that the fields hold; None when there is none."""
+    row, run, flag, memo = fields
+    if row is None:
+        if revision:
+            raise SessionCorruptError("session", f"the row of {session_id!r} is missing from Redis")
+        return None
+    return Session(
+        decode(row, SessionRow),
+        decode(run, RunRecord) if run is not None else None,
+        decode(flag, InterruptFlag) if flag is not None else None,
+        decode(memo, RememberedCommit) if memo is not None else None,
+    )
+
+
+async def find_session(tx: Transaction, session_id: SessionId) -> Known[Session] | None:
+    """The session, if it is there.
+
+    Raises:
+        SessionCorruptError: part of it is gone.
+    """
+    slot = tx.slot
+    reads = (
+        read_session(slot, session_id),
+        ("HGET", slot.session(session_id), "#"),
+        ("HEXISTS", slot.members, session_id),
+    )
+
+    def found(replies: list[Any]) -> Session | None:
+        session = session_of(replies[0], replies[1] or b"", session_id)
+        if session is None and replies[2]:
+            raise SessionCorruptError("session", f"{session_id!r} itself is missing from Redis, its parts are there")
+        return session
+
+    known: Known[Session | None] = await tx.load(slot.session(session_id), reads, found)
+    if known.value is None and not tx.certain:
+        raise LookAgainError(session_id)
+    return known if known.value is not None else None  # pyright: ignore[reportReturnType]
+
+
+async def load_session(tx: Transaction, session_id: SessionId) -> Known[Session]:
+    """The session.
+
+    Raises:
+        SessionNotFoundError: there is no such session.
+    """
+    known = await find_session(tx, session_id)
+    if known is None:
+        raise SessionNotFoundError(session_id)
+    return known
+
+
+def save_session(tx: Transaction, known: Known[Session]) -> None:
+    """Have the session stored as it is when the transaction commits."""
+    if known.key in tx.changed:
+        return
+    tx.change(known)
+
+    def store() -> None:
+        session = known.value
+        if session is None:  # pyright: ignore[reportUnnecessaryComparison]
+            return
+        put, remove = session.unstored()
+        if put:
+            tx.do("HSET", known.key, *put)
+        if remove:
+            tx.do("HDEL", known.key, *remove)
+        show_session(tx, known)
+
+    tx.before_commit.append(store)
+
+
+def show_session(tx: Transaction, known: Known[Session]) -> None:
+    """Have the index follow what it tells of the session, if that changed."""
+    session = known.value
+    shown = _shown(session.record, session.run, session.row.stages)
+    if known.revision and shown == session.shown:
+        return
+    session.shown = shown
+    entry = session_entry(tx.tag, session)
+    tx.index(known.key, entry, ("s", tx.tag, session.record.session_id))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Runs
+# ---------------------------------------------------------------------------------------------------------
+
+
+def put_run(
+    tx: Transaction,
+    known: Known[Session],
+    run: RunRecord,
+    *,
+    row: RunRow | None = None,
+    start: tuple[int, int] | None = None,
+) -> None:
+    """Store a run of the session, new or changed; `row` is that of a run that may not be the current one.
+
+    The current run is in the session's own hash too. What its start answered stays beside it as it was.
+    """
+    session, slot = known.value, tx.slot
+    session_id = session.record.session_id
+    is_current = session.record.current_run_id == run.run_id
+    before = row.run if row is not None else session.run if is_current else None
+    if is_current or (session.run is not None and session.run.run_id == run.run_id):
+        before = before or session.run
+        session.run = run
+    save_session(tx, known)
+    if before is None:
+        version, messages = start or (None, 0)
+        first = RunRow(run=run, start_version=version, start_messages=messages)
+        tx.do("HSET", slot.runs(session_id), run.run_id, encode(first))
+        tx.do("ZADD", slot.turns(session_id), run.turn, run.run_id)
+    else:
+        tx.do("HSET", slot.runs(session_id), _now(run.run_id), encode(run))
+    if before is None or (before.status, before.owner) != (run.status, run.owner):
+        tx.index(known.key, run_entry(tx.tag, run), ("r", tx.tag, session_id, run.run_id))
+
+
+def _now(run_id: RunId) -> str:
+    """The field of a run as it is now, beside the one as it started."""
+    return f"{run_id}{LINE}now"
+
+
+def read_run(slot: Slot, session_id: SessionId, run_id: RunId) -> tuple[Any, ...]:
+    """The command that reads a run."""
+    return ("HMGET", slot.runs(session_id), run_id, _now(run_id))
+
+
+def run_row(first: bytes | None, now: bytes | None) -> RunRow | None:
+    """A run as its two fields hold it: as it started, and as it is now."""
+    if first is None:
+        return None
+    row = decode(first, RunRow)
+    return row if now is None else msgspec.structs.replace(row, run=decode(now, RunRecord), then=row.run)
+
+
+async def find_run(tx: Transaction, known: Known[Session], run_id: RunId) -> RunRow | None:
+    """A run of the session by its id."""
+    (fields,) = await tx.read(read_run(tx.slot, known.value.record.session_id, run_id))
+    return run_row(*fields)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Trees
+# ---------------------------------------------------------------------------------------------------------
+
+
+async def load_members(tx: Transaction) -> Known[dict[SessionId, SessionId]]:
+    """Every session of the slot with its parent ('' if it has none), oldest first."""
+
+    def of(replies: list[Any]) -> dict[SessionId, SessionId]:
+        flat: list[bytes] = replies[0]
+        found = {flat[n].decode(): flat[n + 1].decode() for n in range(0, len(flat), 2)}
+        found.pop("#", None)
+        return found
+
+    return await tx.load(tx.slot.members, (("HGETALL", tx.slot.members),), of)
+
+
+async def tree(tx: Transaction, session_id: SessionId) -> list[SessionId]:
+    """The session and every session below it, each after its parent."""
+    members = (await load_members(tx)).value
+    below: dict[SessionId, list[SessionId]] = {}
+    for member, parent in members.items():
+        below.setdefault(parent, []).append(member)
+    found = {session_id: None}
+    ahead = [session_id]
+    for member in ahead:
+        # A session may name any parent, even one below itself: nobody is visited twice.
+        new = [child for child in below.get(member, ()) if child not in found]
+        found.update(dict.fromkeys(new))
+        ahead.extend(new)
+    return ahead
+
+
+async def driver_of(tx: Transaction, session_id: SessionId) -> SessionId:
+    """The session whose run drives this one: a companion that stands on its own, here or above, or else the root."""
+    member: SessionId | None = session_id
+    seen: set[SessionId] = set()
+    while member is not None and member not in seen:
+        seen.add(member)
+        known = await find_session(tx, member)
+        if known is None:
+            break
+        session = known.value
+        if is_detached(session.record, session.run):
+            return member
+        member = session.record.parent_session_id
+    return (await load_session(tx, session_id)).value.record.root_session_id
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What the index tells
+# ---------------------------------------------------------------------------------------------------------
+
+
+class SessionEntry(Record):
+    """A session in the index: what listings filter by, where it lies, and how its current run stands."""
+
+    tag: str
+    session: SessionState
+    run_status: RunStatus | None = None
+
+
+class RunEntry(Record):
+    """A run in the index: whose it is, and what decides whether it is an orphan."""
+
+    tag: str
+    run: RunRecord
+
+
+def session_entry(tag: str, session: Session) -> Entry:
+    """What the index tells of a session."""
+    record, run = session.record, session.run
+    told = SessionState(
+        session_id=record.session_id,
+        agent_type=record.agent_type,
+        status=record.status,
+        user_id=record.user_id,
+        parent_session_id=record.parent_session_id,
+        root_session_id=record.root_session_id,
+        tags=record.tags,
+        metadata=record.metadata,
+        expires_at=record.expires_at,
+        created_at=record.created_at,
+    )
+    at = record.created_at
+    orders: list[tuple[str, float]] = [(index.SESSIONS, at), (f"root/{record.root_session_id}", at)]
+    if record.user_id is not None:
+        orders.append((f"user/{record.user_id}", at))
+    if record.parent_session_id is not None:
+        orders.append((f"parent/{record.parent_session_id}", at))
+    if record.expires_at is not None:
+        orders.append((index.EXPIRING, record.expires_at))
+    if session.row.stages:
+        orders.append((index.STAGED, at))
+    payload = SessionEntry(tag=tag, session=told, run_status=run.status if run is not None else None)
+    return Entry(entry_id("s", record.session_id), encode(payload), tuple(orders))
+
+
+def run_entry(tag: str, run: RunRecord) -> Entry:
+    """What the index tells of a run."""
+    told = RunRecord(
+        run_id=run.run_id,
+        session_id=run.session_id,
+        turn=run.turn,
+        status=run.status,
+        parent_run_id=run.parent_run_id,
+        owner=run.owner,
+        started_at=run.started_at,
+    )
+    orders = ((index.RUNNING, float(run.started_at)),) if run.status == "running" else ()
+    return Entry(entry_id("r", run.run_id), encode(RunEntry(tag=tag, run=told)), orders)
+
+
+def gone_entry(tx: Transaction, key: str, id: str, origin: tuple[str, ...]) -> None:
+    """Have the index forget something."""
+    tx.index(key, gone(id, int(tx.now)), origin)

@@ -1,0 +1,197 @@
+"""Runs, the leases of the processes that drive them, and how a dead one is found."""
+
+import asyncio
+
+import msgspec
+
+from helix_agents.backends.redis import index
+from helix_agents.backends.redis.facet import Facet
+from helix_agents.backends.redis.index import entry_id
+from helix_agents.backends.redis.rows import (
+    RunEntry,
+    Session,
+    find_run,
+    find_session,
+    load_session,
+    put_run,
+    read_run,
+    run_row,
+    save_session,
+)
+from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.domain import door
+from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
+from helix_agents.domain.ids import RunId, SessionId, check_id
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.records import decode
+from helix_agents.domain.runs import (
+    Fence,
+    Lease,
+    RunMetadata,
+    RunRecord,
+    RunStatus,
+    RunUpdate,
+    claimed,
+    is_orphan,
+    recorded,
+    settled,
+    updated,
+)
+from helix_agents.domain.session_changes import changed
+
+DEAD_LEASES_LAST_MS = 86_400_000
+
+
+def settle_current_run(tx: Transaction, known: Known[Session], status: RunStatus, reason: str | None) -> None:
+    """End the session's current run if it is going."""
+    run = settled(known.value.run, status, reason, tx.now)
+    if run is not None:
+        put_run(tx, known, run)
+
+
+def begin_run(tx: Transaction, known: Known[Session], run: RunRecord, start: tuple[int, int] | None = None) -> None:
+    """Make a new run the session's current one."""
+    session = known.value
+    session.run = None
+    session.memo = None
+    session.flag = None
+    session.set(turn=max(session.row.turn, run.turn))
+    put_run(tx, known, run, start=start)
+
+
+class RedisRuns(Facet):
+    """The facet `Runs`."""
+
+    async def create_run(self, session_id: SessionId, run_id: RunId, metadata: RunMetadata | None = None) -> RunRecord:
+        metadata = metadata or RunMetadata()
+        door.check_run(run_id, metadata)
+        taken = await self._owner_of(run_id)
+
+        async def work(tx: Transaction) -> RunRecord:
+            known = await load_session(tx, session_id)
+            if taken is not None or await find_run(tx, known, run_id) is not None:
+                raise RunAlreadyExistsError(run_id)
+            session = known.value
+            settle_current_run(tx, known, "failed", "superseded")
+            run = recorded(session_id, run_id, metadata, session.row.turn + 1, tx.now)
+            session.record = changed(session.record, tx.now, current_run_id=run_id)
+            begin_run(tx, known, run)
+            save_session(tx, known)
+            return run
+
+        return await self._write("create_run", session_id, work)
+
+    async def update_run_status(self, run_id: RunId, status: RunStatus, updates: RunUpdate | None = None) -> RunRecord:
+        update = msgspec.structs.replace(updates or RunUpdate(), status=status)
+        session_id = await self._owner_of(run_id)
+        if session_id is None:
+            raise RunNotFoundError(run_id)
+
+        async def work(tx: Transaction) -> RunRecord:
+            known = await find_session(tx, session_id)
+            row = None if known is None else await find_run(tx, known, run_id)
+            if known is None or row is None:
+                raise RunNotFoundError(run_id)
+            run = updated(row.run, update, tx.now)
+            put_run(tx, known, run, row=row)
+            return run
+
+        return await self._write("update_run_status", session_id, work)
+
+    async def get_current_run(self, session_id: SessionId) -> RunRecord | None:
+        async def work(tx: Transaction) -> RunRecord | None:
+            known = await find_session(tx, session_id)
+            return None if known is None else known.value.run
+
+        return await self._read("get_current_run", session_id, work)
+
+    async def get_run(self, run_id: RunId) -> RunRecord | None:
+        session_id = await self._owner_of(run_id)
+        if session_id is None:
+            return None
+
+        async def work(tx: Transaction) -> RunRecord | None:
+            known = await find_session(tx, session_id)
+            row = None if known is None else await find_run(tx, known, run_id)
+            return None if row is None else row.run
+
+        return await self._read("get_run", session_id, work)
+
+    async def list_runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]:
+        check_page(offset, limit)
+
+        async def work(tx: Transaction) -> Page[RunRecord]:
+            await load_session(tx, session_id)
+            turns = tx.slot.turns(session_id)
+            total, ids = await tx.read(("ZCARD", turns), ("ZREVRANGE", turns, offset, offset + limit - 1))
+            rows = await tx.read(*(read_run(tx.slot, session_id, name.decode()) for name in ids)) if ids else []
+            found = [run_row(*fields) for fields in rows]
+            items = tuple(row.run for row in found if row is not None)
+            return Page(items=items, total=total, offset=offset, limit=limit)
+
+        return await self._read("list_runs", session_id, work)
+
+    async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
+        check_id(owner, "owner")
+        now = self._clock.now_ms()
+        lease = Lease(owner=owner, expires_at=now + ttl_ms)
+        key = self._space.index.slot.key("leases")
+        commands = (
+            ("ZADD", key, lease.expires_at, owner),
+            ("ZREMRANGEBYSCORE", key, "-inf", now - DEAD_LEASES_LAST_MS),
+        )
+        await self._space.run("renew_lease", (), commands, 0, write=True)
+        return lease
+
+    async def find_lease(self, owner: str) -> Lease | None:
+        key = self._space.index.slot.key("leases")
+        (score,) = (await self._space.run("find_lease", (), (("ZSCORE", key, owner),), 0)).replies
+        if score is None or int(float(score)) <= self._clock.now_ms():
+            return None
+        return Lease(owner=owner, expires_at=int(float(score)))
+
+    async def release_lease(self, owner: str) -> None:
+        key = self._space.index.slot.key("leases")
+        await self._space.run("release_lease", (), (("ZREM", key, owner),), 0, write=True)
+
+    async def list_orphans(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
+        check_page(0, limit)
+        found = await self._space.find(index.RUNNING)
+        entries = {entry.run.run_id: entry for _, payload in found.entries for entry in (decode(payload, RunEntry),)}
+        now = self._clock.now_ms()
+        key = self._space.index.slot.key("leases")
+        (flat,) = (
+            await self._space.run("leases", (), (("ZRANGEBYSCORE", key, f"({now}", "+inf", "WITHSCORES"),), 0)
+        ).replies
+        leases = {
+            flat[n].decode(): Lease(owner=flat[n].decode(), expires_at=int(float(flat[n + 1])))
+            for n in range(0, len(flat), 2)
+        }
+
+        def orphaned(run: RunRecord) -> bool:
+            parent = entries.get(run.parent_run_id or "")
+            return is_orphan(run, leases.get(run.owner or ""), None if parent is None else parent.run, now)
+
+        orphans = [entry for entry in entries.values() if orphaned(entry.run)]
+        orphans.sort(key=lambda entry: (entry.run.started_at, entry.run.run_id))
+        runs = await asyncio.gather(*(self._run_of(entry) for entry in orphans[:limit]))
+        return tuple(run for run in runs if run is not None and run.status == "running")
+
+    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
+        async def work(tx: Transaction) -> RunRecord:
+            known = await load_session(tx, session_id)
+            run = claimed(session_id, known.value.run, fence, owner)
+            put_run(tx, known, run)
+            return run
+
+        return await self._write("claim_run", session_id, work)
+
+    async def _owner_of(self, run_id: RunId) -> SessionId | None:
+        """The session that a run belongs to."""
+        found = await self._space.find(besides=[entry_id("r", run_id)])
+        return decode(found.entries[0][1], RunEntry).run.session_id if found.entries else None
+
+    async def _run_of(self, entry: RunEntry) -> RunRecord | None:
+        read = read_run(self._space.slot(entry.tag), entry.run.session_id, entry.run.run_id)
+        row = run_row(*(await self._space.run("run", (), (read,), 0)).replies[0])
+        return None if row is None else row.run

@@ -1,0 +1,230 @@
+"""One open connection to Redis, shared by the parts of a backend: every statement passes here."""
+
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from helix_agents.backends.redis.bell import Bell
+from helix_agents.backends.redis.errors import translating
+from helix_agents.backends.redis.keys import DEFAULT_PREFIX
+from helix_agents.backends.redis.line import Line
+from helix_agents.backends.redis.scripts import Script
+from helix_agents.domain.errors import InvalidStoreUrlError, StoreClosedError, StoreUnavailableError, UnsafeRedisError
+from helix_agents.ports.seam import Seam
+
+from redis import exceptions  # isort: skip
+from redis.asyncio import ConnectionPool  # isort: skip
+from redis.asyncio.cluster import RedisCluster  # isort: skip
+from redis.asyncio.retry import Retry  # isort: skip
+from redis.backoff import NoBackoff  # isort: skip
+
+log = logging.getLogger(__name__)
+
+# The driver's types leave open what its constructors take.
+_pools: Any = ConnectionPool
+
+OLDEST = (6, 2)
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 15.0
+
+# A write is never sent twice by the driver: whether it happened is for us to find out.
+_ONCE: dict[str, Any] = {
+    "retry": Retry(NoBackoff(), 0),
+    "socket_connect_timeout": CONNECT_SECONDS,
+    "protocol": 2,
+}
+
+
+class Sender(Protocol):
+    """Sends commands. Those of one task arrive in the order in which they were sent."""
+
+    def send(self, *command: Any) -> Awaitable[Any]: ...
+
+    async def close(self) -> None: ...
+
+
+class ClusterSender:
+    """Sends each command to the node that has its slot; commands for different nodes arrive in any order."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def send(self, *command: Any) -> Awaitable[Any]:
+        return self._client.execute_command(*command)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class RedisServer:
+    """A server or cluster. Parts that share one close it together: the last one ends it."""
+
+    def __init__(self, sender: Sender, url: str, *, prefix: str, seam: Seam | None, cluster: bool) -> None:
+        self._sender = sender
+        self._seam = seam
+        self._uses = 0
+        self._closed = False
+        self._ahead_ms = 0.0
+        self.name = shown(url)
+        self.url = url
+        self.prefix = prefix
+        self.cluster = cluster
+        self.keyspaces: dict[str, Any] = {}
+        self.bell = Bell(lambda: new_connection(url), self.name)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        seam: Seam | None = None,
+        cluster: bool = False,
+        evictable: bool = False,
+    ) -> "RedisServer":
+        """Connect, and look whether the server can be trusted with sessions.
+
+        `evictable` says that keys with an expiry will be written, which some policies evict early.
+
+        Raises:
+            InvalidStoreUrlError: the URL cannot be read, or the server does not let us in with it.
+            UnsafeRedisError: the server is too old, or evicts keys when its memory is full.
+            StoreUnavailableError: nobody answers.
+        """
+        try:
+            if cluster:
+                client = RedisCluster.from_url(_plain(url), socket_timeout=ANSWER_SECONDS, **_ONCE)
+                sender: Sender = ClusterSender(client)
+            else:
+                sender = Line(new_connection(url), patience=ANSWER_SECONDS)
+        except ValueError as problem:
+            raise InvalidStoreUrlError(shown(url), str(problem)) from problem
+        server = cls(sender, url, prefix=prefix, seam=seam, cluster=cluster)
+        try:
+            await server._check(evictable)
+        except BaseException:
+            await sender.close()
+            raise
+        return server
+
+    async def _check(self, evictable: bool) -> None:
+        try:
+            with translating(self.name):
+                about = _facts(await self._sender.send("INFO", "server"))
+                memory = _facts(await self._sender.send("INFO", "memory"))
+                seconds, micros = _time(await self._sender.send("TIME"))
+        except (exceptions.AuthenticationError, exceptions.AuthorizationError) as problem:
+            raise InvalidStoreUrlError(self.name, f"the server refused us: {problem}") from problem
+        self.heard(b"%d" % (seconds * 1_000_000 + micros))
+        version = str(about.get("valkey_version") or about.get("redis_version", "0"))
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+            raise UnsafeRedisError(f"version {version}", "Redis 6.2 or Valkey is needed")
+        policy = str(memory.get("maxmemory_policy", "noeviction"))
+        if policy.startswith("allkeys") or (evictable and policy.startswith("volatile")):
+            raise UnsafeRedisError(
+                f"maxmemory-policy {policy}", "set it to noeviction, so that a full server refuses writes instead"
+            )
+
+    # -- statements -------------------------------------------------------------------------------------
+
+    async def write(self, script: Script, what: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run a script that changes something; when the connection is lost, nobody knows whether it did."""
+        return await self._statement(script, what, keys, args)
+
+    async def read(self, script: Script, what: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run a script that changes nothing; if the connection is lost, once more on another one."""
+        try:
+            return await self._statement(script, what, keys, args)
+        except StoreUnavailableError:
+            return await self._statement(script, what, keys, args)
+
+    async def _statement(self, script: Script, what: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        if self._closed:
+            raise StoreClosedError(self.name)
+        with translating(self.name):
+            try:
+                reply = await self._sender.send("EVALSHA", script.digest, len(keys), *keys, *args)
+            except exceptions.NoScriptError:
+                # A new server, a restart or SCRIPT FLUSH: sending the text runs it and has it remembered.
+                reply = await self._sender.send("EVAL", script.text, len(keys), *keys, *args)
+        await self._pass_seam(f"{script.name} {what}")
+        return reply
+
+    async def _pass_seam(self, statement: str) -> None:
+        if self._seam is None:
+            return
+        try:
+            held = self._seam(statement)
+        except Exception as problem:
+            raise StoreUnavailableError(self.name, str(problem)) from problem
+        if held is not None:
+            await held
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def heard(self, server_us: bytes) -> None:
+        """Set our idea of the server's clock by what it just said."""
+        self._ahead_ms = int(server_us) / 1000 - time.monotonic() * 1000
+
+    def now_ms(self) -> int:
+        """The server's clock, as far as its last answer tells."""
+        return int(time.monotonic() * 1000 + self._ahead_ms)
+
+    # -- life -------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def use(self) -> "RedisServer":
+        """One more part uses it; each closes it once."""
+        self._uses += 1
+        return self
+
+    async def close(self) -> None:
+        """One part less; the last one lets the connections go."""
+        self._uses -= 1
+        if self._uses > 0 or self._closed:
+            return
+        self._closed = True
+        await self.bell.close()
+        await self._sender.close()
+
+
+def new_connection(url: str) -> Any:
+    """A connection of the driver that is not connected yet."""
+    return _pools.from_url(_plain(url), socket_timeout=None, **_ONCE).make_connection()
+
+
+def shown(url: str) -> str:
+    """The URL without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return urlunsplit(parts._replace(query=""))
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:…@{host}", query=""))
+
+
+def _plain(url: str) -> str:
+    """The URL as the driver knows it."""
+    scheme, _, rest = url.partition("://")
+    return f"{'rediss' if scheme == 'rediss' else 'redis'}://{rest}"
+
+
+def _time(reply: Any) -> tuple[int, int]:
+    """What TIME said; a cluster client answers per node."""
+    if isinstance(reply, dict):
+        reply = next(iter(cast("dict[str, Any]", reply).values()))
+    return int(reply[0]), int(reply[1])
+
+
+def _facts(reply: Any) -> dict[str, Any]:
+    """What INFO said; a cluster client answers per node."""
+    if isinstance(reply, bytes):
+        lines = [line.partition(":") for line in reply.decode().splitlines() if ":" in line]
+        return {name: value for name, _, value in lines}
+    facts = cast("dict[str, Any]", reply)
+    values = list(facts.values())
+    return cast("dict[str, Any]", values[0]) if values and isinstance(values[0], dict) else facts

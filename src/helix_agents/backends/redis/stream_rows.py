@@ -1,0 +1,235 @@
+"""A stream inside a transaction: its head in a hash, its chunks in a Redis stream under their sequence numbers."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from helix_agents.backends import stream_rules as rules
+from helix_agents.backends.redis import index
+from helix_agents.backends.redis.index import Entry, entry_id, gone
+from helix_agents.backends.redis.keys import Slot
+from helix_agents.backends.redis.keyspace import Keyspace
+from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.ids import RunId, StreamId
+from helix_agents.domain.records import Record, decode, encode
+from helix_agents.domain.streams import StreamAppend, StreamInfo
+
+_CHUNK: type[StreamChunk] = cast("type[StreamChunk]", StreamChunk)
+READ_AT_ONCE = 1_000
+
+
+class StreamEntry(Record):
+    """A stream in the index: where it lies, once it came to rest."""
+
+    tag: str
+
+
+class Stream:
+    """A stream that is there. Its name is its own for ever: another one of the same id has another name."""
+
+    __slots__ = ("head", "name", "prunable")
+
+    def __init__(self, head: StreamHead, name: str) -> None:
+        self.head = head
+        self.name = name
+        self.prunable = head.prunable_since
+
+
+def topic_of(stream_id: StreamId) -> str:
+    """What is rung when a stream changed."""
+    return f"stream/{stream_id}"
+
+
+def read_stream(slot: Slot, stream_id: StreamId) -> tuple[Any, ...]:
+    """The command that reads a stream's head."""
+    return ("HMGET", slot.stream(stream_id), "head", "name")
+
+
+def stream_of(fields: list[bytes | None]) -> Stream | None:
+    """The stream that the fields hold."""
+    head, name = fields
+    return None if head is None or name is None else Stream(decode(head, StreamHead), name.decode())
+
+
+def stream_entry(tag: str, head: StreamHead) -> Entry:
+    """What the index tells of a stream."""
+    since = head.prunable_since
+    orders = () if since is None else ((index.RESTING, float(since)),)
+    return Entry(entry_id("h", head.stream_id), encode(StreamEntry(tag=tag)), orders)
+
+
+async def find_stream(tx: Transaction, stream_id: StreamId) -> Known[Stream | None]:
+    """The stream of this id; its value is None if there is none."""
+    reads = (read_stream(tx.slot, stream_id),)
+    return await tx.load(tx.slot.stream(stream_id), reads, lambda replies: stream_of(replies[0]))
+
+
+class StreamWork:
+    """What is done to one stream in a transaction."""
+
+    def __init__(self, tx: Transaction, space: Keyspace, known: Known[Stream | None], stream: Stream) -> None:
+        self._tx = tx
+        self._space = space
+        self._known = known
+        self.stream = stream
+        self._chunks = tx.slot.chunks(stream.head.stream_id)
+
+    @classmethod
+    async def find(cls, tx: Transaction, space: Keyspace, stream_id: StreamId) -> "StreamWork | None":
+        """The stream of this id."""
+        known = await find_stream(tx, stream_id)
+        return None if known.value is None else cls(tx, space, known, known.value)
+
+    @classmethod
+    async def make(cls, tx: Transaction, space: Keyspace, head: StreamHead) -> "StreamWork":
+        """A new stream."""
+        known = await find_stream(tx, head.stream_id)
+        known.value = Stream(head, tx.ids.new("stream"))
+        return cls(tx, space, known, known.value)
+
+    @property
+    def head(self) -> StreamHead:
+        return self.stream.head
+
+    def save(self, head: StreamHead) -> None:
+        """Let the stream be like this from now on, and wake its readers."""
+        tx, stream = self._tx, self.stream
+        stream.head = head
+        tx.change(self._known)
+        tx.do("HSET", self._known.key, "head", encode(head), "name", stream.name)
+        tx.do("PUBLISH", None, self._space.keys.channel(topic_of(head.stream_id)), "")
+        if head.prunable_since != stream.prunable:
+            stream.prunable = head.prunable_since
+            tx.index(self._known.key, stream_entry(tx.tag, head), ("h", tx.tag, head.stream_id))
+
+    async def append(self, append: StreamAppend) -> int:
+        """Add what the stream's current writer sent; answers its latest number.
+
+        Raises:
+            SupersededError: it is not the current writer.
+        """
+        rules.check_append(self.head, append)
+        if not rules.is_repeated(self.head, append):
+            head, chunks = rules.appended(self.head, append, self._tx.now)
+            await self._add(head, chunks, append.bodies)
+        return self.head.latest
+
+    async def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None) -> None:
+        """Come to rest, after the writer's last chunks.
+
+        Raises:
+            SupersededError: another run or attempt owns the stream, or it does not take the last chunks.
+        """
+        if last is not None and rules.check_last(self.head, claim, last):
+            head, chunks = rules.appended(self.head, last, self._tx.now)
+            await self._add(head, chunks, last.bodies)
+        head = rules.rested(self.head, claim, rest, self._tx.now)
+        if head is not self.head:
+            self.save(head)
+
+    async def discard(self, claim: Claim, step: int, after: int) -> int:
+        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        start = rules.search_from(self.head, claim.run_id, step, after)
+        if start > self.head.latest:
+            return 0
+        searched = await self.read(start - 1)
+        found = [(chunk.sequence, rules.is_content(chunk, claim.run_id, step)) for chunk in searched]
+        ranges = rules.ranges_of(found)
+        if not ranges:
+            return 0
+        gone = [f"{sequence}-0" for sequence, goes in found if goes]
+        for first in range(0, len(gone), READ_AT_ONCE):
+            self._tx.do("XDEL", self._chunks, *gone[first : first + READ_AT_ONCE])
+        head, notes = rules.discarded(self.head, claim, step, ranges, len(gone), self._tx.now, after)
+        await self._add(head, notes)
+        return len(gone)
+
+    async def prune(self, due: int) -> int:
+        """Drop what a stream that came to rest by then has no more use for; answers how many chunks went."""
+        head = self.head
+        if head.prunable_since is None or head.prunable_since > due:
+            return 0
+        floor = rules.prunable_below(head)
+        (rest,) = await self._tx.read(("XRANGE", self._chunks, f"{floor}-0", "+"))
+        gone = head.count - len(rest)
+        self._tx.do("XTRIM", self._chunks, "MINID", f"{floor}-0")
+        self.save(rules.pruned(rules.trimmed(head, floor, gone)))
+        return gone
+
+    def remove(self) -> None:
+        """Remove the stream and everything in it."""
+        tx, stream_id = self._tx, self.head.stream_id
+        tx.change(self._known)
+        tx.do("UNLINK", self._known.key)
+        tx.do("UNLINK", self._chunks)
+        tx.do("PUBLISH", None, self._space.keys.channel(topic_of(stream_id)), "")
+        tx.index(self._known.key, gone(entry_id("h", stream_id), tx.now), ("h", tx.tag, stream_id))
+        self._known.value = None
+
+    async def read(self, after: int, limit: int | None = None) -> list[StreamChunk]:
+        """The chunks after a number, the next `limit` of them."""
+        if after >= self.head.latest:
+            return []
+        (rows,) = await self._tx.read(read_chunks(self._tx.slot, self.head.stream_id, after, limit))
+        return chunks_of(rows)
+
+    async def of_run(self, run_id: RunId, from_step: int) -> tuple[StreamChunk, ...]:
+        """The chunks of a run from a step on."""
+        return tuple(c for c in await self.read(0) if c.run_id == run_id and c.step >= from_step)
+
+    async def info(self) -> StreamInfo:
+        """What anybody may know of the stream."""
+        (rows,) = await self._tx.read(("XRANGE", self._chunks, "-", "+", "COUNT", 1))
+        return rules.info_of(self.head, _sequence(rows[0][0]) if rows else None)
+
+    async def _add(self, head: StreamHead, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()) -> None:
+        new = [chunk.sequence for chunk in chunks]
+        for chunk, body in zip(chunks, bodies or map(_body, chunks), strict=True):
+            self._tx.do("XADD", self._chunks, f"{chunk.sequence}-0", "c", body)
+        if head.max_chunks is not None and head.count > head.max_chunks:
+            floor = await self._oldest_of_the_newest(head, new)
+            self._tx.do("XTRIM", self._chunks, "MINID", f"{floor}-0")
+            head = rules.trimmed(head, floor, head.count - head.max_chunks)
+        self.save(head)
+
+    async def _oldest_of_the_newest(self, head: StreamHead, new: Sequence[int]) -> int:
+        """The number of the oldest chunk that a stream with a bound keeps."""
+        most = head.max_chunks or 0
+        if len(new) >= most:
+            return new[-most]
+        if head.count == head.latest - head.floor + 1:
+            return head.latest - most + 1
+        (rows,) = await self._tx.read(("XREVRANGE", self._chunks, f"{new[0] - 1}-0", "-", "COUNT", head.count))
+        going = {args[2:] for args in self._tx.commands if args[:2] == ("XDEL", self._chunks)}
+        deleted = {name for names in going for name in names}
+        left = [_sequence(row[0]) for row in rows if row[0].decode() not in deleted]
+        return left[most - len(new) - 1]
+
+
+def _body(chunk: StreamChunk) -> str:
+    return encode(replace(chunk, sequence=0) if chunk.sequence else chunk).decode()
+
+
+def _sequence(name: bytes) -> int:
+    return int(name.partition(b"-")[0])
+
+
+def read_chunks(slot: Slot, stream_id: StreamId, after: int, limit: int | None = None) -> tuple[Any, ...]:
+    """The command that reads chunks after a number."""
+    bound = () if limit is None else ("COUNT", limit)
+    return ("XRANGE", slot.chunks(stream_id), f"{max(after, 0) + 1}-0", "+", *bound)
+
+
+def chunks_of(rows: Sequence[Any]) -> list[StreamChunk]:
+    """The chunks that entries of a Redis stream hold."""
+    return [replace(decode(fields[1], _CHUNK), sequence=_sequence(name)) for name, fields in rows]
+
+
+async def remove_stream(tx: Transaction, space: Keyspace, stream_id: StreamId) -> None:
+    """Remove a stream, if it is there, with what it belongs to."""
+    work = await StreamWork.find(tx, space, stream_id)
+    if work is not None:
+        work.remove()

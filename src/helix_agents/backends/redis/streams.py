@@ -1,0 +1,299 @@
+"""Streams on Redis, written and read by any number of processes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from helix_agents.backends import stream_rules as rules
+from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
+from helix_agents.backends.following_reader import FollowingReader, Look
+from helix_agents.backends.redis import index
+from helix_agents.backends.redis.index import names_of
+from helix_agents.backends.redis.keyspace import Keyspace, ServerClock
+from helix_agents.backends.redis.projection import keyspace_on
+from helix_agents.backends.redis.server import RedisServer
+from helix_agents.backends.redis.stream_rows import (
+    StreamEntry,
+    StreamWork,
+    chunks_of,
+    read_chunks,
+    read_stream,
+    remove_stream,
+    stream_of,
+    topic_of,
+)
+from helix_agents.backends.redis.transaction import Transaction
+from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.errors import StoreClosedError, StoreUnavailableError
+from helix_agents.domain.ids import RunId, StreamId
+from helix_agents.domain.records import JSON, decode
+from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+from helix_agents.ports.clock import Clock
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+from helix_agents.system import jitter
+
+T = TypeVar("T")
+
+READ_AHEAD = 256
+# A look is one statement, and a waiting reader may send two a second.
+POLL_SECONDS = 0.5
+LOOK_AGAIN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""How long a reader waits for a server that does not answer, between its looks, before it says so."""
+
+
+class RedisStreamManager(StreamManager):
+    """Streams on a Redis or Valkey server; readers anywhere are woken by one subscription per process."""
+
+    def __init__(
+        self,
+        server: RedisServer,
+        *,
+        namespace: str = "",
+        clock: Clock | None = None,
+        limits: StreamLimits | None = None,
+        flush: FlushPolicy | None = None,
+    ) -> None:
+        self._keyspace = keyspace_on(server.use(), namespace)
+        self._clock = clock or ServerClock(server)
+        self._limits = limits or StreamLimits()
+        self._writers = WriterSettings(clock=self._clock, limits=self._limits, flush=flush or FlushPolicy())
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        namespace: str = "",
+        clock: Clock | None = None,
+        limits: StreamLimits | None = None,
+        flush: FlushPolicy | None = None,
+        **of_server: Any,
+    ) -> "RedisStreamManager":
+        """Open a manager of its own on a server; see `RedisServer.open` for what can be wrong with one."""
+        server = await RedisServer.open(url, **of_server)
+        return cls(server, namespace=namespace, clock=clock, limits=limits, flush=flush)
+
+    @property
+    def _space(self) -> Keyspace:
+        if self._closed:
+            raise StoreClosedError(self._keyspace.server.name)
+        return self._keyspace
+
+    @property
+    def limits(self) -> StreamLimits:
+        return self._limits
+
+    def shares_transactions_with(self, store: object) -> bool:
+        server = getattr(store, "server", None)
+        here = self._keyspace.server
+        same = isinstance(server, RedisServer) and (server.url, server.prefix) == (here.url, here.prefix)
+        return same and getattr(store, "namespace", None) == self._keyspace.keys.namespace
+
+    async def create_writer(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        agent_type: str,
+        *,
+        turn: int = 0,
+        attempt: int = 1,
+        step: int | None = None,
+        after: int = 0,
+        join: bool = False,
+    ) -> StreamWriter:
+        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
+        space, most = self._space, self._limits.max_chunks
+        joined = False
+
+        async def work(tx: Transaction) -> StreamHead:
+            nonlocal joined
+            stream = await StreamWork.find(tx, space, stream_id)
+            joined = join and stream is not None and rules.can_join(stream.head, claim)
+            if stream is not None and joined:
+                return stream.head
+            head = rules.with_new_writer(stream and stream.head, claim, agent_type, most, tx.now)
+            if stream is None:
+                stream = await StreamWork.make(tx, space, head)
+            stream.stream.head = head
+            if step is None or not await stream.discard(claim, step, after):
+                stream.save(head)
+            return stream.head
+
+        head = await self._write("create_writer", stream_id, work)
+        return BufferedWriter(head, self._append, self._writers, joined=joined)
+
+    async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
+        return await self.create_resumable_reader(stream_id)
+
+    async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
+        found = await self._ask(stream_id, _place)
+        if found is None:
+            return None
+        tag, name = found
+        slot = self._space.slot(tag)
+
+        async def look_once(cursor: int) -> Look | None:
+            reads = (read_stream(slot, stream_id), read_chunks(slot, stream_id, cursor, READ_AHEAD))
+            fields, rows = (await self._space.run("look", (), reads, 0)).replies
+            stream = stream_of(fields)
+            if stream is None or stream.name != name:
+                return None
+            return Look(stream.head, chunks_of(rows) if cursor <= stream.head.latest else ())
+
+        async def look(cursor: int) -> Look | None:
+            # Who follows a stream has nothing better to do than to wait for a server that restarts.
+            for seconds in LOOK_AGAIN_SECONDS:
+                try:
+                    return await look_once(cursor)
+                except StoreUnavailableError:
+                    await asyncio.sleep(seconds * jitter())
+            return await look_once(cursor)
+
+        return FollowingReader(
+            from_sequence,
+            look=look,
+            listen=lambda: self._space.server.bell.listen(self._space.keys.channel(topic_of(stream_id))),
+            poll_seconds=POLL_SECONDS,
+            clock=self._clock,
+        )
+
+    async def end_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        *,
+        status: EndStatus,
+        output: JSON = None,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
+        rest = Rest(status="ended", end_status=status, output=output)
+        await self._rest(stream_id, run_id, attempt, rest, last)
+
+    async def fail_stream(
+        self,
+        stream_id: StreamId,
+        run_id: RunId,
+        error: StreamError,
+        *,
+        attempt: int = 1,
+        last: StreamAppend | None = None,
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
+
+    async def pause_stream(
+        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
+    ) -> None:
+        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
+
+    async def resume_stream(self, stream_id: StreamId) -> None:
+        await self._change(stream_id, "resume_stream", rules.resumed)
+
+    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
+        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
+        await self._change(stream_id, "reactivate_stream", lambda head, now: rules.claimed(head, claim, now))
+
+    async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
+        return await self._ask(stream_id, lambda _, stream: stream.info())
+
+    async def get_all_chunks(self, stream_id: StreamId) -> tuple[StreamChunk, ...]:
+        return tuple(await self._ask(stream_id, lambda _, stream: stream.read(0)) or ())
+
+    async def get_chunks_from_step(
+        self, stream_id: StreamId, from_step: int, run_id: RunId | None = None
+    ) -> tuple[StreamChunk, ...]:
+        found = await self._ask(stream_id, lambda _, stream: stream.of_run(run_id or stream.head.run_id, from_step))
+        return found or ()
+
+    async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
+        space = self._space
+
+        async def work(tx: Transaction) -> int:
+            stream = await StreamWork.find(tx, space, stream_id)
+            claim = Claim(stream_id=stream_id, run_id=run_id)
+            return await stream.discard(claim, step + 1, after) if stream is not None else 0
+
+        return await self._write("cleanup_to_step", stream_id, work)
+
+    async def snapshot(self, stream_id: StreamId, *, after: int = 0) -> StreamSnapshot | None:
+        async def question(_: Transaction, stream: StreamWork) -> StreamSnapshot:
+            return StreamSnapshot(info=await stream.info(), chunks=tuple(await stream.read(after)))
+
+        return await self._ask(stream_id, question)
+
+    async def delete_stream(self, stream_id: StreamId) -> None:
+        space = self._space
+        await self._write("delete_stream", stream_id, lambda tx: remove_stream(tx, space, stream_id))
+
+    async def prune(self, older_than_ms: int) -> int:
+        space, due = self._space, self._clock.now_ms() - older_than_ms
+
+        async def prune_one(stream_id: StreamId, tag: str) -> int:
+            async def work(tx: Transaction) -> int:
+                stream = await StreamWork.find(tx, space, stream_id)
+                return await stream.prune(due) if stream is not None else 0
+
+            return await space.write("prune", stream_id, work, clock=self._clock, tag=tag)
+
+        resting = (await space.find(index.RESTING, highest=due)).entries
+        return sum([await prune_one(names_of(name)[0], decode(payload, StreamEntry).tag) for name, payload in resting])
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._keyspace.server.bell.wake_everybody()
+            await self._keyspace.server.close()
+
+    async def _append(self, append: StreamAppend) -> int:
+        space = self._space
+
+        async def work(tx: Transaction) -> int:
+            stream = await StreamWork.find(tx, space, append.stream_id)
+            if stream is None:
+                raise rules.deleted(append)
+            return await stream.append(append)
+
+        return await self._write("append", append.stream_id, work)
+
+    async def _rest(
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+    ) -> None:
+        space, claim = self._space, Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
+
+        async def work(tx: Transaction) -> None:
+            stream = await StreamWork.find(tx, space, stream_id)
+            if stream is not None:
+                await stream.rest(claim, rest, last)
+            elif last is not None:
+                raise rules.deleted(last)
+
+        await self._write("rest", stream_id, work)
+
+    async def _change(self, stream_id: StreamId, what: str, change: Callable[[StreamHead, int], StreamHead]) -> None:
+        space = self._space
+
+        async def work(tx: Transaction) -> None:
+            stream = await StreamWork.find(tx, space, stream_id)
+            if stream is not None:
+                stream.save(change(stream.head, tx.now))
+
+        await self._write(what, stream_id, work)
+
+    async def _ask(self, stream_id: StreamId, question: Callable[[Transaction, StreamWork], Awaitable[T]]) -> T | None:
+        space = self._space
+
+        async def work(tx: Transaction) -> T | None:
+            stream = await StreamWork.find(tx, space, stream_id)
+            return await question(tx, stream) if stream is not None else None
+
+        return await space.read("stream", stream_id, work, clock=self._clock)
+
+    async def _write(self, what: str, stream_id: StreamId, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        return await self._space.write(what, stream_id, work, clock=self._clock)
+
+
+async def _place(tx: Transaction, stream: StreamWork) -> tuple[str, str]:
+    """Where a stream lies, and its name."""
+    return tx.tag, stream.stream.name

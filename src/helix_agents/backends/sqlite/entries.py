@@ -1,0 +1,352 @@
+"""Entries in SQLite: the store of the state capabilities, in the same file as the sessions."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from helix_agents.backends.sqlite.connection import Connection, Value
+from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.entry_overview import read_overview
+from helix_agents.backends.sqlite.entry_restore import discard, restore, stage
+from helix_agents.backends.sqlite.entry_rows import (
+    ENTRY,
+    EVENT,
+    SUMMARY,
+    VERSION,
+    SQLiteRows,
+    append_audit,
+    entry_of,
+    event_of,
+    find_head,
+    make_head,
+    save_head,
+    topic_of,
+    write_plan,
+)
+from helix_agents.backends.wakeups import Waiter
+from helix_agents.domain.audit import AuditRow
+from helix_agents.domain.entries import (
+    Entry,
+    EntryPage,
+    EntryTransaction,
+    EventPage,
+    Overview,
+    RestoreEntries,
+    ScopeUsage,
+    Transacted,
+    successor,
+)
+from helix_agents.domain.entry_plan import ONCE, first_answer, next_revision, plan_transaction
+from helix_agents.ports.clock import Clock
+from helix_agents.ports.entries import EntryDump, EntryStore
+from helix_agents.system import SystemClock
+
+DUMP_ROWS = 500
+
+
+class SQLiteEntryStore:
+    """The entries of one namespace in one file, for all processes that use it."""
+
+    def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
+        self._db = database.use()
+        self._namespace = namespace
+        self._clock = clock or SystemClock()
+        self._closed = False
+
+    @property
+    def namespace(self) -> str:
+        return self._namespace
+
+    @property
+    def home(self) -> Path | None:
+        return self._db.path.with_name(f"{self._db.path.name}-state")
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    async def store_id(self) -> str:
+        head = await self._db.read_by_key(lambda connection: find_head(connection, self._namespace))
+        if head is None:
+            head = await self._db.write(lambda connection: make_head(connection, self._namespace))
+        return head.store_id
+
+    async def transact(self, request: EntryTransaction) -> Transacted:
+        now = self._clock.now_ms()
+
+        def work(connection: Connection) -> Transacted:
+            rows = SQLiteRows(connection, self._namespace)
+            if request.once is not None:
+                answer = first_answer(request, rows.find(ONCE, request.once))
+                if answer is not None:
+                    return answer
+            head = find_head(connection, self._namespace)
+            revision = next_revision(request.changes, head.revision if head is not None else 0)
+            # Whatever is refused is refused before the first write, so that a group of writers goes on without it.
+            plan = plan_transaction(request, rows, revision=revision, now=now)
+            head = head or make_head(connection, self._namespace)
+            write_plan(connection, self._namespace, plan)
+            if request.audit:
+                head = append_audit(connection, self._namespace, head, request.audit, revision)
+            save_head(connection, self._namespace, head._replace(revision=revision))
+            connection.ring(topic_of(self._namespace))
+            return plan.answer
+
+        return await self._db.write(work)
+
+    async def find(self, scope: str, key: str) -> Entry | None:
+        row = await self._db.look_up(
+            f"SELECT {ENTRY} FROM __agents_entries WHERE namespace = ? AND scope = ? AND key = ? AND lives",
+            (self._namespace, scope, key),
+        )
+        return entry_of(row) if row is not None else None
+
+    async def find_version(self, scope: str, key: str, version: int) -> Entry | None:
+        def work(connection: Connection) -> Entry | None:
+            present = SQLiteRows(connection, self._namespace).find(scope, key)
+            if present is None or present.value is None or present.version == version:
+                return present if present is not None and present.value is not None else None
+            row = connection.one(
+                f"SELECT {VERSION} FROM __agents_entry_versions"
+                " WHERE namespace = ? AND scope = ? AND key = ? AND version = ? AND value IS NOT NULL",
+                (self._namespace, scope, key, version),
+            )
+            return entry_of(row) if row is not None else None
+
+        return await self._db.read_by_key(work)
+
+    async def list_versions(self, scope: str, key: str, *, limit: int | None = None) -> tuple[Entry, ...]:
+        def work(connection: Connection) -> tuple[Entry, ...]:
+            present = SQLiteRows(connection, self._namespace).find(scope, key)
+            if present is None or present.value is None:
+                return ()
+            older = connection.all(
+                f"SELECT {VERSION} FROM __agents_entry_versions"
+                " WHERE namespace = ? AND scope = ? AND key = ? AND value IS NOT NULL ORDER BY version DESC LIMIT ?",
+                (self._namespace, scope, key, -1 if limit is None else limit - 1),
+            )
+            return (present, *map(entry_of, older))
+
+        return await self._db.read(work)
+
+    async def list_entries(
+        self, scope: str, *, prefix: str = "", after: str | None = None, limit: int = 1_000, values: bool = False
+    ) -> EntryPage:
+        where, bound = _within(self._namespace, scope, prefix)
+
+        def work(connection: Connection) -> EntryPage:
+            totals = connection.one(
+                "SELECT count(*), coalesce(sum(size), 0), coalesce(sum(history_bytes), 0) FROM __agents_entries"
+                f" WHERE {where} AND lives",
+                bound,
+            )
+            assert totals is not None
+            more, start = ("", []) if after is None else (" AND key > ?", [after])
+            rows = connection.all(
+                f"SELECT {ENTRY if values else SUMMARY} FROM __agents_entries WHERE {where}{more} AND lives"
+                " ORDER BY key LIMIT ?",
+                (*bound, *start, limit + 1),
+            )
+            head = find_head(connection, self._namespace)
+            return EntryPage(
+                items=tuple(entry_of(row) for row in rows[:limit]),
+                total=totals[0],
+                total_bytes=totals[1],
+                history_bytes=totals[2],
+                revision=head.revision if head is not None else 0,
+                has_more=len(rows) > limit,
+            )
+
+        return await self._db.read(work)
+
+    async def usage(self, scope: str) -> ScopeUsage:
+        return await self._db.read_by_key(lambda connection: SQLiteRows(connection, self._namespace).usage(scope))
+
+    async def list_scopes(self, prefix: str = "") -> tuple[ScopeUsage, ...]:
+        def work(connection: Connection) -> tuple[ScopeUsage, ...]:
+            rows = connection.all(
+                "SELECT scope, keys, bytes, revision FROM __agents_entry_usage WHERE namespace = ? AND keys > 0"
+                " AND substr(scope, 1, ?) = ? ORDER BY scope",
+                (self._namespace, len(prefix), prefix),
+            )
+            return tuple(ScopeUsage(scope=row[0], keys=row[1], bytes=row[2], revision=row[3]) for row in rows)
+
+        return await self._db.read(work)
+
+    async def list_events(
+        self, after: int, *, limit: int = 1_000, scope: str | None = None, prefix: str = "", until: int | None = None
+    ) -> EventPage:
+        def work(connection: Connection) -> EventPage:
+            head = find_head(connection, self._namespace)
+            if head is None:
+                return EventPage(events=(), reached=0, head=0)
+            last = head.revision if until is None else min(until, head.revision)
+            where, bound = _events_within(self._namespace, scope, prefix)
+            rows = connection.all(
+                f"SELECT {EVENT} FROM __agents_entry_events WHERE {where} AND revision > ? AND revision <= ?"
+                " ORDER BY revision, position LIMIT ?",
+                (*bound, after, last, limit + 1),
+            )
+            reached = max(last, after)
+            if len(rows) > limit:
+                # A transaction is told whole: what is cut off goes to the next page, unless it alone fills this one.
+                reached = rows[limit][0] - 1
+                if reached < rows[0][0]:
+                    reached = rows[0][0]
+                    rows = connection.all(
+                        f"SELECT {EVENT} FROM __agents_entry_events WHERE {where} AND revision = ? ORDER BY position",
+                        (*bound, reached),
+                    )
+            events = tuple(event_of(row) for row in rows if row[0] <= reached)
+            return EventPage(
+                events=events, reached=reached, head=head.revision, compacted=head.compacted, epoch=head.epoch
+            )
+
+        return await self._db.read(work)
+
+    async def revision_at(self, at_ms: int) -> int:
+        def work(connection: Connection) -> int:
+            row = connection.one(
+                "SELECT revision FROM __agents_entry_events WHERE namespace = ? AND at < ?"
+                " ORDER BY revision DESC LIMIT 1",
+                (self._namespace, at_ms),
+            )
+            return row[0] if row is not None else 0
+
+        return await self._db.read(work)
+
+    async def prune_events(self, *, before_ms: int, keep: int) -> int:
+        def work(connection: Connection) -> int:
+            head = find_head(connection, self._namespace)
+            if head is None:
+                return 0
+            crowded = connection.one(
+                "SELECT revision FROM __agents_entry_events WHERE namespace = ?"
+                " ORDER BY revision DESC LIMIT 1 OFFSET ?",
+                (self._namespace, keep),
+            )
+            old = connection.one(
+                "SELECT max(revision) FROM __agents_entry_events WHERE namespace = ? AND at < ?",
+                (self._namespace, before_ms),
+            )
+            up_to = max(crowded[0] if crowded is not None else 0, (old[0] if old is not None else 0) or 0)
+            if up_to <= head.compacted:
+                return head.compacted
+            connection.execute(
+                "DELETE FROM __agents_entry_events WHERE namespace = ? AND revision <= ?", (self._namespace, up_to)
+            )
+            save_head(connection, self._namespace, head._replace(compacted=up_to))
+            return up_to
+
+        return await self._db.write(work)
+
+    @asynccontextmanager
+    async def listen(self) -> AsyncGenerator[Waiter]:
+        async with self._db.bell.listen(topic_of(self._namespace)) as waiter:
+            yield waiter
+
+    async def overview(self, system: Sequence[str] = ()) -> Overview:
+        now = self._clock.now_ms()
+        return await self._db.read(lambda connection: read_overview(connection, self._namespace, system, now))
+
+    @asynccontextmanager
+    async def dump(self, scopes: Sequence[str]) -> AsyncGenerator[EntryDump]:
+        connection = await asyncio.to_thread(self._db.open_reader)
+        try:
+            yield await asyncio.to_thread(_SQLiteDump, connection, self._namespace, tuple(scopes))
+        finally:
+            await asyncio.to_thread(connection.close)
+
+    async def stage_restore(self, restore_id: str, rows: Sequence[Entry]) -> None:
+        await self._db.write(lambda connection: stage(connection, self._namespace, restore_id, rows))
+
+    async def restore(self, request: RestoreEntries) -> Transacted:
+        now = self._clock.now_ms()
+        return await self._db.write(lambda connection: restore(connection, self._namespace, request, now))
+
+    async def discard_restore(self, restore_id: str | None) -> None:
+        await self._db.write(lambda connection: discard(connection, self._namespace, restore_id))
+
+    async def list_audit(self, after: int = 0, *, limit: int = 1_000) -> tuple[AuditRow, ...]:
+        def work(connection: Connection) -> tuple[AuditRow, ...]:
+            rows = connection.all(
+                "SELECT seq, entry, previous, hash FROM __agents_audit WHERE namespace = ? AND seq > ?"
+                " ORDER BY seq LIMIT ?",
+                (self._namespace, after, limit),
+            )
+            return tuple(AuditRow(seq=row[0], entry=row[1], previous=row[2], hash=row[3]) for row in rows)
+
+        return await self._db.read(work)
+
+    async def prune_audit(self, up_to: int) -> int:
+        def work(connection: Connection) -> int:
+            connection.execute("DELETE FROM __agents_audit WHERE namespace = ? AND seq <= ?", (self._namespace, up_to))
+            return connection.changed()
+
+        return await self._db.write(work)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._db.close()
+
+
+class _SQLiteDump:
+    """A connection of its own, on whose one read transaction later writes have no effect."""
+
+    def __init__(self, connection: Connection, namespace: str, scopes: tuple[str, ...]) -> None:
+        self._connection = connection
+        self._namespace = namespace
+        self._scopes = scopes
+        connection.execute("BEGIN")
+        head = find_head(connection, namespace)
+        self.revision = head.revision if head is not None else 0
+
+    async def rows(self) -> AsyncIterator[Sequence[Entry]]:
+        for scope in self._scopes:
+            after = ""
+            while batch := await asyncio.to_thread(self._batch, scope, after):
+                yield batch
+                after = batch[-1].key
+
+    def _batch(self, scope: str, after: str) -> list[Entry]:
+        """Some keys, each with all its versions, the present one last."""
+        present = self._connection.all(
+            f"SELECT {ENTRY} FROM __agents_entries WHERE namespace = ? AND scope = ? AND key > ? ORDER BY key LIMIT ?",
+            (self._namespace, scope, after, DUMP_ROWS),
+        )
+        batch: list[Entry] = []
+        weighs = 0
+        for row in present:
+            entry = entry_of(row)
+            if entry.history_bytes:
+                older = self._connection.all(
+                    f"SELECT {VERSION} FROM __agents_entry_versions WHERE namespace = ? AND scope = ? AND key = ?"
+                    " ORDER BY version",
+                    (self._namespace, scope, entry.key),
+                )
+                batch.extend(map(entry_of, older))
+            batch.append(entry)
+            weighs += entry.size + entry.history_bytes
+            if weighs > 4_000_000:
+                break
+        return batch
+
+
+def _within(namespace: str, scope: str, prefix: str) -> tuple[str, list[Value]]:
+    """Keys of a scope that start with a prefix, as a range: no letter of it means anything else."""
+    where, bound = "namespace = ? AND scope = ?", [namespace, scope]
+    if prefix:
+        where, bound = f"{where} AND key >= ?", [*bound, prefix]
+        if (end := successor(prefix)) is not None:
+            where, bound = f"{where} AND key < ?", [*bound, end]
+    return where, list[Value](bound)
+
+
+def _events_within(namespace: str, scope: str | None, prefix: str) -> tuple[str, list[Value]]:
+    if scope is not None:
+        return _within(namespace, scope, prefix)
+    return "namespace = ?", [namespace]
+
+
+_: type[EntryStore] = SQLiteEntryStore

@@ -1,0 +1,162 @@
+"""Approvals for callers without a run: a row with the exact call, decided by a person, which then runs once.
+
+pending → approved → executing → executed | failed, or pending → rejected | expired. Every arrow is a compare-and-set,
+so of two clicks one counts. The stored call runs, not one that a caller sends again. A process that dies while it runs
+leaves `executing`; what the call made durable was remembered with it, so `resume_approvals` knows whether to run it.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from helix_agents.agent.context import Approval
+from helix_agents.capabilities.calls import Call, Caller, Face, digest_of
+from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.scopes import APPROVALS
+from helix_agents.capabilities.values import shown_time
+from helix_agents.domain.capability_errors import ApprovalRejected, CapabilityError, InvalidInput, VersionConflict
+from helix_agents.domain.entries import Entry, EntryTransaction, Put
+from helix_agents.domain.records import JSON, Record, decode, encode
+
+Status: TypeAlias = Literal["pending", "approved", "executing", "executed", "failed", "rejected", "expired"]
+LEASE_MS = 10 * 60 * 1000
+
+
+class ApprovalRow(Record):
+    """One request: the exact call, what a person is shown, and what became of it."""
+
+    digest: str
+    agent: str
+    face: Face
+    session_id: str | None = None
+    capability: str
+    inputs: dict[str, JSON]
+    preview: JSON = None
+    status: Status = "pending"
+    requested_at: str
+    expires_at: int
+    decided_by: str | None = None
+    reason: str | None = None
+    lease_until: int = 0
+    result: JSON = None
+
+
+async def request_approval(gateway: Gateway, call: Call) -> str:
+    """Ask for a call, or join a request for the same one that still waits; answers the request's id."""
+    digest = digest_of(call.capability, call.caller, call.inputs)
+    now = gateway.store.now_ms()
+    for entry in (await gateway.store.list_entries(APPROVALS, limit=10_000, values=True)).items:
+        row = row_of(entry)
+        if (row.digest, row.status) == (digest, "pending") and row.expires_at > now:
+            return entry.key
+    approval_id = gateway.ids.new("approval")
+    row = ApprovalRow(
+        digest=digest,
+        agent=call.caller.agent,
+        face=call.caller.face,
+        session_id=call.caller.session_id,
+        capability=call.capability.name,
+        inputs=call.inputs,
+        preview=await gateway.preview(call.caller, call.capability.name, call.inputs),
+        requested_at=shown_time(now),
+        expires_at=now + gateway.settings.limits.approval_hold_ms,
+    )
+    await call.commit(
+        Put(scope=APPROVALS, key=approval_id, value=encode(row).decode(), expected_version=0),
+        audit={"status": "asked", "approval_id": approval_id},
+    )
+    return approval_id
+
+
+async def decide_approval(
+    gateway: Gateway, approval_id: str, *, approved: bool, by: str, reason: str | None = None
+) -> ApprovalRow:
+    """Decide a request, once, and run the call if it was approved; answers how it ended.
+
+    Raises:
+        InvalidInput: there is no such request, or it was decided already.
+        ApprovalRejected: it expired before.
+    """
+    entry, row = await _load(gateway, approval_id)
+    if row.status != "pending":
+        raise InvalidInput(f"This request was decided already: it is {row.status}.", {"status": row.status})
+    if row.expires_at <= gateway.store.now_ms():
+        await _move(gateway, approval_id, entry, row, status="expired")
+        raise ApprovalRejected("Nobody decided in time; the call has to be made again.", {"status": "expired"})
+    status: Status = "approved" if approved else "rejected"
+    moved = await _move(gateway, approval_id, entry, row, status=status, decided_by=by, reason=reason)
+    if moved is None:
+        raise InvalidInput("Somebody else decided at the same moment; look at it again.", {})
+    if approved:
+        return await run_approved(gateway, approval_id)
+    return moved
+
+
+async def run_approved(gateway: Gateway, approval_id: str) -> ApprovalRow:
+    """Run an approved call that nobody runs; answers how it ended, or how it stands if another process has it."""
+    entry, row = await _load(gateway, approval_id)
+    now = gateway.store.now_ms()
+    free = row.status == "approved" or (row.status == "executing" and row.lease_until <= now)
+    if not free:
+        return row
+    claimed = await _move(gateway, approval_id, entry, row, status="executing", lease_until=now + LEASE_MS)
+    if claimed is None:
+        return (await _load(gateway, approval_id))[1]
+    caller = Caller(agent=row.agent, face=row.face, session_id=row.session_id)
+    approval = Approval(approval_id=approval_id, preview=row.preview)
+    changes: dict[str, Any]
+    try:
+        result = await gateway.call(
+            caller, row.capability, row.inputs, approval=approval, once=f"approval:{approval_id}"
+        )
+        changes = {"status": "executed", "result": result}
+    except CapabilityError as problem:
+        changes = {"status": "failed", "result": problem.as_data()}
+    entry, row = await _load(gateway, approval_id)
+    return await _move(gateway, approval_id, entry, row, **changes) or (await _load(gateway, approval_id))[1]
+
+
+async def resume_approvals(gateway: Gateway) -> int:
+    """Run approved calls whose process died before or while it ran them; answers how many."""
+    resumed = 0
+    for entry in (await gateway.store.list_entries(APPROVALS, limit=10_000, values=True)).items:
+        row = row_of(entry)
+        overdue = row.status == "executing" and row.lease_until <= gateway.store.now_ms()
+        if row.status == "approved" or overdue:
+            await run_approved(gateway, entry.key)
+            resumed += 1
+    return resumed
+
+
+def row_of(entry: Entry) -> ApprovalRow:
+    """A stored request."""
+    return decode(entry.value or "", ApprovalRow)
+
+
+async def _load(gateway: Gateway, approval_id: str) -> tuple[Entry, ApprovalRow]:
+    entry = await gateway.store.find(APPROVALS, approval_id)
+    if entry is None:
+        raise InvalidInput(f"There is no request {approval_id[:80]!r}.", {"approval_id": approval_id[:80]})
+    return entry, row_of(entry)
+
+
+async def _move(
+    gateway: Gateway, approval_id: str, entry: Entry, row: ApprovalRow, **changes: Any
+) -> ApprovalRow | None:
+    """Change a request that nobody changed since; None when somebody did."""
+    moved = msgspec.structs.replace(row, **changes)
+    line: dict[str, JSON] = {
+        "at": shown_time(gateway.store.now_ms()),
+        "agent": row.agent,
+        "capability": row.capability,
+        "approval_id": approval_id,
+        "status": moved.status,
+        "decided_by": moved.decided_by,
+        "digest": row.digest,
+    }
+    put = Put(scope=APPROVALS, key=approval_id, value=encode(moved).decode(), expected_version=entry.version)
+    try:
+        await gateway.store.transact(EntryTransaction(changes=(put,), owner=row.agent, audit=(line,)))
+    except VersionConflict:
+        return None
+    return moved

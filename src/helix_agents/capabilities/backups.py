@@ -1,0 +1,253 @@
+"""Backups as files: which entries go in, how they are written and read back, and which are kept."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from helix_agents import __version__
+from helix_agents.capabilities.files import folder_of, hash_of, remove_file
+from helix_agents.capabilities.scopes import BACKUPS, NAMES, SHARED, agent_of, agent_scope
+from helix_agents.capabilities.settings import StateSettings
+from helix_agents.capabilities.values import shown_time, stamp
+from helix_agents.capabilities.vault import BackupAbout, BackupFacts, BackupReader, Vault, create_backup, open_backup
+from helix_agents.domain.capability_errors import BackupNotFound, DecryptionFailed, VaultLocked
+from helix_agents.domain.entries import Entry, EntryTransaction, Put, Remove
+from helix_agents.domain.errors import PathRefusedError
+from helix_agents.domain.records import JSON, Record, decode, encode
+from helix_agents.ports.entries import EntryStore
+
+SUFFIX = ".helixbackup"
+FULL = "full"
+DAY_MS = 24 * 60 * 60 * 1000
+KEPT_BEFORE_RESTORE_MS = 7 * DAY_MS
+MOST_TRIES = 100
+STAGED_AT_ONCE = 500
+
+
+class Manifest(Record):
+    """The first line of a backup: what it holds."""
+
+    scopes: tuple[str, ...]
+    revision: int
+
+
+class Trailer(Record):
+    """The last line of a backup: what it must have held."""
+
+    rows: int
+    sha256: str
+
+
+class BackupRow(Record):
+    """What is known of a backup without opening it."""
+
+    scope: str
+    created_at: str
+    file_size_bytes: int
+    revision: int
+    sha256: str
+    reason: str = "asked for"
+    pinned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A backup and the file it is in."""
+
+    backup_id: str
+    row: BackupRow
+    made_at: int
+    path: Path
+
+
+class Backups:
+    """The backups of one store."""
+
+    def __init__(self, store: EntryStore, settings: StateSettings) -> None:
+        self._store = store
+        self._settings = settings
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return folder_of(self._store, self._settings, "backups")
+
+    @property
+    def vault(self) -> Vault:
+        """The vault, if there is one.
+
+        Raises:
+            VaultLocked: none was set up.
+        """
+        if self._settings.vault is None:
+            raise VaultLocked("No vault is set up.", {"reason": "no_vault"})
+        return self._settings.vault
+
+    async def scopes_for(self, agent: str | None) -> list[str]:
+        """What a backup of one agent, or of everything, holds."""
+        if agent is not None:
+            return [agent_scope(agent)]
+        return [*(usage.scope for usage in await self._store.list_scopes("agent:")), SHARED]
+
+    async def create(self, agent: str | None, *, reason: str = "asked for") -> Known:
+        """Write a backup of one revision, verified; it is not known yet."""
+        scopes = await self.scopes_for(agent)
+        folder = self.folder
+        await asyncio.to_thread(lambda: folder.mkdir(mode=0o700, parents=True, exist_ok=True))
+        async with self._store.dump(scopes) as dump:
+            now = self._store.now_ms()
+            name = scope_name(agent)
+            for attempt in range(1, MOST_TRIES):
+                backup_id = f"bkp-{stamp(now)}" + (f"-{attempt}" if attempt > 1 else "")
+                if await self._store.find(NAMES, backup_id) is not None:
+                    continue
+                about = BackupAbout(
+                    backup_id=backup_id,
+                    created_at=shown_time(now),
+                    scope=name,
+                    store_id=await self._store.store_id(),
+                    revision=dump.revision,
+                    app_version=__version__,
+                )
+                path = folder / f"{backup_id}{SUFFIX}"
+                try:
+                    facts = await self._write(
+                        path, about, Manifest(scopes=tuple(scopes), revision=dump.revision), dump.rows()
+                    )
+                except PathRefusedError:
+                    continue
+                row = BackupRow(
+                    scope=name,
+                    created_at=about.created_at,
+                    file_size_bytes=facts.file_bytes,
+                    revision=dump.revision,
+                    sha256=facts.sha256,
+                    reason=reason,
+                )
+                return Known(backup_id=backup_id, row=row, made_at=now, path=path)
+        raise FileExistsError(f"bkp-{stamp(now)}")
+
+    async def find(self, backup_id: str) -> Known:
+        """A backup by its id, which is never part of a path.
+
+        Raises:
+            BackupNotFound: there is none, or its file is gone.
+        """
+        found = await self._store.find(BACKUPS, backup_id)
+        if found is None:
+            raise BackupNotFound(f"There is no backup {backup_id[:80]!r}.", {"backup_id": backup_id[:80]})
+        known = self._known(found)
+        if not await asyncio.to_thread(known.path.is_file):
+            raise BackupNotFound(f"The file of backup {backup_id!r} is gone.", {"backup_id": backup_id})
+        return known
+
+    async def list_known(self) -> list[Known]:
+        """Every backup, newest first."""
+        page = await self._store.list_entries(BACKUPS, limit=10_000, values=True)
+        known = [self._known(entry) for entry in page.items]
+        return sorted(known, key=lambda each: (each.made_at, each.backup_id), reverse=True)
+
+    async def check_unchanged(self, known: Known) -> None:
+        """Refuse a file that is not what was written.
+
+        Raises:
+            DecryptionFailed: its bytes differ.
+        """
+        if await asyncio.to_thread(hash_of, known.path) != known.row.sha256:
+            raise DecryptionFailed("Wrong key, or the backup file is damaged.", {})
+
+    async def rows(self, path: Path, *, passphrase: str | None = None) -> AsyncIterator[Manifest | Sequence[Entry]]:
+        """The manifest, then every row, batch by batch; the end is reached only if all of it was there."""
+        vault = None if passphrase is not None else self.vault
+        async with open_backup(path, vault=vault, passphrase=passphrase) as reader:
+            async for part in _parts(reader):
+                yield part
+
+    async def retire(self, agent: str) -> list[str]:
+        """Take away what is beyond the limit: never the newest, a pinned one, or a fresh one from before a restore."""
+        now = self._store.now_ms()
+        gone: list[str] = []
+        for known in (await self.list_known())[max(1, self._settings.limits.backups) :]:
+            fresh = known.row.reason == "before a restore" and now - known.made_at < KEPT_BEFORE_RESTORE_MS
+            if known.row.pinned or fresh:
+                continue
+            remove = Remove(scope=BACKUPS, key=known.backup_id, forget=True)
+            line: dict[str, JSON] = {
+                "at": shown_time(now),
+                "agent": agent,
+                "status": "retired",
+                "backup_id": known.backup_id,
+            }
+            await self._store.transact(EntryTransaction(changes=(remove,), owner=agent, audit=(line,)))
+            await asyncio.to_thread(remove_file, known.path)
+            gone.append(known.backup_id)
+        return gone
+
+    def registration(self, known: Known) -> tuple[Put, Put]:
+        """The changes that make a backup known; its name is never given again."""
+        return (
+            Put(scope=NAMES, key=known.backup_id, value="1", expected_version=0),
+            Put(scope=BACKUPS, key=known.backup_id, value=encode(known.row).decode(), expected_version=0),
+        )
+
+    def _known(self, entry: Entry) -> Known:
+        row = decode(entry.value or "", BackupRow)
+        path = self.folder / f"{entry.key}{SUFFIX}"
+        return Known(backup_id=entry.key, row=row, made_at=entry.created_at, path=path)
+
+    async def _write(
+        self, path: Path, about: BackupAbout, manifest: Manifest, rows: AsyncIterator[Sequence[Entry]]
+    ) -> BackupFacts:
+        digest, count = hashlib.sha256(), 0
+        async with create_backup(path, vault=self.vault, about=about) as backup:
+            await backup.write(encode(manifest) + b"\n")
+            async for batch in rows:
+                lines = b"".join(encode(row) + b"\n" for row in batch)
+                digest.update(lines)
+                count += len(batch)
+                await backup.write(lines)
+            await backup.write(encode(Trailer(rows=count, sha256=digest.hexdigest())) + b"\n")
+        return backup.facts
+
+
+async def _parts(reader: BackupReader) -> AsyncIterator[Manifest | Sequence[Entry]]:
+    """Lines out of chunks: the first is the manifest, the last the trailer, all others are rows."""
+    digest, count = hashlib.sha256(), 0
+    manifest: Manifest | None = None
+    held: bytes | None = None
+    rest = b""
+    rows: list[Entry] = []
+    async for chunk in reader:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if manifest is None:
+                manifest = decode(line, Manifest)
+                yield manifest
+                continue
+            if held is not None:
+                digest.update(held + b"\n")
+                rows.append(decode(held, Entry))
+                count += 1
+            held = line
+        if len(rows) >= STAGED_AT_ONCE:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
+    if held is None or rest:
+        raise DecryptionFailed("Wrong key, or the backup file is damaged.", {})
+    trailer = decode(held, Trailer)
+    if (trailer.rows, trailer.sha256) != (count, digest.hexdigest()):
+        raise DecryptionFailed("Wrong key, or the backup file is damaged.", {})
+
+
+def scope_name(agent: str | None) -> str:
+    """How the scope of a backup is called."""
+    return FULL if agent is None else f"agent:{agent}"
+
+
+def agents_in(scopes: Sequence[str]) -> list[str]:
+    """The agents whose state some scopes are."""
+    return [agent for scope in scopes if (agent := agent_of(scope)) is not None]

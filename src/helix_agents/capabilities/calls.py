@@ -1,0 +1,226 @@
+"""One call of a capability: who makes it, what it may reach, and how what it does is made durable and accounted for."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from helix_agents.agent.context import Approval
+from helix_agents.capabilities.declaring import Capability
+from helix_agents.capabilities.policy import Decision
+from helix_agents.capabilities.scopes import JOURNAL, OUTBOX, agent_scope
+from helix_agents.capabilities.settings import Limits, StateSettings
+from helix_agents.capabilities.values import parsed, shown_time
+from helix_agents.domain.audit import entry_text
+from helix_agents.domain.entries import Change, Entry, EntryTransaction, Put, Transacted
+from helix_agents.domain.records import JSON
+from helix_agents.ports.clock import IdSource
+from helix_agents.ports.entries import EntryStore
+
+if TYPE_CHECKING:
+    from helix_agents.capabilities.gateway import Gateway
+
+Face: TypeAlias = Literal["agent", "python", "mcp", "operator"]
+
+SECRET_NAMES = frozenset(
+    {
+        "api_key",
+        "token",
+        "password",
+        "secret",
+        "credential",
+        "authorization",
+        "private_key",
+        "access_key",
+        "refresh_token",
+        "client_secret",
+        "passphrase",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who calls: always an agent's name, and through which door. An operator is a person who needs no approval."""
+
+    agent: str
+    face: Face = "python"
+    session_id: str | None = None
+    run_id: str | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether a person calls, who decides for themselves."""
+        return self.face == "operator"
+
+
+class BoundSession(Protocol):
+    """The state of one session, and of no other.
+
+    Every method raises `SessionNotFound` when the session is gone.
+    """
+
+    async def get(self, key: str) -> str | None:
+        """The value under a key."""
+        ...
+
+    async def set(self, key: str, value: str) -> str | None:
+        """Store a value; answers the one before."""
+        ...
+
+    async def delete(self, key: str) -> str | None:
+        """Remove a key; answers its value."""
+        ...
+
+    async def keys(self, prefix: str) -> Sequence[str]:
+        """The keys, in order."""
+        ...
+
+    async def clear(self) -> int:
+        """Remove everything; answers how many keys there were."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Call:
+    """What a handler gets: checked inputs, and a store bound to the caller."""
+
+    gateway: "Gateway"
+    caller: Caller
+    capability: Capability
+    inputs: dict[str, Any]
+    decision: Decision
+    approval: Approval | None = None
+    once: str | None = None
+    bound_session: BoundSession | None = None
+    audited: bool = field(default=False, init=False)
+
+    @property
+    def store(self) -> EntryStore:
+        return self.gateway.store
+
+    @property
+    def settings(self) -> StateSettings:
+        return self.gateway.settings
+
+    @property
+    def limits(self) -> Limits:
+        return self.settings.limits
+
+    @property
+    def ids(self) -> IdSource:
+        return self.gateway.ids
+
+    @property
+    def own_scope(self) -> str:
+        """The persistent state of the caller."""
+        return agent_scope(self.caller.agent)
+
+    async def commit(
+        self, *changes: Change, audit: Mapping[str, JSON] | None = None, result: Mapping[str, JSON] | None = None
+    ) -> Transacted:
+        """Make changes, with the notice and the audit line of this call, in one transaction.
+
+        `result` is remembered under the call's key, for a repetition that comes after a crash.
+        """
+        written = await self.store.transact(
+            EntryTransaction(
+                changes=(*changes, *self.attached(result)),
+                owner=self.caller.agent,
+                audit=(self.audit_line("done", **(audit or {})),),
+                once=self.once if result is None else None,
+                digest=digest_of(self.capability, self.caller, self.inputs),
+            )
+        )
+        self.audited = True
+        return written
+
+    def attached(self, result: Mapping[str, JSON] | None = None) -> tuple[Change, ...]:
+        """The notice of a call that runs with notice, and its remembered result."""
+        found: list[Change] = []
+        if self.decision.tier == "notify":
+            now = self.store.now_ms()
+            notice = self.notice(now)
+            found.append(Put(scope=OUTBOX, key=f"{now:013d}-{notice['id']}", value=_text(notice)))
+        if result is not None and self.once is not None:
+            found.append(Put(scope=JOURNAL, key=self.once, value=_text({"result": dict(result)})))
+        return tuple(found)
+
+    async def remembered(self) -> dict[str, JSON] | None:
+        """The result of an earlier try of this very call, if it came that far."""
+        if self.once is None:
+            return None
+        row = await self.store.find(JOURNAL, self.once)
+        return parsed(row.value)["result"] if row is not None else None
+
+    def notice(self, now: int) -> dict[str, JSON]:
+        """What the supervisor is told of a call; the same for every try of it."""
+        identity = f"{self.once}" if self.once is not None else self.ids.new("notice")
+        return {
+            "id": hashlib.sha256(identity.encode()).hexdigest()[:24],
+            "type": "state.notification",
+            "capability": self.capability.name,
+            "agent": self.caller.agent,
+            "session_id": self.caller.session_id,
+            "inputs": redacted(self.inputs),
+            "at": shown_time(now),
+        }
+
+    def audit_line(self, status: str, /, **more: JSON) -> dict[str, JSON]:
+        """What the audit log keeps of this call: who, what and by which rule, never a value."""
+        line: dict[str, JSON] = {
+            "at": shown_time(self.store.now_ms()),
+            "agent": self.caller.agent,
+            "face": self.caller.face,
+            "capability": self.capability.name,
+            "version": self.capability.version,
+            "tier": self.decision.tier,
+            "status": status,
+            "arguments": redacted(self.inputs),
+            "digest": digest_of(self.capability, self.caller, self.inputs),
+        }
+        optional = {
+            "session_id": self.caller.session_id,
+            "run_id": self.caller.run_id,
+            "tool_call_id": self.caller.tool_call_id,
+            "rule": self.decision.rule,
+            "approval_id": self.approval.approval_id if self.approval is not None else None,
+        }
+        return line | {name: value for name, value in optional.items() if value is not None} | more
+
+
+def digest_of(capability: Capability, caller: Caller, inputs: Mapping[str, Any]) -> str:
+    """What makes two calls the same: capability, version, caller and every input."""
+    exact = {
+        "capability": capability.name,
+        "version": capability.version,
+        "agent": caller.agent,
+        "inputs": dict(inputs),
+    }
+    return hashlib.sha256(entry_text(exact).encode()).hexdigest()
+
+
+def redacted(inputs: Mapping[str, Any]) -> dict[str, JSON]:
+    """Inputs without values and secrets: their place is kept, with what tells two apart."""
+    shown: dict[str, JSON] = {}
+    for name, value in inputs.items():
+        if value is None:
+            continue
+        if name == "value" or name in SECRET_NAMES:
+            text = msgspec.json.encode(value, order="sorted")
+            shown[name] = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+        else:
+            shown[name] = value
+    return shown
+
+
+def rows_of(entries: Sequence[Entry]) -> list[dict[str, JSON]]:
+    """Rows of a scope of the capabilities themselves, each with its key as `id`."""
+    return [{"id": entry.key, **parsed(entry.value)} for entry in entries]
+
+
+def _text(value: JSON) -> str:
+    return msgspec.json.encode(value, order="sorted").decode()

@@ -1,0 +1,91 @@
+"""Files of the capabilities: written whole or not at all, in folders only their owner can read."""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from helix_agents.capabilities.settings import StateSettings
+from helix_agents.domain.capability_errors import IoError
+from helix_agents.ports.entries import EntryStore
+
+
+def folder_of(store: EntryStore, settings: StateSettings, name: str) -> Path:
+    """The folder for one kind of file.
+
+    Raises:
+        IoError: the store has no place on disk, and none was given.
+    """
+    home = settings.directory or store.home
+    if home is None:
+        raise IoError("There is no folder for files; give state_capabilities(directory=…).", {"folder": name})
+    return home / (store.namespace or "default") / name
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a new file that is there completely or not at all, and survives a power cut once this returns.
+
+    Raises:
+        FileExistsError: the name is taken.
+        OSError: it could not be written; nothing is left.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    making = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        # A link to an existing name fails, where a rename would overwrite.
+        os.link(making, path)
+    finally:
+        with contextlib.suppress(OSError):
+            making.unlink()
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_checked(path: Path, sha256: str) -> bytes:
+    """The content of a file that is still what was written.
+
+    Raises:
+        IoError: it was changed.
+        OSError: it cannot be read.
+    """
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise IoError(f"{path.name} is not what was written: its hash differs.", {"file": path.name})
+    return data
+
+
+def hash_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def free_bytes(folder: Path) -> int:
+    """How much room the disk of a folder has, whether or not the folder is there yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def remove_file(path: Path) -> None:
+    """Take a file away; one that is gone is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()

@@ -1,0 +1,188 @@
+"""`state.briefing.generate`: what happened in a window of revisions, from durable facts and by fixed rules."""
+
+from typing import Any
+
+import msgspec
+
+from helix_agents.capabilities.calls import Call, rows_of
+from helix_agents.capabilities.health import look_at_health
+from helix_agents.capabilities.inbox import read_messages
+from helix_agents.capabilities.manifests import compare, look_at_files
+from helix_agents.capabilities.scopes import ACTIVITY, ALERTS, APPROVALS, BACKUPS, SHARED
+from helix_agents.capabilities.values import parse_time, parsed, shown_time
+from helix_agents.domain.entries import EntryEvent, EntryTransaction, Overview, Put
+from helix_agents.domain.records import JSON
+
+SYSTEM = (ALERTS, APPROVALS, BACKUPS)
+MOST_ITEMS = 50
+
+
+async def generate(call: Call) -> dict[str, JSON]:
+    """The briefing. Asking for it moves nothing: the window begins where the agent's last session ended."""
+    last = await _last_activity(call)
+    if call.inputs["since"] is None:
+        since, start = last.get("at", 0), last.get("revision", 0)
+    else:
+        since = parse_time(call.inputs["since"], call.store.now_ms())
+        start = await call.store.revision_at(since)
+    seen = await call.store.overview(SYSTEM)
+    events = await _events(call, start, seen.revision)
+    files = compare(last.get("files", {}), await look_at_files(call.settings.briefing_roots))
+    messages, unread = await read_messages(call, 500, [])
+    health = await look_at_health(call)
+    sections: dict[str, list[dict[str, JSON]]] = {
+        "filesystem_changes": files,
+        "process_events": _process_events(call, seen, since),
+        "pending_approvals": _approvals(call, seen),
+        "unread_messages": [
+            {"id": each["id"], "type": each["type"], "source": f"inbox:{each['id']}"} for each in messages
+        ],
+        "alerts": _alerts(call, seen),
+        "state_changes": _state_changes(call, events),
+        "backups": _backups(seen, since),
+    }
+    counts = {name: len(items) for name, items in sections.items()} | {"unread_messages": unread}
+    briefing: dict[str, JSON] = {
+        "since": shown_time(since) if since else None,
+        "window": {"from": start, "to": seen.revision},
+        # Not how many bytes are free, which is another number at every look.
+        "health": {
+            "status": health["status"],
+            "checks": [{"name": check["name"], "status": check["status"]} for check in health["checks"]],
+        },
+        "summary": _summary(counts, str(health["status"])),
+    }
+    detailed = call.inputs["detail_level"] == "detailed"
+    for name, items in sections.items():
+        briefing[name] = list[JSON](items[:MOST_ITEMS]) if detailed else counts[name]
+    if detailed:
+        briefing["counts"] = dict[str, JSON](counts)
+    return {"briefing": briefing}
+
+
+async def mark_activity(call: Call) -> None:
+    """Let the next briefing begin here: at this revision, with the files as they are."""
+    page = await call.store.list_events(0, limit=1)
+    row = {
+        "revision": page.head,
+        "at": call.store.now_ms(),
+        "files": await look_at_files(call.settings.briefing_roots),
+    }
+    put = Put(scope=ACTIVITY, key=call.caller.agent, value=msgspec.json.encode(row).decode())
+    await call.store.transact(EntryTransaction(changes=(put,), owner=call.caller.agent))
+
+
+async def _last_activity(call: Call) -> dict[str, Any]:
+    found = await call.store.find(ACTIVITY, call.caller.agent)
+    return parsed(found.value) if found is not None else {}
+
+
+async def _events(call: Call, start: int, end: int) -> list[EntryEvent]:
+    """Announced changes in the window that are this agent's to know: its own scope, and the shared one."""
+    found: list[EntryEvent] = []
+    for scope in (call.own_scope, SHARED):
+        after = start
+        while after < end:
+            page = await call.store.list_events(after, scope=scope, until=end)
+            found.extend(page.events)
+            after = page.reached
+    return sorted(found, key=lambda event: (event.revision, event.position))
+
+
+def _process_events(call: Call, seen: Overview, since: int) -> list[dict[str, JSON]]:
+    """Runs of this agent that began, went on or ended in the window."""
+    return [
+        {
+            "session_id": session.session_id,
+            "status": session.status,
+            "run_status": session.run_status,
+            "at": shown_time(session.updated_at),
+            "source": f"session:{session.session_id}",
+        }
+        for session in seen.sessions
+        if session.agent == call.caller.agent and session.updated_at >= since
+    ]
+
+
+def _approvals(call: Call, seen: Overview) -> list[dict[str, JSON]]:
+    mine = {session.session_id for session in seen.sessions if session.agent == call.caller.agent}
+    waiting: list[dict[str, JSON]] = [
+        {
+            "tool_call_id": each.tool_call_id,
+            "tool_name": each.tool_name,
+            "session_id": each.session_id,
+            "requested_at": shown_time(each.created_at),
+            "source": f"pending:{each.tool_call_id}",
+        }
+        for each in seen.pending
+        if each.session_id in mine
+    ]
+    waiting.extend(
+        {
+            "approval_id": row["id"],
+            "capability": row["capability"],
+            "requested_at": row["requested_at"],
+            "source": f"approval:{row['id']}",
+        }
+        for row in rows_of(seen.system[APPROVALS])
+        if row.get("status", "pending") == "pending" and row["agent"] == call.caller.agent
+    )
+    return waiting
+
+
+def _alerts(call: Call, seen: Overview) -> list[dict[str, JSON]]:
+    ranks = {"critical": 0, "warning": 1, "info": 2}
+    found = [row for row in rows_of(seen.system[ALERTS]) if row["agent"] == call.caller.agent]
+    found.sort(key=lambda row: (ranks.get(row["severity"], 3), row["created_at"], row["id"]))
+    return [
+        {"alert_id": row["id"], "severity": row["severity"], "message": row["message"], "source": f"alert:{row['id']}"}
+        for row in found
+    ]
+
+
+def _state_changes(call: Call, events: list[EntryEvent]) -> list[dict[str, JSON]]:
+    return [
+        {
+            "scope": "shared" if event.scope == SHARED else "persistent",
+            "key": event.key,
+            "op": event.operation,
+            "version": event.version,
+            "by": event.owner,
+            "at": shown_time(event.at),
+            "source": f"revision:{event.revision}",
+        }
+        for event in events
+    ]
+
+
+def _backups(seen: Overview, since: int) -> list[dict[str, JSON]]:
+    """Backups of everything, which say nothing about any one agent."""
+    return [
+        {
+            "backup_id": entry.key,
+            "scope": row["scope"],
+            "created_at": row["created_at"],
+            "source": f"backup:{entry.key}",
+        }
+        for entry in seen.system[BACKUPS]
+        if entry.created_at >= since and (row := parsed(entry.value))["scope"] == "full"
+    ]
+
+
+def _summary(counts: dict[str, int], health: str) -> str:
+    """One sentence per kind that has something to say, the most urgent first."""
+    words = {
+        "pending_approvals": ("approval waits", "approvals wait"),
+        "alerts": ("alert is open", "alerts are open"),
+        "unread_messages": ("message is unread", "messages are unread"),
+        "process_events": ("run changed", "runs changed"),
+        "filesystem_changes": ("file changed", "files changed"),
+        "state_changes": ("state entry changed", "state entries changed"),
+        "backups": ("backup was made", "backups were made"),
+    }
+    parts = [
+        f"{counts[name]} {one if counts[name] == 1 else many}" for name, (one, many) in words.items() if counts[name]
+    ]
+    parts += [] if health == "ok" else [f"health is {health}"]
+    happened = ", ".join(parts) if parts else "nothing happened"
+    return f"Since your last activity: {happened}."

@@ -1,0 +1,102 @@
+"""What the state capabilities lean on: inbox, alerts, health, sessions, approvals and policy."""
+
+from helix_agents.capabilities.calls import Call, rows_of
+from helix_agents.capabilities.catalogue import find_capability
+from helix_agents.capabilities.health import look_at_health
+from helix_agents.capabilities.inbox import read_messages
+from helix_agents.capabilities.minted_sessions import create_session as mint
+from helix_agents.capabilities.minted_sessions import end_session as end
+from helix_agents.capabilities.scopes import ALERTS, APPROVALS
+from helix_agents.capabilities.values import canonical, shown_time
+from helix_agents.domain.capability_errors import InvalidInput
+from helix_agents.domain.entries import Put
+from helix_agents.domain.records import JSON
+
+
+async def read_inbox(call: Call) -> dict[str, JSON]:
+    """Messages, oldest first; those that were dealt with go."""
+    messages, unread = await read_messages(call, call.inputs["limit"], call.inputs["ack"] or [])
+    return {"messages": list[JSON](messages), "count": len(messages), "unread": unread}
+
+
+async def send_alert(call: Call) -> dict[str, JSON]:
+    """Tell the supervisor."""
+    now = call.store.now_ms()
+    alert_id = call.ids.new("alert")
+    answer: dict[str, JSON] = {"alert_id": alert_id, "created_at": shown_time(now)}
+    known = await call.remembered()
+    if known is not None:
+        return known
+    row: dict[str, JSON] = {
+        "agent": call.caller.agent,
+        "message": call.inputs["message"],
+        "severity": call.inputs["severity"],
+        "created_at": shown_time(now),
+    }
+    put = Put(scope=ALERTS, key=alert_id, value=canonical(row, call.limits), limit_keys=call.limits.keys)
+    await call.commit(put, result=answer)
+    return answer
+
+
+async def list_alerts(call: Call) -> dict[str, JSON]:
+    """The agent's own open alerts; an operator sees all."""
+    page = await call.store.list_entries(ALERTS, limit=10_000, values=True)
+    newest_first = sorted(page.items, key=lambda entry: (entry.created_at, entry.key), reverse=True)
+    alerts: list[JSON] = [
+        {"alert_id": row.pop("id"), **row}
+        for row in rows_of(newest_first)
+        if call.caller.is_operator or row["agent"] == call.caller.agent
+    ]
+    return {"alerts": alerts, "count": len(alerts)}
+
+
+async def health(call: Call) -> dict[str, JSON]:
+    """How the system is."""
+    return await look_at_health(call)
+
+
+async def create_session(call: Call) -> dict[str, JSON]:
+    """A session for a caller without a run."""
+    session_id, until = await mint(call.store, call.ids, call.caller.agent, call.limits)
+    return {"session_id": session_id, "expires_at": shown_time(until)}
+
+
+async def end_session(call: Call) -> dict[str, JSON]:
+    """End the caller's session; the next briefing begins where it ended."""
+    from helix_agents.capabilities.handlers.briefing import mark_activity
+
+    session_id = call.caller.session_id
+    if session_id is None:
+        return {"ended": False}
+    ended = await end(call.store, call.caller.agent, session_id)
+    if ended:
+        await mark_activity(call)
+    return {"ended": ended}
+
+
+async def list_approvals(call: Call) -> dict[str, JSON]:
+    """The agent's own requests; an operator sees all."""
+    wanted = call.inputs["approval_id"]
+    page = await call.store.list_entries(APPROVALS, limit=10_000, values=True)
+    newest_first = sorted(page.items, key=lambda entry: (entry.created_at, entry.key), reverse=True)
+    found: list[JSON] = []
+    for row in rows_of(newest_first):
+        row.setdefault("status", "pending")
+        if not call.caller.is_operator and row["agent"] != call.caller.agent:
+            continue
+        if wanted is None or wanted == row["id"]:
+            shown = ["capability", "agent", "status", "inputs", "result", "reason", "requested_at"]
+            # What a person is shown before deciding may name other agents.
+            shown += ["preview", "face"] if call.caller.is_operator else []
+            found.append({"approval_id": row["id"], **{name: row[name] for name in shown if name in row}})
+    return {"approvals": found, "count": len(found)}
+
+
+async def explain_policy(call: Call) -> dict[str, JSON]:
+    """Which tier another call would have."""
+    asked = find_capability(call.inputs["capability"])
+    if asked is None:
+        name = call.inputs["capability"][:80]
+        raise InvalidInput(f"There is no capability {name!r}.", {"capability": name})
+    decision = await call.gateway.judge(call.caller, asked, call.inputs["inputs"] or {})
+    return {"tier": decision.tier, "rule": decision.rule, "reason": decision.reason}

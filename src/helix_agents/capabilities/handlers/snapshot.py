@@ -1,0 +1,176 @@
+"""`state.snapshot.*`: one consistent read of the whole system, kept as a file that holds no values."""
+
+import asyncio
+import hashlib
+from typing import Any
+
+import msgspec
+
+from helix_agents import __version__
+from helix_agents.capabilities.calls import Call, redacted, rows_of
+from helix_agents.capabilities.files import folder_of, read_checked, remove_file, write_whole
+from helix_agents.capabilities.health import look_at_health
+from helix_agents.capabilities.scopes import ALERTS, APPROVALS, NAMES, SNAPSHOTS, SUBSCRIPTIONS, agent_of
+from helix_agents.capabilities.values import parsed, shown_time, stamp
+from helix_agents.domain.capability_errors import SnapshotNotFound, VersionConflict
+from helix_agents.domain.entries import Entry, Overview, Put, Remove
+from helix_agents.domain.records import JSON
+
+SYSTEM = (ALERTS, APPROVALS, SUBSCRIPTIONS)
+MOST_TRIES = 100
+
+
+async def create(call: Call) -> dict[str, JSON]:
+    """Read everything at once, write the file, then the row that makes it known."""
+    known = await call.remembered()
+    if known is not None:
+        return known
+    seen = await call.store.overview(SYSTEM)
+    health = await look_at_health(call)
+    data = msgspec.json.format(msgspec.json.encode(describe(call, seen, health), order="sorted"), indent=1)
+    folder = folder_of(call.store, call.settings, "snapshots")
+    row = {
+        "timestamp": shown_time(seen.at),
+        "size_bytes": len(data),
+        "at_revision": seen.revision,
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    for attempt in range(1, MOST_TRIES):
+        name = f"snap-{stamp(seen.at)}" + (f"-{attempt}" if attempt > 1 else "")
+        path = folder / f"{name}.json"
+        try:
+            await asyncio.to_thread(write_whole, path, data)
+        except FileExistsError:
+            continue
+        answer = {"snapshot_id": name, "timestamp": row["timestamp"], "size_bytes": len(data)}
+        try:
+            named = Put(scope=NAMES, key=name, value="1", expected_version=0)
+            put = Put(scope=SNAPSHOTS, key=name, value=msgspec.json.encode(row).decode(), expected_version=0)
+            await call.commit(named, put, result=answer)
+        except BaseException as problem:
+            await asyncio.to_thread(remove_file, path)
+            if isinstance(problem, VersionConflict):
+                continue
+            raise
+        await _retire(call)
+        return answer
+    raise FileExistsError(f"snap-{stamp(seen.at)}")
+
+
+async def list_snapshots(call: Call) -> dict[str, JSON]:
+    """What is known, newest first; a file that is gone is named as missing."""
+    folder = folder_of(call.store, call.settings, "snapshots")
+    rows = await _rows(call)
+    present = await asyncio.to_thread(_present, folder) if rows else set[str]()
+    snapshots: list[JSON] = []
+    for entry in rows:
+        row = parsed(entry.value)
+        shown = {"snapshot_id": entry.key, "timestamp": row["timestamp"], "size_bytes": row["size_bytes"]}
+        if f"{entry.key}.json" not in present:
+            shown["missing"] = True
+        snapshots.append(shown)
+    return {"snapshots": snapshots, "count": len(snapshots)}
+
+
+async def load(call: Call) -> dict[str, JSON]:
+    """One snapshot, looked up by its id and never by a path."""
+    name = call.inputs["snapshot_id"]
+    found = await call.store.find(SNAPSHOTS, name)
+    if found is None:
+        raise SnapshotNotFound(f"There is no snapshot {name[:80]!r}.", {"snapshot_id": name[:80]})
+    path = folder_of(call.store, call.settings, "snapshots") / f"{found.key}.json"
+    data = await asyncio.to_thread(read_checked, path, parsed(found.value)["sha256"])
+    return {"snapshot": parsed(data.decode())}
+
+
+def describe(call: Call, seen: Overview, health: dict[str, JSON]) -> dict[str, JSON]:
+    """The snapshot itself: counts, sizes and names, never a value or what a call was given."""
+    agents: dict[str, dict[str, Any]] = {}
+    for session in seen.sessions:
+        row = agents.setdefault(session.agent, {"sessions": 0, "running": 0})
+        row["sessions"] += 1
+        row["running"] += session.run_status == "running"
+    for usage in seen.scopes:
+        if (agent := agent_of(usage.scope)) is not None:
+            agents.setdefault(agent, {"sessions": 0, "running": 0})
+    limits = call.limits
+    quota = {"shared": limits.shared_bytes}
+    return {
+        "schema": 1,
+        "version": __version__,
+        "at_revision": seen.revision,
+        "timestamp": shown_time(seen.at),
+        "agents": agents,
+        "sessions": [msgspec.to_builtins(session) for session in seen.sessions],
+        "resources": {"runs": seen.runs, "usage": seen.usage},
+        "approvals": [*_waiting_calls(seen), *_waiting_requests(seen)],
+        "alerts": [
+            {name: row[name] for name in ("id", "agent", "severity", "created_at")}
+            for row in rows_of(seen.system[ALERTS])
+        ],
+        "health": health,
+        "state": [
+            {
+                "scope": usage.scope,
+                "keys": usage.keys,
+                "bytes": usage.bytes,
+                "limit_bytes": quota.get(usage.scope, limits.persistent_bytes if agent_of(usage.scope) else None),
+                "last_revision": usage.revision,
+            }
+            for usage in seen.scopes
+            if not usage.scope.startswith(("sys.", "inbox:"))
+        ],
+        "subscriptions": [
+            {key: row[key] for key in ("id", "agent", "cursor") if key in row}
+            for row in rows_of(seen.system[SUBSCRIPTIONS])
+        ],
+    }
+
+
+def _waiting_calls(seen: Overview) -> list[JSON]:
+    return [
+        {
+            "tool_call_id": waiting.tool_call_id,
+            "session_id": waiting.session_id,
+            "tool_name": waiting.tool_name,
+            "created_at": shown_time(waiting.created_at),
+            "input_sha256": _digest(waiting.input),
+        }
+        for waiting in seen.pending
+    ]
+
+
+def _waiting_requests(seen: Overview) -> list[JSON]:
+    return [
+        {
+            "approval_id": row["id"],
+            "agent": row["agent"],
+            "capability": row["capability"],
+            "input_sha256": _digest(row["inputs"]),
+            "inputs": sorted(redacted(row["inputs"])),
+        }
+        for row in rows_of(seen.system[APPROVALS])
+        if row.get("status", "pending") == "pending"
+    ]
+
+
+def _digest(value: JSON) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def _present(folder: Any) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+async def _rows(call: Call) -> list[Entry]:
+    page = await call.store.list_entries(SNAPSHOTS, limit=10_000, values=True)
+    return sorted(page.items, key=lambda entry: (entry.created_at, entry.key), reverse=True)
+
+
+async def _retire(call: Call) -> None:
+    """Take away what is beyond the limit; the newest always stays."""
+    folder = folder_of(call.store, call.settings, "snapshots")
+    for entry in (await _rows(call))[max(1, call.limits.snapshots) :]:
+        # The row goes first: a file that nobody knows is no snapshot, a row without its file is a broken one.
+        await call.commit(Remove(scope=SNAPSHOTS, key=entry.key, forget=True), audit={"retired": entry.key})
+        await asyncio.to_thread(remove_file, folder / f"{entry.key}.json")

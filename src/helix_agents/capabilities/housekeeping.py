@@ -1,0 +1,36 @@
+"""What has to be done now and then: idle sessions, notices, approved calls that were left, and what is too old."""
+
+from helix_agents.capabilities.approvals import resume_approvals
+from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.minted_sessions import sweep_sessions
+from helix_agents.capabilities.notifying import deliver_notices
+from helix_agents.capabilities.scopes import JOURNAL, RATES
+from helix_agents.domain.entries import EntryTransaction, Remove
+from helix_agents.domain.entry_plan import ONCE
+from helix_agents.domain.records import JSON
+
+
+async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
+    """One round; any number of processes may do it at once. Answers what was done."""
+    store, limits = gateway.store, gateway.settings.limits
+    now = store.now_ms()
+    return {
+        "sessions_ended": await sweep_sessions(store),
+        "notices_delivered": await deliver_notices(gateway),
+        "approvals_resumed": await resume_approvals(gateway),
+        "changes_kept_after": await store.prune_events(before_ms=now - limits.event_age_ms, keep=limits.events),
+        "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),
+    }
+
+
+async def _forget(gateway: Gateway, before: int) -> int:
+    """Let go of remembered answers: nobody sends a request again after so long."""
+    forgotten = 0
+    for scope in (ONCE, JOURNAL, RATES):
+        page = await gateway.store.list_entries(scope, limit=10_000)
+        old = [entry.key for entry in page.items if entry.updated_at < before]
+        if old:
+            changes = tuple(Remove(scope=scope, key=key, forget=True) for key in old)
+            await gateway.store.transact(EntryTransaction(changes=changes, owner="housekeeping"))
+            forgotten += len(old)
+    return forgotten

@@ -1,0 +1,75 @@
+"""Bringing a backup from elsewhere: verified completely before it is listed; only an operator can."""
+
+import asyncio
+from pathlib import Path
+
+from helix_agents.capabilities.backups import FULL, SUFFIX, BackupRow, Backups, Known
+from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.scopes import NAMES
+from helix_agents.capabilities.values import shown_time, stamp
+from helix_agents.capabilities.vault import (
+    BackupAbout,
+    BackupFacts,
+    copy_backup,
+    create_backup,
+    open_backup,
+    verify_backup,
+)
+from helix_agents.domain.capability_errors import IoError
+from helix_agents.domain.entries import EntryTransaction
+from helix_agents.domain.records import JSON
+
+MOST_TRIES = 100
+
+
+async def import_backup(gateway: Gateway, file: Path, *, passphrase: str | None = None) -> dict[str, JSON]:
+    """Verify and list a backup file; one of another vault is opened with that vault's passphrase and sealed anew.
+
+    Raises:
+        VaultError: it cannot be opened, or is damaged.
+    """
+    backups = Backups(gateway.store, gateway.settings)
+    folder = backups.folder
+    await asyncio.to_thread(lambda: folder.mkdir(mode=0o700, parents=True, exist_ok=True))
+    facts = (
+        await verify_backup(file, passphrase=passphrase)
+        if passphrase
+        else await verify_backup(file, vault=backups.vault)
+    )
+    now = gateway.store.now_ms()
+    backup_id = await _free_id(gateway, now)
+    path = folder / f"{backup_id}{SUFFIX}"
+    if passphrase:
+        facts = await _seal_anew(backups, file, passphrase, path, facts.about)
+    else:
+        await copy_backup(file, path, roots=[folder])
+    row = BackupRow(
+        scope=facts.about.scope or FULL,
+        created_at=facts.about.created_at,
+        file_size_bytes=facts.file_bytes,
+        revision=facts.about.revision,
+        sha256=facts.sha256,
+        reason=f"imported from {facts.about.store_id}",
+    )
+    known = Known(backup_id=backup_id, row=row, made_at=now, path=path)
+    line: dict[str, JSON] = {"at": shown_time(now), "agent": "operator", "status": "imported", "backup_id": backup_id}
+    await gateway.store.transact(EntryTransaction(changes=backups.registration(known), owner="operator", audit=(line,)))
+    return {"backup_id": backup_id, "scope": row.scope, "created_at": row.created_at, "size_bytes": row.file_size_bytes}
+
+
+async def _seal_anew(backups: Backups, file: Path, passphrase: str, path: Path, about: BackupAbout) -> BackupFacts:
+    async with (
+        create_backup(path, vault=backups.vault, about=about) as sealed,
+        open_backup(file, passphrase=passphrase) as opened,
+    ):
+        async for chunk in opened:
+            await sealed.write(chunk)
+    return sealed.facts
+
+
+async def _free_id(gateway: Gateway, now: int) -> str:
+    for attempt in range(1, MOST_TRIES):
+        name = f"bkp-{stamp(now)}" + (f"-{attempt}" if attempt > 1 else "")
+        if await gateway.store.find(NAMES, name) is None:
+            return name
+    raise IoError("No free name for the backup was found.", {})

@@ -1,0 +1,108 @@
+"""Serves the capabilities to MCP clients over stdio or streamable HTTP, on the official SDK."""
+
+import asyncio
+import hmac
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import mcp_types as types
+import msgspec
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+
+from helix_agents import __version__
+from helix_agents.capabilities.calls import Caller
+from helix_agents.capabilities.catalogue import find_capability
+from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.mcp.tools import call_tool, tool_definitions
+
+INSTRUCTIONS = (
+    "State that outlives a conversation: session, persistent and shared values, snapshots, briefings and backups. Call"
+    " session__create first if you need session state. Errors say what to do next."
+)
+
+Scope = MutableMapping[str, Any]
+App = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+def server_for(gateway: Gateway, agent: str) -> "Server[Any]":
+    """A server for one agent; its name is bound here and is no argument of any tool."""
+
+    async def list_tools(_ctx: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(
+            tools=[types.Tool.model_validate(each) for each in tool_definitions(gateway, agent)]
+        )
+
+    async def call(_ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        if find_capability(params.name) is None:
+            raise MCPError(code=types.INVALID_PARAMS, message=f"There is no tool {params.name[:80]!r}.")
+        caller = Caller(agent=agent, face="mcp")
+        done, answer = await call_tool(gateway, caller, params.name, params.arguments or {})
+        text = msgspec.json.encode(answer).decode()
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=text)], structured_content=answer, is_error=not done
+        )
+
+    return Server(
+        "helix-agents-state",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call,
+    )
+
+
+async def serve_stdio(gateway: Gateway, agent: str) -> None:
+    """Serve the client on standard input and output, until it closes them."""
+    server = server_for(gateway, agent)
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+async def serve_http(
+    gateway: Gateway,
+    agent: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    on_ready: Callable[[int], object] | None = None,
+) -> None:
+    """Serve clients over streamable HTTP at `/mcp`; with a token, only those who bring it."""
+    import uvicorn
+
+    app: App = server_for(gateway, agent).streamable_http_app(host=host)
+    if token is not None:
+        app = _only_with(token, app)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+    listening = await asyncio.to_thread(socket.create_server, (host, port))
+    try:
+        if on_ready is not None:
+            on_ready(listening.getsockname()[1])
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            # Clients are told good-bye before the door is closed.
+            server.should_exit = True
+            await serving
+            raise
+    finally:
+        listening.close()
+
+
+def _only_with(token: str, app: App) -> App:
+    expected = f"Bearer {token}".encode()
+
+    async def guarded(scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            if not hmac.compare_digest(given, expected):
+                await send({"type": "http.response.start", "status": 401, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+                return
+        await app(scope, receive, send)
+
+    return guarded

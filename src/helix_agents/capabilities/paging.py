@@ -1,0 +1,39 @@
+"""Going on where the last answer ended: a cursor is the last key, sealed so that it fits only its own question."""
+
+import base64
+import binascii
+
+from helix_agents.capabilities.calls import Call
+from helix_agents.domain.capability_errors import InvalidInput
+from helix_agents.domain.entries import EntryPage
+from helix_agents.domain.records import JSON
+
+
+class Pager:
+    """The pages of one call with `limit` and `cursor`."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def read(self, scope: str, prefix: str, *, values: bool) -> EntryPage:
+        """The page the call asks for."""
+        after = self._after(prefix)
+        limit: int = self._call.inputs["limit"]
+        return await self._call.store.list_entries(scope, prefix=prefix, after=after, limit=limit, values=values)
+
+    def end(self, last: str | None, total: int) -> dict[str, JSON]:
+        """What the answer says about more."""
+        cursor = None if last is None else base64.urlsafe_b64encode(last.encode()).decode()
+        return {"truncated": last is not None, "next_cursor": cursor, "total_count": total}
+
+    def _after(self, prefix: str) -> str | None:
+        cursor: str | None = self._call.inputs["cursor"]
+        if not cursor:
+            return None
+        try:
+            after = base64.urlsafe_b64decode(cursor.encode()).decode()
+        except (binascii.Error, ValueError) as problem:
+            raise InvalidInput("The cursor is none that an answer gave.", {"cursor": cursor[:80]}) from problem
+        if not after.startswith(prefix):
+            raise InvalidInput("The cursor belongs to another prefix.", {"cursor": cursor[:80]})
+        return after

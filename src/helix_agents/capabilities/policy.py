@@ -1,0 +1,115 @@
+"""Which tier a call has: its own, or a stricter one that a rule asks for. A pure function; no rule relaxes anything."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from helix_agents.capabilities.declaring import TIERS, Capability, Tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How many calls pass before a stricter tier holds: `most` in `seconds`."""
+
+    most: int
+    seconds: int
+    then: Tier = "approval_required"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Makes calls stricter.
+
+    Args:
+        name: How the rule is named when it decides.
+        applies_to: A capability's name, a prefix such as `state.shared.*`, or `*`.
+        tier: What the call's tier is raised to.
+        agents: Only for these agents; for all if empty.
+        when: Conditions on inputs: each names an input, and a value it must have or start with (`"config.*"`).
+        rate: A tier that holds only after too many calls.
+        reason: What a person reads.
+    """
+
+    name: str
+    applies_to: str
+    tier: Tier = "autonomous"
+    agents: Sequence[str] = ()
+    when: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    rate: Rate | None = None
+    reason: str = ""
+
+    def may_match(self, capability: str) -> bool:
+        """Whether the rule is about some calls of this capability."""
+        return _fits(self.applies_to, capability)
+
+    def matches(self, capability: str, agent: str, inputs: Mapping[str, Any]) -> bool:
+        """Whether the rule is about this call."""
+        if self.agents and agent not in self.agents:
+            return False
+        if not self.may_match(capability):
+            return False
+        return all(_fits(wanted, inputs.get(name)) for name, wanted in self.when.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """All rules, and whose state an agent may ask a person to back up or restore beside its own."""
+
+    rules: Sequence[Rule] = ()
+    other_agents: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+    def rates(self, capability: Capability, agent: str, inputs: Mapping[str, Any]) -> list[Rule]:
+        """The rules about this call that count calls."""
+        return [rule for rule in self.rules if rule.rate and rule.matches(capability.name, agent, inputs)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The tier of one call, and what decided it."""
+
+    tier: Tier
+    rule: str | None = None
+    reason: str = ""
+
+
+def decide(
+    policy: Policy,
+    capability: Capability,
+    agent: str,
+    inputs: Mapping[str, Any],
+    counts: Mapping[str, int] | None = None,
+) -> Decision:
+    """The strictest of the capability's own tier and those of all rules that match; `counts` are calls by rule."""
+    found = Decision(tier=capability.tier, reason="the tier of the capability itself")
+    other = _foreign_agent(policy, capability, agent, inputs)
+    if other is not None:
+        reason = f"the state of {other!r} belongs to another agent"
+        return Decision(tier="blocked", rule="another-agents-state", reason=reason)
+    for rule in policy.rules:
+        if not rule.matches(capability.name, agent, inputs):
+            continue
+        tier = rule.tier
+        if rule.rate is not None and (counts or {}).get(rule.name, 0) > rule.rate.most:
+            tier = stricter(tier, rule.rate.then)
+        if TIERS.index(tier) > TIERS.index(found.tier):
+            found = Decision(tier=tier, rule=rule.name, reason=rule.reason or f"rule {rule.name!r}")
+    return found
+
+
+def stricter(one: Tier, other: Tier) -> Tier:
+    """The stricter of two tiers."""
+    return TIERS[max(TIERS.index(one), TIERS.index(other))]
+
+
+def _foreign_agent(policy: Policy, capability: Capability, agent: str, inputs: Mapping[str, Any]) -> str | None:
+    """Another agent whose state the call names, unless the policy lists it."""
+    named = inputs.get("agent") if capability.name.startswith("state.backup.") else None
+    if named is None or named == agent or named in policy.other_agents.get(agent, ()):
+        return None
+    return str(named)
+
+
+def _fits(pattern: Any, found: Any) -> bool:
+    if not isinstance(pattern, str) or not isinstance(found, str):
+        return pattern == found
+    return found.startswith(pattern[:-1]) if pattern.endswith("*") else found == pattern

@@ -1,0 +1,38 @@
+"""How often an agent called what a rule counts: numbers in the store, so that a restart forgets nothing."""
+
+from collections.abc import Sequence
+
+from helix_agents.capabilities.policy import Rule
+from helix_agents.capabilities.scopes import RATES
+from helix_agents.domain.capability_errors import VersionConflict
+from helix_agents.domain.entries import EntryTransaction, Put
+from helix_agents.ports.entries import EntryStore
+
+
+async def count_calls(store: EntryStore, agent: str, rules: Sequence[Rule], *, counting: bool) -> dict[str, int]:
+    """Calls by rule in its present window; with `counting`, this one is added to each and counted."""
+    counts: dict[str, int] = {}
+    for rule in rules:
+        assert rule.rate is not None
+        window = store.now_ms() // (rule.rate.seconds * 1000)
+        key = f"{rule.name}/{agent}/{window}"
+        counts[rule.name] = await _count(store, key) if counting else 1 + await _known(store, key)
+    return counts
+
+
+async def _known(store: EntryStore, key: str) -> int:
+    found = await store.find(RATES, key)
+    return int(found.value or 0) if found is not None else 0
+
+
+async def _count(store: EntryStore, key: str) -> int:
+    while True:
+        found = await store.find(RATES, key)
+        count = 1 + (int(found.value or 0) if found is not None else 0)
+        version = found.version if found is not None else 0
+        change = Put(scope=RATES, key=key, value=str(count), expected_version=version)
+        try:
+            await store.transact(EntryTransaction(changes=(change,), owner="policy"))
+        except VersionConflict:
+            continue
+        return count

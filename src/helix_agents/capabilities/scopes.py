@@ -1,0 +1,29 @@
+"""Where everything lies in the store: the scopes callers are bound to, and those of the capabilities themselves."""
+
+SHARED = "shared"
+ALERTS = "sys.alerts"
+APPROVALS = "sys.approvals"
+ACTIVITY = "sys.activity"
+BACKUPS = "sys.backups"
+NAMES = "sys.names"
+JOURNAL = "sys.journal"
+OUTBOX = "sys.outbox"
+RATES = "sys.rates"
+SESSIONS = "sys.sessions"
+SNAPSHOTS = "sys.snapshots"
+SUBSCRIPTIONS = "sys.subscriptions"
+
+
+def agent_scope(agent: str) -> str:
+    """What belongs to an agent, whatever session it is in."""
+    return f"agent:{agent}"
+
+
+def inbox_scope(agent: str) -> str:
+    """Messages to an agent."""
+    return f"inbox:{agent}"
+
+
+def agent_of(scope: str) -> str | None:
+    """Whose persistent state a scope is."""
+    return scope.removeprefix("agent:") if scope.startswith("agent:") else None

@@ -1,0 +1,45 @@
+"""What the errors of stores, vaults and files mean to a caller of a capability."""
+
+from helix_agents.capabilities.declaring import Capability
+from helix_agents.domain import errors
+from helix_agents.domain.capability_errors import (
+    CapabilityError,
+    DatabaseError,
+    DecryptionFailed,
+    InvalidInput,
+    IoError,
+    SubscriptionFailed,
+    VaultLocked,
+)
+from helix_agents.engine.log import log_exception
+
+_LOCKED = (errors.VaultLockedError, errors.VaultNotInitialisedError, errors.VaultDamagedError)
+_UNREADABLE = (
+    errors.WrongPassphraseError,
+    errors.BackupDamagedError,
+    errors.BackupKeyMismatchError,
+    errors.BackupTooNewError,
+)
+
+
+def meaning(problem: errors.HelixError | OSError, capability: Capability) -> CapabilityError:
+    """The problem as one of the errors a capability answers with."""
+    match problem:
+        case CapabilityError():
+            return problem
+        case _ if isinstance(problem, _LOCKED):
+            return VaultLocked("The vault is locked.", {"reason": problem.code})
+        case _ if isinstance(problem, _UNREADABLE):
+            # Which of the two it was would tell somebody who guesses passphrases when to stop.
+            log_exception("backup.unreadable", problem, capability=capability.name)
+            return DecryptionFailed("Wrong key, or the backup file is damaged.", {})
+        case errors.PathRefusedError() | errors.VaultFileError():
+            return IoError(str(problem), {"reason": problem.code})
+        case errors.StoreError() | errors.RecordTooNewError():
+            log_exception("state.store_failed", problem, capability=capability.name)
+            kind = SubscriptionFailed if capability.name == "state.shared.watch" else DatabaseError
+            return kind(str(problem), {"reason": problem.code})
+        case errors.HelixError():
+            return InvalidInput(str(problem), {"reason": problem.code})
+        case OSError():
+            return IoError(f"{problem.strerror or problem}", {"errno": problem.errno, "path": problem.filename})

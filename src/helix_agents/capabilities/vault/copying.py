@@ -1,0 +1,107 @@
+"""Copying a backup to where an operator allows it: ciphertext only, so the vault may be locked."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from helix_agents.capabilities.vault.backup_header import read_header
+from helix_agents.capabilities.vault.files import BLOCK_BYTES, PartFile, file_system, kind_of, open_folder, open_regular
+from helix_agents.capabilities.vault.threads import in_thread
+from helix_agents.domain.errors import PathRefusedError, VaultFileError
+from helix_agents.domain.records import Record
+
+
+class CopiedBackup(Record):
+    """Where the copy is, and what it is."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+async def copy_backup(source: str | Path, destination: str | Path, *, roots: Iterable[str | Path]) -> CopiedBackup:
+    """Copy a backup under one of the roots: into a folder under its own name, or to a path that nothing has yet.
+
+    The copy is byte for byte the same, readable by its owner only, and on the disk when this returns. Below a root no
+    link is followed, even one that appears while this runs; a root itself may be one, it is the operator's word.
+
+    Raises:
+        PathRefusedError: the destination is taken, is or passes a link, or is outside the roots.
+        BackupDamagedError, BackupTooNewError: the source is no backup.
+        VaultFileError: the file system refused.
+    """
+    allowed = [Path(root) for root in roots]
+    return await in_thread(partial(_copy, Path(source), Path(destination), allowed))
+
+
+def _copy(source: Path, destination: Path, roots: list[Path]) -> CopiedBackup:
+    root, inside = _place(destination, [root.absolute() for root in roots])
+    with ExitStack() as opened:
+        original = open_regular(source)
+        opened.callback(os.close, original)
+        _refuse_what_is_no_backup(source, original)
+        target = _target(root, root.joinpath(*inside), source.name)
+        folder = opened.enter_context(open_folder(target.parent, beneath=root))
+        part = PartFile(folder, target)
+        opened.callback(part.close)
+        sha256, size = _hashed(source, original, part.write)
+        part.sync()
+        if _hashed(target, part.descriptor, _keep_nothing) != (sha256, size):
+            raise VaultFileError(str(target), "what was read back is not what was written")
+        part.publish()
+        return CopiedBackup(path=str(target), size_bytes=size, sha256=sha256)
+
+
+def _place(destination: Path, roots: list[Path]) -> tuple[Path, tuple[str, ...]]:
+    """The root the destination is under, as the folder it really is, and the steps from there."""
+    if destination.is_absolute() and ".." not in destination.parts:
+        for root in roots:
+            real = Path(os.path.realpath(root))
+            for name in (root, real):
+                if destination.is_relative_to(name):
+                    return real, destination.relative_to(name).parts
+    listed = ", ".join(repr(str(root)) for root in roots) or "none"
+    raise PathRefusedError(str(destination), f"it is no full path under an allowed folder (allowed: {listed})")
+
+
+def _target(root: Path, wanted: Path, name: str) -> Path:
+    if wanted == root:
+        return root / name
+    with open_folder(wanted.parent, beneath=root) as folder, file_system(wanted):
+        kind = kind_of(wanted.name, folder)
+    if kind is not None and stat.S_ISLNK(kind):
+        raise PathRefusedError(str(wanted), "it is a link, and links are not followed")
+    return wanted / name if kind is not None and stat.S_ISDIR(kind) else wanted
+
+
+def _refuse_what_is_no_backup(path: Path, descriptor: int) -> None:
+    position = 0
+
+    def read(size: int) -> bytes:
+        nonlocal position
+        with file_system(path):
+            data = os.pread(descriptor, size, position)
+        position += len(data)
+        return data
+
+    read_header(path, read)
+
+
+def _hashed(path: Path, descriptor: int, use: Callable[[bytes], None]) -> tuple[str, int]:
+    """Hand every block of the file on, and say what the whole was."""
+    digest = hashlib.sha256()
+    size = 0
+    with file_system(path):
+        while data := os.pread(descriptor, BLOCK_BYTES, size):
+            digest.update(data)
+            size += len(data)
+            use(data)
+    return digest.hexdigest(), size
+
+
+def _keep_nothing(_: bytes) -> None:
+    pass

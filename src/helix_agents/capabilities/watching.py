@@ -1,0 +1,247 @@
+"""Watching shared state: a durable cursor over the log of changes.
+
+Changes are ordered by revision and told whole transactions at a time; each is told once per cursor, none is skipped,
+and a reader that fell behind what is kept is told so (`resync_required`) instead of missing something silently. A
+cursor moves when its reader says what it is done with, so it goes on after a crash where it stood.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from helix_agents.capabilities.calls import Call
+from helix_agents.capabilities.scopes import SHARED, SUBSCRIPTIONS
+from helix_agents.capabilities.values import shown_time
+from helix_agents.domain.capability_errors import SubscriptionFailed, VersionConflict
+from helix_agents.domain.entries import Change, Entry, EntryEvent, EntryTransaction, EventPage, Put
+from helix_agents.domain.records import JSON, Record, decode, encode
+from helix_agents.ports.entries import EntryStore
+
+PAGE = 500
+LOOK_AGAIN_SECONDS = 1.0
+
+
+class Subscription(Record):
+    """A cursor: everything up to `cursor` was told, as of restore number `epoch`."""
+
+    agent: str
+    session_id: str | None = None
+    prefix: str = ""
+    include_own: bool = False
+    durable: bool = False
+    cursor: int = 0
+    epoch: int = 0
+    created_at: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedChange:
+    """One change of a shared key. `operation` is `put`, `delete` or `restore`."""
+
+    revision: int
+    key: str
+    operation: str
+    version: int
+    owner_agent: str
+    updated_at: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResyncRequired:
+    """Changes are no longer known, or a restore replaced the state: read the keys, then go on after `revision`."""
+
+    revision: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bookmark:
+    """Nothing matched, and everything up to here was looked at."""
+
+    revision: int
+
+
+WatchEvent = SharedChange | ResyncRequired | Bookmark
+
+
+async def subscribe(call: Call, *, prefix: str, include_own: bool, durable: bool) -> tuple[str, int]:
+    """Make a cursor that starts now; answers its id and revision.
+
+    Raises:
+        SubscriptionFailed: the agent has as many as it may.
+    """
+    mine = await subscriptions_of(call.store, call.caller.agent)
+    if len(mine) >= call.limits.subscriptions:
+        raise SubscriptionFailed(
+            f"There are {len(mine)} subscriptions, and no more are allowed; end the sessions that have them.",
+            {"subscriptions": len(mine), "limit": call.limits.subscriptions},
+        )
+    page = await call.store.list_events(0, limit=1)
+    row = Subscription(
+        agent=call.caller.agent,
+        session_id=call.caller.session_id,
+        prefix=prefix,
+        include_own=include_own,
+        durable=durable,
+        cursor=page.head,
+        epoch=page.epoch,
+        created_at=call.store.now_ms(),
+    )
+    subscription_id = call.ids.new("sub")
+    if call.once is not None:
+        # A repetition finds the subscription of the first try.
+        subscription_id = f"sub_{encoded_name(call.once)}"
+        known = await call.store.find(SUBSCRIPTIONS, subscription_id)
+        if known is not None:
+            return subscription_id, subscription_of(known).cursor
+    call.once = None
+    await call.commit(Put(scope=SUBSCRIPTIONS, key=subscription_id, value=encode(row).decode(), expected_version=0))
+    return subscription_id, row.cursor
+
+
+def encoded_name(text: str) -> str:
+    """A name made of any text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:25]
+
+
+async def subscriptions_of(
+    store: EntryStore, agent: str, session_id: str | None = None
+) -> list[tuple[str, Subscription, int]]:
+    """The subscriptions of an agent, or of one of its sessions, each with its id and the version of its row."""
+    page = await store.list_entries(SUBSCRIPTIONS, limit=10_000, values=True)
+    found = [(entry.key, subscription_of(entry), entry.version) for entry in page.items]
+    return [
+        each for each in found if each[1].agent == agent and (session_id is None or each[1].session_id == session_id)
+    ]
+
+
+def subscription_of(entry: Entry) -> Subscription:
+    """A stored subscription."""
+    return decode(entry.value or "", Subscription)
+
+
+async def changes_after(
+    store: EntryStore, subscription: Subscription, *, limit: int = PAGE
+) -> tuple[list[WatchEvent], Subscription]:
+    """What there is to tell, and the subscription as it is once that was told."""
+    page = await store.list_events(subscription.cursor, limit=limit, scope=SHARED, prefix=subscription.prefix)
+    if is_behind(page, subscription):
+        moved = msgspec.structs.replace(subscription, cursor=page.head, epoch=page.epoch)
+        return [ResyncRequired(revision=page.head)], moved
+    events: list[WatchEvent] = [
+        _change(event) for event in page.events if subscription.include_own or event.owner != subscription.agent
+    ]
+    return events, msgspec.structs.replace(subscription, cursor=page.reached, epoch=page.epoch)
+
+
+def is_behind(page: EventPage, subscription: Subscription) -> bool:
+    """Whether something may have happened that nobody can tell any more."""
+    restored = subscription.epoch not in (0, page.epoch)
+    return subscription.cursor < page.compacted or restored
+
+
+def moved(subscription_id: str, to: Subscription, version: int | None = None) -> Change:
+    """The change that moves a cursor."""
+    return Put(scope=SUBSCRIPTIONS, key=subscription_id, value=encode(to).decode(), expected_version=version)
+
+
+async def acknowledge(store: EntryStore, subscription_id: str, revision: int) -> None:
+    """Move a cursor to a revision, unless it is there or further already."""
+    while True:
+        found = await store.find(SUBSCRIPTIONS, subscription_id)
+        if found is None or subscription_of(found).cursor >= revision:
+            return
+        page = await store.list_events(revision, limit=1)
+        to = msgspec.structs.replace(subscription_of(found), cursor=revision, epoch=page.epoch)
+        try:
+            await store.transact(EntryTransaction(changes=(moved(subscription_id, to, found.version),), owner=to.agent))
+        except VersionConflict:
+            continue
+        return
+
+
+class Watch:
+    """A live reader of one cursor, in any process: `async for event in watch`.
+
+    Coming back for the next event says that the one before was dealt with; the cursor in the store follows whole
+    revisions. Whoever goes on after a crash may get the last revision again, and knows it by its number.
+    """
+
+    def __init__(self, store: EntryStore, subscription_id: str, *, bookmarks: bool = False) -> None:
+        self._store = store
+        self._id = subscription_id
+        self._bookmarks = bookmarks
+        self._open = True
+
+    @property
+    def subscription_id(self) -> str:
+        """The cursor, for whoever goes on with it later."""
+        return self._id
+
+    def stop(self) -> None:
+        """End the iteration after the present event."""
+        self._open = False
+
+    async def __aiter__(self) -> AsyncIterator[WatchEvent]:
+        async with self._store.listen() as waiting:
+            while self._open:
+                found = await self._store.find(SUBSCRIPTIONS, self._id)
+                if found is None:
+                    return
+                subscription = subscription_of(found)
+                events, after = await changes_after(self._store, subscription)
+                for last, event in _with_last(events):
+                    yield event
+                    if last and after.cursor != subscription.cursor:
+                        await acknowledge(self._store, self._id, event.revision)
+                    if not self._open:
+                        return
+                if after.cursor != subscription.cursor:
+                    await acknowledge(self._store, self._id, after.cursor)
+                    if self._bookmarks and not events:
+                        yield Bookmark(revision=after.cursor)
+                elif not events:
+                    await waiting.wait(LOOK_AGAIN_SECONDS)
+
+
+def _with_last(events: Sequence[WatchEvent]) -> list[tuple[bool, WatchEvent]]:
+    """Each event, and whether it is the last one of its revision."""
+    return [
+        (index + 1 == len(events) or events[index + 1].revision != event.revision, event)
+        for index, event in enumerate(events)
+    ]
+
+
+def shown(event: WatchEvent, subscription_id: str) -> dict[str, JSON]:
+    """An event as a message."""
+    about: dict[str, JSON] = {"subscription_id": subscription_id, "revision": event.revision}
+    match event:
+        case SharedChange():
+            return {
+                "type": "state.shared.changed",
+                **about,
+                "key": event.key,
+                "op": event.operation,
+                "version": event.version,
+                "owner_agent": event.owner_agent,
+                "updated_at": event.updated_at,
+                "size_bytes": event.size_bytes,
+            }
+        case ResyncRequired():
+            return {"type": "resync_required", **about}
+        case Bookmark():
+            return {"type": "bookmark", **about}
+
+
+def _change(event: EntryEvent) -> SharedChange:
+    return SharedChange(
+        revision=event.revision,
+        key=event.key,
+        operation=event.operation,
+        version=event.version,
+        owner_agent=event.owner,
+        updated_at=shown_time(event.at),
+        size_bytes=event.size,
+    )

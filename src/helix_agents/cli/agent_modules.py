@@ -1,0 +1,132 @@
+"""Finding the agents a command line names: `module:name`, `module` alone, or a file."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.errors import HelixError, SetupError, UnknownAgentError
+
+AnyAgent = Agent[Any, Any, Any]
+
+
+class AgentsNotFoundError(SetupError):
+    """What a command line names as agents is not there, cannot be imported, or is something else."""
+
+    code = "agents_not_found"
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"No agents at {self.place!r}: {self.problem}"
+
+
+def load_agents(place: str) -> AgentRegistry:
+    """The agents at a place. The current directory is importable, as it is for `python -m`.
+
+    Raises:
+        AgentsNotFoundError: there are none; says why.
+    """
+    where, _, name = place.partition(":")
+    module = _import(place, where)
+    if not name:
+        found: list[Any] = [value for value in vars(module).values() if isinstance(value, (Agent, AgentRegistry))]
+        if not found:
+            raise AgentsNotFoundError(place, f"module {module.__name__!r} defines none; name one as module:name.")
+        return _registry(place, [agent for value in found for agent in _agents_in(place, value)])
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            has = ", ".join(key for key, item in vars(module).items() if isinstance(item, (Agent, AgentRegistry)))
+            raise AgentsNotFoundError(place, f"{where} has no {name!r}; agents there: {has or 'none'}.")
+        value = getattr(value, part)
+    return _registry(place, _agents_in(place, value))
+
+
+def choose_agent(agents: AgentRegistry, place: str, name: str | None) -> AnyAgent:
+    """The agent a new session is for: the one that is named, or the only one, or the first of a list.
+
+    Raises:
+        UnknownAgentError: none is named so.
+    """
+    if name is not None:
+        return agents.get(name)
+    known = list(agents)
+    delegated = {each.name for agent in known for each in known if each is not agent and _delegates_to(agent, each)}
+    heads = [agent for agent in known if agent.name not in delegated] or known
+    if len(heads) > 1:
+        names = ", ".join(agent.name for agent in heads)
+        raise AgentsNotFoundError(place, f"it has several ({names}); say which with --agent NAME.")
+    return heads[0]
+
+
+def agent_of_session(agents: AgentRegistry, agent_type: str) -> AnyAgent:
+    """The agent a stored session belongs to.
+
+    Raises:
+        UnknownAgentError: the module has no agent of that name.
+    """
+    agent = agents.find(agent_type)
+    if agent is None:
+        raise UnknownAgentError(agent_type, tuple(sorted(each.name for each in agents)))
+    return agent
+
+
+def _delegates_to(agent: AnyAgent, other: AnyAgent) -> bool:
+    return AgentRegistry([agent]).find(other.name) is other
+
+
+def _agents_in(place: str, value: Any) -> list[AnyAgent]:
+    if isinstance(value, AgentRegistry):
+        return list(value)
+    items = cast("list[Any]", value if isinstance(value, (list, tuple)) else [value])
+    if not items or not all(isinstance(item, Agent) for item in items):
+        kind = type(cast("object", value)).__name__
+        raise AgentsNotFoundError(place, f"it is {kind}, and has to be an Agent, a list of them or an AgentRegistry.")
+    return [cast("AnyAgent", item) for item in items]
+
+
+def _registry(place: str, agents: list[AnyAgent]) -> AgentRegistry:
+    if not agents:
+        raise AgentsNotFoundError(place, "the registry is empty.")
+    return AgentRegistry(agents)
+
+
+def _import(place: str, where: str) -> ModuleType:
+    if not where:
+        raise AgentsNotFoundError(place, "write module:name, or file.py:name.")
+    name, folder = where, Path.cwd()
+    if where.endswith(".py"):
+        file = Path(where).resolve()
+        if not file.is_file():
+            raise AgentsNotFoundError(place, f"there is no file {where}.")
+        name, folder = file.stem, file.parent
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as problem:
+        missing = problem.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise AgentsNotFoundError(place, f"there is no module {missing!r} here or installed.") from problem
+        raise AgentsNotFoundError(place, f"importing it needs {missing!r}, which is not installed.") from problem
+    except HelixError:
+        raise
+    except (Exception, SystemExit) as problem:
+        raise AgentsNotFoundError(place, f"importing it failed: {_where(problem)}") from problem
+
+
+def _where(problem: BaseException) -> str:
+    """The problem in one line, with the last place outside this library that it came from."""
+    at = problem.__traceback__
+    line = ""
+    while at is not None:
+        file = at.tb_frame.f_code.co_filename
+        if not file.startswith("<") and "importlib" not in file and file != __file__:
+            line = f" ({Path(file).name}, line {at.tb_lineno})"
+        at = at.tb_next
+    text = str(problem) or "no reason given"
+    return f"{type(problem).__name__}: {text}{line}"

@@ -1,0 +1,35 @@
+"""`helix backup`: encrypted copies of agents' state; `import` brings one from elsewhere."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from helix_agents.capabilities.catalogue import CATALOGUE
+from helix_agents.cli.capability_commands import command_for, show
+from helix_agents.cli.output import Output
+from helix_agents.cli.state_options import operator, passphrase, state_options
+
+command = click.Group("backup", help="Make, list, restore, export and import backups.")
+for _capability in CATALOGUE.values():
+    if _capability.name.startswith("state.backup."):
+        command.add_command(command_for(_capability))
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--foreign", is_flag=True, help="It was made with another vault: ask for that one's passphrase.")
+@state_options
+@click.pass_obj
+def import_(output: Output, file: Path, foreign: bool, **options: Any) -> None:
+    """Verify a backup that was exported elsewhere, and list it, so that it can be restored by its id."""
+    given = passphrase() if foreign else None
+    show(output, asyncio.run(_import(options, file, given)))
+
+
+async def _import(options: dict[str, Any], file: Path, given: str | None) -> dict[str, Any]:
+    from helix_agents.capabilities.importing import import_backup
+
+    async with operator(options) as state:
+        return await import_backup(state.gateway, file, passphrase=given)

@@ -1,0 +1,37 @@
+"""`helix chat`: a conversation with an agent in the terminal, which survives the terminal."""
+
+import click
+
+from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.options import agents_argument, model_option, store_option
+from helix_agents.cli.output import Output
+
+
+@click.command()
+@agents_argument
+@click.option("--session", "session_id", metavar="ID", help="The session to go on with, or to create under this id.")
+@click.option("--agent", "agent_name", metavar="NAME", help="Which agent, where the module has several.")
+@click.option("--user", "user_id", metavar="ID", help="The user a new session belongs to.")
+@model_option
+@store_option
+@click.pass_obj
+def command(
+    output: Output,
+    agents: str,
+    session_id: str | None,
+    agent_name: str | None,
+    user_id: str | None,
+    model: str | None,
+    store_url: str,
+) -> ExitCode:
+    """Talk to an agent: stream, approve, answer, rewind.
+
+    Calls that wait for a person are put to you as they come. /help lists the commands. Ctrl-C interrupts the agent, and
+    keeps what it did; Ctrl-D leaves. Whatever happens to the terminal, the session is in the store: the same command
+    with --session goes on.
+    """
+    from helix_agents.cli.chatting import chat
+    from helix_agents.cli.driving import Place
+
+    place = Place(agents=agents, store_url=store_url)
+    return chat(output, place, session_id=session_id, agent_name=agent_name, user_id=user_id, model=model)

@@ -1,0 +1,96 @@
+"""What a person can type in a chat besides messages."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from helix_agents.cli.plain import shown_time
+from helix_agents.cli.session_views import shown_message
+from helix_agents.domain.sessions import InterruptSet
+
+if TYPE_CHECKING:
+    from helix_agents.cli.chatting import Chat
+
+
+class Leave(Exception):  # noqa: N818 - no error: the person is done
+    """The person leaves."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: what it does, in words and in fact."""
+
+    about: str
+    act: "Callable[[Chat, str], None]"
+
+
+def _leave(_chat: "Chat", _rest: str) -> None:
+    raise Leave
+
+
+def _help(chat: "Chat", _rest: str) -> None:
+    chat.output.say(explain())
+
+
+def _interrupt(chat: "Chat", rest: str) -> None:
+    outcome = chat.loop.run(chat.helix.interrupt(chat.session_id, rest or None))
+    chat.output.note("interrupted" if isinstance(outcome, InterruptSet) else "nothing is running or waiting")
+
+
+def _abort(chat: "Chat", rest: str) -> None:
+    outcome = chat.loop.run(chat.helix.abort(chat.session_id, rest or None))
+    chat.output.note("aborted" if isinstance(outcome, InterruptSet) else "nothing is running or waiting")
+
+
+def _history(chat: "Chat", _rest: str) -> None:
+    for message in chat.loop.run(chat.helix.sessions.snapshot(chat.session_id)).render():
+        for line in shown_message(message):
+            chat.output.say(line)
+
+
+def _checkpoints(chat: "Chat", _rest: str) -> None:
+    page = chat.loop.run(chat.helix.sessions.checkpoints(chat.session_id))
+    chat.output.table(
+        ("back", "checkpoint", "messages", "created"),
+        [
+            (str(at), each.checkpoint_id, str(each.message_count), shown_time(each.created_at))
+            for at, each in enumerate(page.items)
+        ],
+    )
+
+
+def _rewind(chat: "Chat", rest: str) -> None:
+    page = chat.loop.run(chat.helix.sessions.checkpoints(chat.session_id))
+    at = int(rest) if rest.isdigit() else 1 if not rest else None
+    if at is not None and at >= len(page.items):
+        chat.output.note(f"there are only {len(page.items)} checkpoints; /checkpoints lists them")
+        return
+    checkpoint_id = rest if at is None else page.items[at].checkpoint_id
+    session = chat.loop.run(chat.helix.rewind(chat.session_id, checkpoint_id))
+    chat.output.note(f"back at {checkpoint_id}, {session.message_count} messages; say something, or /resume")
+
+
+def _usage(chat: "Chat", _rest: str) -> None:
+    handle = chat.loop.run(chat.helix.get_handle(chat.agent, chat.session_id))
+    tokens = chat.loop.run(handle.usage()).tokens if handle is not None else None
+    chat.output.say("nothing yet" if tokens is None else f"{tokens.prompt} tokens in, {tokens.completion} out")
+
+
+COMMANDS: dict[str, Command] = {
+    "help": Command("this list", _help),
+    "exit": Command("leave; the session is kept", _leave),
+    "quit": Command("the same", _leave),
+    "interrupt": Command("stop the agent while it works, or give up what waits; what was done is kept", _interrupt),
+    "abort": Command("fail the turn for good", _abort),
+    "resume": Command("go on with what is open", lambda chat, _: chat.resume()),
+    "retry": Command("try a failed turn again from its last commit", lambda chat, _: chat.retry()),
+    "history": Command("the whole conversation", _history),
+    "checkpoints": Command("where the conversation can be rewound to", _checkpoints),
+    "rewind": Command("go back: /rewind 2, or /rewind CHECKPOINT; one checkpoint if nothing is said", _rewind),
+    "usage": Command("tokens used so far", _usage),
+}
+
+
+def explain() -> str:
+    """All commands, one a line."""
+    return "\n".join(f"  /{name:<12} {command.about}" for name, command in COMMANDS.items())

@@ -1,0 +1,250 @@
+"""A terminal chat: the main thread waits for the keyboard, the agents work on another one."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from helix_agents.cli.agent_modules import agent_of_session, choose_agent, load_agents
+from helix_agents.cli.chat_answers import ask_person
+from helix_agents.cli.chat_commands import COMMANDS, Leave, explain
+from helix_agents.cli.driving import AnyAgent, Place, check_model, find_model, tell_output
+from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.following import follow
+from helix_agents.cli.keyboard import Keyboard
+from helix_agents.cli.loop_thread import LoopThread
+from helix_agents.cli.opened import open_driving
+from helix_agents.cli.output import Output
+from helix_agents.cli.session_views import shown_message
+from helix_agents.domain.errors import AgentAlreadyRunningError, HelixError, SessionNotFoundError
+from helix_agents.domain.pending import READY, PendingCall, PendingFilter
+from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
+from helix_agents.domain.runs import SUSPENDED
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.system import RandomIds
+
+HISTORY_SHOWN = 10
+# How long one look at the keyboard lasts while an agent works.
+GLANCE_SECONDS = 0.1
+# How often the process that drives a foreign run is looked for.
+LOOK_AGAIN_SECONDS = 1.0
+
+T = TypeVar("T")
+
+
+def chat(
+    output: Output,
+    place: Place,
+    *,
+    session_id: str | None,
+    agent_name: str | None,
+    user_id: str | None,
+    model: str | None,
+) -> ExitCode:
+    """Hold a conversation until the person leaves."""
+    agents = load_agents(place.agents)
+    adapter = find_model(model)
+    with LoopThread() as loop:
+        leaving = AsyncExitStack()
+        helix = loop.run(leaving.enter_async_context(open_driving(place.store_url, agents)))
+        try:
+            agent = loop.run(_agent_for(helix, place.agents, agent_name, session_id))
+            check_model(agent, adapter)
+            talk = Chat(
+                output, place, loop, helix, agent, session_id or RandomIds().new("chat"), user_id=user_id, model=adapter
+            )
+            talk.hold()
+        finally:
+            loop.run(leaving.aclose())
+    return ExitCode.OK
+
+
+async def _agent_for(helix: Executor, place: str, name: str | None, session_id: str | None) -> AnyAgent:
+    """The agent that is named, or that the session belongs to, or the only one there."""
+    if session_id is not None and name is None:
+        try:
+            session = await helix.sessions.get(session_id)
+        except SessionNotFoundError:
+            pass
+        else:
+            return agent_of_session(helix.agents, session.agent_type)
+    return choose_agent(helix.agents, place, name)
+
+
+class Chat:
+    """One person, one agent, one session."""
+
+    def __init__(
+        self,
+        output: Output,
+        place: Place,
+        loop: LoopThread,
+        helix: Executor,
+        agent: AnyAgent,
+        session_id: str,
+        *,
+        user_id: str | None,
+        model: LLMAdapter | None,
+    ) -> None:
+        self.output = output
+        self.keyboard = Keyboard()
+        self.loop = loop
+        self.helix = helix
+        self.session_id = session_id
+        self._place = place
+        self.agent = agent
+        self._user_id = user_id
+        self._model = model
+
+    def hold(self) -> None:
+        """Talk until the person leaves."""
+        self.output.note(f"{self.agent.name}, session {self.session_id}; /help lists commands, Ctrl-D leaves")
+        try:
+            self._guarded(self._pick_up)
+            while True:
+                self._guarded(self._turn)
+        except (Leave, EOFError):
+            self.output.say()
+        self.output.note(
+            f"go on with\n  {self._place.command('chat', self._place.agents, '--session', self.session_id)}"
+        )
+
+    # -- what commands use
+
+    def drive(self, beginning: Coroutine[Any, Any, RunHandle[Any]]) -> None:
+        """Begin a run and see it to its end, with all that it asks of the person on the way."""
+        result = self._see(self.loop.run(beginning))
+        while isinstance(result, Suspended) and self._answer(result.pending):
+            result = self._see(self.loop.run(self.helix.resume(self.agent, self.session_id, model=self._model)))
+        self._tell(result)
+
+    def resume(self) -> None:
+        """Go on with what is open; what waits is put to the person first."""
+        waiting = self.loop.run(self.helix.list_pending(PendingFilter(root_session_id=self.session_id)))
+        self._answer(waiting.items)
+        self.drive(self.helix.resume(self.agent, self.session_id, model=self._model))
+
+    def retry(self) -> None:
+        """Try again what failed."""
+        self.drive(self.helix.retry(self.agent, self.session_id, model=self._model))
+
+    # -- turns
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Do something; trouble is told, and the conversation goes on."""
+        try:
+            act()
+        except HelixError as problem:
+            self.output.fail(problem)
+        except KeyboardInterrupt:
+            self.output.say()
+            self.output.note("Ctrl-D or /exit leaves; the session is kept.")
+
+    def _turn(self) -> None:
+        line = self.keyboard.ask("you> ").strip()
+        if not line:
+            return
+        if not line.startswith("/"):
+            self.drive(self.helix.execute(self.agent, line, self.session_id, user_id=self._user_id, model=self._model))
+            return
+        name, _, rest = line[1:].partition(" ")
+        command = COMMANDS.get(name)
+        if command is None:
+            self.output.note(f"there is no /{name}\n{explain()}")
+        else:
+            command.act(self, rest.strip())
+
+    def _pick_up(self) -> None:
+        """Show where a session stands that was talked in before, and go on with what is open there."""
+        try:
+            snapshot = self.loop.run(self.helix.sessions.snapshot(self.session_id))
+        except SessionNotFoundError:
+            return
+        for message in snapshot.messages[-HISTORY_SHOWN:]:
+            for line in shown_message(message):
+                self.output.note(line)
+        run = snapshot.run
+        if run is None:
+            return
+        if run.status in SUSPENDED:
+            self.resume()
+        elif run.status == "running":
+            self._take_over()
+        elif snapshot.status == "interrupted":
+            self.output.note("it was interrupted; /resume goes on, or say something")
+        elif snapshot.status == "failed":
+            self.output.note("its last turn failed; /retry tries again, or say something")
+
+    def _take_over(self) -> None:
+        """Go on with a turn whose process died; show one that another process drives, for as long as it lives."""
+        result = None
+        while result is None:
+            try:
+                self.drive(self.helix.resume(self.agent, self.session_id, model=self._model))
+                return
+            except AgentAlreadyRunningError:
+                self.output.note("its turn is going on in another process; this shows it")
+            handle = self.loop.run(self.helix.get_handle(self.agent, self.session_id))
+            if handle is None:
+                return
+            result = self._attend(handle, self._follow_while_alive(handle))
+        self._tell(result)
+
+    async def _follow_while_alive(self, handle: RunHandle[Any]) -> RunResult[Any] | None:
+        """The end of a run that another process drives; None when that process died first."""
+        following = asyncio.create_task(follow(self.output, handle))
+        while not following.done():
+            await asyncio.wait((following,), timeout=LOOK_AGAIN_SECONDS)
+            busy = await self.helix.can_resume(self.agent, self.session_id)
+            if not following.done() and not isinstance(busy, AgentAlreadyRunningError):
+                following.cancel()
+                return None
+        return await following
+
+    def _see(self, handle: RunHandle[Any]) -> RunResult[Any]:
+        return self._attend(handle, follow(self.output, handle))
+
+    def _attend(self, handle: RunHandle[Any], work: Coroutine[Any, Any, T]) -> T:
+        """Show a run to its end. Ctrl-C interrupts it, and so does a line that says so; other lines are kept."""
+        following = self.loop.start(work)
+        stopping = False
+        while not following.done():
+            try:
+                for line in self.keyboard.glance(GLANCE_SECONDS):
+                    if line.strip() in ("/interrupt", "/abort"):
+                        self.loop.run(handle.abort() if line.strip() == "/abort" else handle.interrupt("by the person"))
+                    elif line.strip():
+                        self.keyboard.keep(line)
+            except KeyboardInterrupt:
+                if stopping:
+                    following.cancel()
+                    raise Leave from None
+                stopping = True
+                self.output.note("\nstopping; what was done is kept. Ctrl-C again leaves.")
+                self.loop.run(handle.interrupt("stopped from the keyboard"))
+        try:
+            return following.result()
+        except CancelledError:
+            raise Leave from None
+
+    def _answer(self, calls: Sequence[PendingCall]) -> bool:
+        """Put waiting calls to the person; says whether there is an answer to go on with."""
+        answered = any(call.state in READY for call in calls)
+        for call in calls:
+            if call.state == "waiting":
+                answered |= ask_person(self.output, self.keyboard, self.loop, self.helix, self.session_id, call)
+        return answered
+
+    def _tell(self, result: RunResult[Any]) -> None:
+        match result:
+            case Completed():
+                tell_output(self.output, self.agent, result)
+            case Suspended(pending=calls):
+                self.output.note(f"{len(calls)} still to answer; /resume asks again, a new message gives them up")
+            case Interrupted():
+                self.output.note("interrupted; /resume goes on, or say something")
+            case Failed(code=code, error=error):
+                self.output.note(f"failed ({code}): {error}\n/retry tries again from the last commit")

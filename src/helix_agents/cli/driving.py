@@ -1,0 +1,156 @@
+"""Driving one run from the terminal: what `run`, `resume` and `retry` have in common."""
+
+import asyncio
+import os
+import shlex
+import signal
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pydantic_core import to_jsonable_python
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.cli.exit_codes import ExitCode, exit_code_of
+from helix_agents.cli.following import follow
+from helix_agents.cli.opened import open_driving
+from helix_agents.cli.options import DEFAULT_STORE, shown_url
+from helix_agents.cli.output import Output
+from helix_agents.cli.plain import plain, shown_json
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.models import open_model
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process import Executor
+
+AnyAgent: TypeAlias = Agent[Any, Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where agents and sessions are, as the command line said; for the commands it suggests."""
+
+    agents: str
+    store_url: str
+
+    def command(self, *words: str) -> str:
+        """A command line that works here."""
+        is_default = self.store_url == os.environ.get("HELIX_STORE", DEFAULT_STORE)
+        store = () if is_default else ("--store", shown_url(self.store_url))
+        return shlex.join(("helix", *words, *store))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A run that was begun, and the agent it is a run of."""
+
+    agent: AnyAgent
+    handle: RunHandle[Any]
+
+
+Begin: TypeAlias = Callable[[Executor], Awaitable[Begun]]
+
+
+async def drive(output: Output, place: Place, agents: AgentRegistry, begin: Begin) -> ExitCode:
+    """Begin a run, show it to its end, say how it ended and what can be done next."""
+    async with open_driving(place.store_url, agents) as helix:
+        begun = await begin(helix)
+        output.note(f"session {begun.handle.session_id}")
+        with stopping_by_key(output, begun.handle) as stopped:
+            result = await follow(output, begun.handle)
+        usage = await begun.handle.usage()
+        output.answer({**document_of(result), "usage": plain(usage.tokens)})
+        tell_end(output, begun.agent, result, place)
+    return ExitCode.INTERRUPTED if stopped.is_set() and isinstance(result, Interrupted) else exit_code_of(result)
+
+
+def find_model(name: str | None) -> LLMAdapter | None:
+    """The model that the command line names in place of the agent's own."""
+    return open_model(name) if name is not None else None
+
+
+def check_model(agent: AnyAgent, model: LLMAdapter | None) -> None:
+    """Refuse a run whose model cannot be opened here, before anything is written.
+
+    Raises:
+        UnknownModelError, MissingExtraError: it cannot.
+    """
+    if model is None and isinstance(agent.model, str):
+        open_model(agent.model)
+
+
+@contextmanager
+def stopping_by_key(output: Output, handle: RunHandle[Any]) -> Generator[asyncio.Event, None, None]:
+    """While the block runs, Ctrl-C asks the run to stop, keeping what it did; a second one leaves at once."""
+    loop, pressed = asyncio.get_running_loop(), asyncio.Event()
+    asking: set[asyncio.Task[Any]] = set()
+
+    def on_key() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        pressed.set()
+        output.note("\nStopping; what was done is kept. Ctrl-C again leaves at once.")
+        asking.add(loop.create_task(handle.interrupt("stopped from the keyboard")))
+
+    # A loop outside the main thread, or on a platform without signals, leaves Ctrl-C to whoever runs it.
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        loop.add_signal_handler(signal.SIGINT, on_key)
+    try:
+        yield pressed
+    finally:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+def document_of(result: RunResult[Any]) -> dict[str, Any]:
+    """How a run ended, for scripts; every outcome has the same fields."""
+    failed = result if isinstance(result, Failed) else None
+    return {
+        "session_id": result.session_id,
+        "run_id": result.run_id,
+        "status": result.status,
+        "output": to_jsonable_python(result.output) if isinstance(result, Completed) else None,
+        "pending": plain(result.pending) if isinstance(result, Suspended) else [],
+        "reason": result.reason if isinstance(result, Interrupted) else None,
+        "error": {"code": failed.code, "message": failed.error, "retryable": failed.retryable} if failed else None,
+    }
+
+
+def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Place) -> None:
+    """Tell a person how a run ended, and the command that goes on."""
+    session = result.session_id
+    match result:
+        case Completed():
+            tell_output(output, agent, result)
+        case Suspended(pending=calls):
+            for call in calls:
+                output.note(f"waits: {described(call)}")
+                for words in _answering(call):
+                    output.note(f"  {place.command('pending', *words)}")
+            output.note(f"then go on with\n  {place.command('resume', place.agents, session)}")
+        case Interrupted():
+            output.note(f"interrupted; go on with\n  {place.command('resume', place.agents, session)}")
+        case Failed(code=code, error=error):
+            output.note(f"failed ({code}): {error}")
+            output.note(f"try again from the last commit with\n  {place.command('retry', place.agents, session)}")
+
+
+def tell_output(output: Output, agent: AnyAgent, result: Completed[Any]) -> None:
+    """Show a structured output; a text was shown as it was written."""
+    if agent.output is not None:
+        output.say(shown_json(to_jsonable_python(result.output)))
+
+
+def described(call: PendingCall) -> str:
+    """A waiting call in one line."""
+    why = f" ({call.reason})" if call.reason else ""
+    return f"{call.kind} {call.tool_name} {shown_json(call.input)}{why}"
+
+
+def _answering(call: PendingCall) -> list[tuple[str, ...]]:
+    where = (call.root_session_id, call.tool_call_id)
+    if call.kind == "approval":
+        return [("approve", *where), ("deny", *where)]
+    return [("answer", *where, "ANSWER")]

@@ -1,0 +1,34 @@
+"""`helix janitor`: keeps sessions from getting stuck, once or on a schedule."""
+
+import asyncio
+
+import click
+
+from helix_agents.cli.options import json_option, store_option
+from helix_agents.cli.output import Output
+
+
+@click.command()
+@click.argument("agents", metavar="[MODULE:AGENTS]", required=False)
+@click.option("--every", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Again and again.")
+@click.option(
+    "--resume-grace",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="How long an answered call may wait before its session is resumed from here.",
+)
+@store_option
+@json_option
+@click.pass_obj
+def command(output: Output, agents: str | None, every: float | None, resume_grace: float, store_url: str) -> None:
+    """Expire deadlines, end expired sessions, prune old streams.
+
+    With agents it also continues runs whose process died and sessions that were answered and forgotten, and waits for
+    them to end. Any number of janitors may run; each case is handled by one. With --every and --json, each round is one
+    line.
+    """
+    from helix_agents.cli.sweeping import sweep
+
+    asyncio.run(sweep(output, store_url, agents, every=every, resume_grace=resume_grace))

@@ -1,0 +1,48 @@
+"""The keyboard of a terminal chat: asked for a line, or glanced at while an agent works."""
+
+import os
+import select
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+
+
+class Keyboard:
+    """Lines a person types. What was typed while nobody asked is kept and given out first."""
+
+    def __init__(self) -> None:
+        self._typed: deque[str] = deque()
+        self._is_terminal = sys.stdin.isatty()
+        if self._is_terminal:
+            # Importing it gives `input` line editing and a history.
+            with suppress(ImportError):
+                import readline
+
+                _ = readline
+
+    def ask(self, prompt: str) -> str:
+        """The next line.
+
+        Raises:
+            EOFError: there are no more.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        if self._typed:
+            line = self._typed.popleft()
+            sys.stdout.write(f"{prompt}{line}\n")
+            return line
+        return input(prompt)
+
+    def keep(self, line: str) -> None:
+        """Give this line out before anything else is read."""
+        self._typed.append(line)
+
+    def glance(self, seconds: float) -> list[str]:
+        """Lines that were typed meanwhile; waits for one no longer than this."""
+        if not self._is_terminal:
+            time.sleep(seconds)
+            return []
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        # Past Python's own buffer, which would hide from the next glance what it read ahead.
+        return os.read(sys.stdin.fileno(), 65_536).decode(errors="replace").splitlines() if ready else []

@@ -1,0 +1,49 @@
+"""`helix mcp`: serves the state capabilities to an MCP client."""
+
+import asyncio
+import os
+from typing import Any
+
+import click
+
+from helix_agents.cli.output import Output
+from helix_agents.cli.state_options import operator, state_options
+
+TOKEN = "HELIX_MCP_TOKEN"
+
+
+@click.command()
+@click.option("--http", "port", type=int, metavar="PORT", help="Serve streamable HTTP on a port; stdio if left out.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@state_options
+@click.pass_obj
+def command(output: Output, port: int | None, host: str, **options: Any) -> None:
+    """Serve the state capabilities of one agent over MCP. Several servers may share a store."""
+    if options["acting"] == "operator":
+        raise click.UsageError("Say whose state is served: --agent NAME.")
+    token = os.environ.get(TOKEN)
+    if port is not None and token is None and host not in ("127.0.0.1", "localhost", "::1"):
+        raise click.UsageError(f"Whoever reaches {host} could use the agent's state; set {TOKEN} first.")
+    asyncio.run(_serve(options, host, port, token))
+
+
+async def _serve(options: dict[str, Any], host: str, port: int | None, token: str | None) -> None:
+    try:
+        from helix_agents.capabilities.mcp import serve_http, serve_stdio
+    except ModuleNotFoundError as missing:
+        from helix_agents.domain.errors import MissingExtraError
+
+        raise MissingExtraError("The MCP server", "mcp") from missing
+
+    async with operator(options, face="mcp") as state:
+        if port is None:
+            await serve_stdio(state.gateway, options["acting"])
+        else:
+            await serve_http(
+                state.gateway,
+                options["acting"],
+                host=host,
+                port=port,
+                token=token,
+                on_ready=lambda bound: click.echo(f"Serving http://{host}:{bound}/mcp", err=True),
+            )

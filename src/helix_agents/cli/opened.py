@@ -1,0 +1,28 @@
+"""Executors as commands open them: for what needs no run, or with agents to drive."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.cli.stored import open_stored
+from helix_agents.ports.backend import Backend
+from helix_agents.runtimes.in_process import Executor
+
+
+def desk_of(backend: Backend, agents: AgentRegistry | None = None) -> Executor:
+    """An executor for what needs no run: answers, stops, rewinds. It takes no lease and drives nothing."""
+    return Executor(state=backend.state, streams=backend.streams, usage=backend.usage, agents=agents or ())
+
+
+@asynccontextmanager
+async def open_desk(url: str) -> AsyncGenerator[Executor, None]:
+    """The same on what is stored at a URL."""
+    async with open_stored(url) as backend:
+        yield desk_of(backend)
+
+
+@asynccontextmanager
+async def open_driving(url: str, agents: AgentRegistry) -> AsyncGenerator[Executor, None]:
+    """An executor that drives the runs it begins, and leaves everybody else's alone."""
+    async with Executor.open(url, agents=agents, janitor_seconds=None) as helix:
+        yield helix

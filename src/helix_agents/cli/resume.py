@@ -1,0 +1,55 @@
+"""`helix resume`: goes on with what a session left open."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.options import agents_argument, json_option, model_option, session_argument, store_option
+from helix_agents.cli.output import Output
+
+if TYPE_CHECKING:
+    from helix_agents.runtimes.in_process import Executor
+
+
+@click.command()
+@agents_argument
+@session_argument
+@click.option("--message", metavar="TEXT", help="Say this first; what still waits is given up.")
+@click.option("--checkpoint", "checkpoint_id", metavar="ID", help="Go back to this checkpoint and on from there.")
+@model_option
+@store_option
+@json_option
+@click.pass_obj
+def command(
+    output: Output,
+    agents: str,
+    session_id: str,
+    message: str | None,
+    checkpoint_id: str | None,
+    model: str | None,
+    store_url: str,
+) -> ExitCode:
+    """Go on with a session that waits or was interrupted.
+
+    Answered calls are taken up, an interrupted turn continues. Exit code 6 says that somebody has to answer first.
+    """
+    from helix_agents.cli.agent_modules import agent_of_session, load_agents
+    from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
+
+    if message is not None and checkpoint_id is not None:
+        raise click.UsageError("--message and --checkpoint exclude each other.")
+
+    known, adapter = load_agents(agents), find_model(model)
+
+    async def begin(helix: "Executor") -> Begun:
+        agent = agent_of_session(known, (await helix.sessions.get(session_id)).agent_type)
+        check_model(agent, adapter)
+        mode = "from_checkpoint" if checkpoint_id is not None else "with_message" if message is not None else "continue"
+        handle = await helix.resume(
+            agent, session_id, mode=mode, message=message, checkpoint_id=checkpoint_id, model=adapter
+        )
+        return Begun(agent=agent, handle=handle)
+
+    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), known, begin))

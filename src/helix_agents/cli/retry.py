@@ -1,0 +1,38 @@
+"""`helix retry`: goes on from the last commit of a run that failed."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.options import agents_argument, json_option, model_option, session_argument, store_option
+from helix_agents.cli.output import Output
+
+if TYPE_CHECKING:
+    from helix_agents.runtimes.in_process import Executor
+
+
+@click.command()
+@agents_argument
+@session_argument
+@model_option
+@store_option
+@json_option
+@click.pass_obj
+def command(output: Output, agents: str, session_id: str, model: str | None, store_url: str) -> ExitCode:
+    """Try a failed run again from its last commit.
+
+    It has a fresh budget of steps. What was committed before is not done again.
+    """
+    from helix_agents.cli.agent_modules import agent_of_session, load_agents
+    from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
+
+    known, adapter = load_agents(agents), find_model(model)
+
+    async def begin(helix: "Executor") -> Begun:
+        agent = agent_of_session(known, (await helix.sessions.get(session_id)).agent_type)
+        check_model(agent, adapter)
+        return Begun(agent=agent, handle=await helix.retry(agent, session_id, model=adapter))
+
+    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), known, begin))

@@ -1,0 +1,68 @@
+"""`helix run`: one message to an agent, its answer on the terminal as it is written."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.options import agents_argument, json_option, model_option, store_option
+from helix_agents.cli.output import Output
+
+if TYPE_CHECKING:
+    from helix_agents.runtimes.in_process import Executor
+
+
+@click.command()
+@agents_argument
+@click.argument("message")
+@click.option("--session", "session_id", metavar="ID", help="The session to go on with, or to create under this id.")
+@click.option("--agent", "agent_name", metavar="NAME", help="Which agent, where the module has several.")
+@click.option("--user", "user_id", metavar="ID", help="The user a new session belongs to.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag for a new session; may be repeated.")
+@click.option("--idempotency-key", metavar="KEY", help="The same key again gives the turn it began, not a new one.")
+@model_option
+@store_option
+@json_option
+@click.pass_obj
+def command(
+    output: Output,
+    agents: str,
+    message: str,
+    session_id: str | None,
+    agent_name: str | None,
+    user_id: str | None,
+    tags: tuple[str, ...],
+    idempotency_key: str | None,
+    model: str | None,
+    store_url: str,
+) -> ExitCode:
+    """Send an agent one message.
+
+    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry;
+    the current directory is importable. MESSAGE is the text, or - to read it from standard input. The answer goes to
+    standard output, what the agent does beside it to standard error. Ctrl-C interrupts the run; resume goes on.
+    """
+    from helix_agents.cli.agent_modules import choose_agent, load_agents
+    from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
+
+    text = sys.stdin.read() if message == "-" else message
+
+    known, adapter = load_agents(agents), find_model(model)
+    agent = choose_agent(known, agents, agent_name)
+    check_model(agent, adapter)
+
+    async def begin(helix: "Executor") -> Begun:
+        handle = await helix.execute(
+            agent,
+            text,
+            session_id,
+            user_id=user_id,
+            tags=tags,
+            idempotency_key=idempotency_key,
+            model=adapter,
+        )
+        return Begun(agent=agent, handle=handle)
+
+    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), known, begin))

@@ -1,0 +1,64 @@
+"""Changes to stored sessions that need no agent: branching, rewinding, deleting."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.opened import open_desk
+from helix_agents.cli.output import Output
+from helix_agents.cli.plain import plain
+from helix_agents.cli.stored import open_stored
+from helix_agents.domain.errors import SessionNotFoundError
+from helix_agents.domain.sessions import BranchPoint
+
+# From so many on a person wants to see that something happens.
+MANY = 20
+
+
+async def branch_session(
+    output: Output,
+    url: str,
+    session_id: str,
+    new_session_id: str,
+    *,
+    checkpoint_id: str | None,
+    message_count: int | None,
+) -> None:
+    """Make a new session from another one's history."""
+    source = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id, message_count=message_count)
+    async with open_stored(url) as backend:
+        branch = await backend.state.clone_session(source, new_session_id)
+    output.answer({"session": plain(branch)})
+    output.say(f"{new_session_id} has {branch.message_count} messages of {session_id}.")
+
+
+async def rewind_session(output: Output, url: str, session_id: str, checkpoint_id: str) -> None:
+    """Bring a session back to a checkpoint."""
+    async with open_desk(url) as helix:
+        session = await helix.rewind(session_id, checkpoint_id)
+    output.answer({"session": plain(session)})
+    output.say(f"{session_id} is back at {checkpoint_id}, with {session.message_count} messages.")
+
+
+async def delete_sessions(output: Output, url: str, session_ids: Sequence[str]) -> ExitCode:
+    """Delete sessions; one that is not there is told, and the others go nevertheless."""
+    deleted: list[str] = []
+    missing: list[str] = []
+    async with open_desk(url) as helix:
+        many = not output.as_json and len(session_ids) >= MANY
+        with click.progressbar(session_ids, label="deleting", file=sys.stderr, hidden=not many) as going:
+            for session_id in going:
+                try:
+                    await helix.sessions.get(session_id)
+                except SessionNotFoundError as problem:
+                    missing.append(session_id)
+                    output.note(f"{problem}")
+                    continue
+                await helix.sessions.delete(session_id)
+                deleted.append(session_id)
+    output.answer({"deleted": deleted, "missing": missing})
+    if deleted:
+        output.say(f"Deleted {', '.join(deleted)}.")
+    return ExitCode.FAILED if missing else ExitCode.OK

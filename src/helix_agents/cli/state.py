@@ -1,0 +1,78 @@
+"""`helix state`: session, persistent and shared state, and what the capabilities lean on, for operators."""
+
+import asyncio
+from typing import Any
+
+import click
+
+from helix_agents.capabilities.catalogue import CATALOGUE
+from helix_agents.cli.capability_commands import command_for, show
+from helix_agents.cli.output import Output
+from helix_agents.cli.state_options import operator, state_options
+
+
+@click.group()
+def command() -> None:
+    """Look after the state of agents."""
+
+
+for _part in ("session", "persistent", "shared"):
+    _group = click.Group(_part, help=f"The {_part} state.")
+    for _capability in CATALOGUE.values():
+        if _capability.name.startswith(f"state.{_part}."):
+            _group.add_command(command_for(_capability))
+    command.add_command(_group)
+
+for _name, _shown in {
+    "session.create": "create-session",
+    "session.end": "end-session",
+    "inbox.read": "inbox",
+    "alerts.send": "alert",
+    "alerts.list": "alerts",
+    "system.health": "health",
+    "policy.explain": "explain",
+    "approvals.list": "approvals",
+}.items():
+    command.add_command(command_for(CATALOGUE[_name], _shown))
+
+
+def _decision(name: str, approved: bool, text: str) -> None:
+    @command.command(name, help=text)
+    @click.argument("approval_id")
+    @click.option("--reason", help="Why.")
+    @click.option("--by", default="operator", show_default=True, help="Who decides.")
+    @state_options
+    @click.pass_obj
+    def decide(output: Output, approval_id: str, reason: str | None, by: str, **options: Any) -> None:
+        show(output, asyncio.run(_decide(options, approval_id, approved, by, reason)))
+
+    assert decide is not None
+
+
+_decision("approve", True, "Approve a call that waits, and run it; exactly what was asked, once.")
+_decision("reject", False, "Decide against a call that waits.")
+
+
+async def _decide(
+    options: dict[str, Any], approval_id: str, approved: bool, by: str, reason: str | None
+) -> dict[str, Any]:
+    from helix_agents.capabilities.approvals import decide_approval
+
+    async with operator(options) as state:
+        row = await decide_approval(state.gateway, approval_id, approved=approved, by=by, reason=reason)
+        return {"approval_id": approval_id, "status": row.status, "result": row.result}
+
+
+@command.command()
+@state_options
+@click.pass_obj
+def sweep(output: Output, **options: Any) -> None:
+    """End idle sessions, deliver notices, run approved calls that were left, and let go of old changes."""
+    show(output, asyncio.run(_sweep(options)))
+
+
+async def _sweep(options: dict[str, Any]) -> dict[str, Any]:
+    from helix_agents.capabilities.housekeeping import sweep_state
+
+    async with operator(options) as state:
+        return await sweep_state(state.gateway)

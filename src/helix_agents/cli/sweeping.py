@@ -1,0 +1,29 @@
+"""The janitor's rounds, as the command line runs them."""
+
+import asyncio
+
+from helix_agents.cli.agent_modules import load_agents
+from helix_agents.cli.output import Output
+from helix_agents.cli.plain import plain
+from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.in_process import Executor
+
+
+async def sweep(output: Output, url: str, agents: str | None, *, every: float | None, resume_grace: float) -> None:
+    """Sweep once and see to its end what that set going, or sweep for ever."""
+    known = load_agents(agents) if agents is not None else ()
+    # The janitor is no reason for a store to exist; one of an older schema is for `helix migrate`.
+    async with await open_backend(url, migrate="check"):
+        pass
+    async with Executor.open(
+        url, agents=known, janitor_seconds=None, resume_grace_ms=int(resume_grace * 1000)
+    ) as helix:
+        while True:
+            swept = await helix.sweep()
+            output.answer(plain(swept))
+            done = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in plain(swept).items() if count)
+            output.say(done or "Nothing to do.")
+            if every is None:
+                await helix.idle()
+                return
+            await asyncio.sleep(every)

@@ -1,0 +1,67 @@
+"""Usage as the command line shows it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from helix_agents.cli.output import Output
+from helix_agents.cli.plain import plain
+from helix_agents.cli.stored import open_stored
+from helix_agents.domain.errors import SessionNotFoundError
+from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll_up
+from helix_agents.ports.backend import Backend
+
+PAGE = 200
+# A person is told how far it is every so many entries.
+TELL_EVERY = 10_000
+
+
+async def show_usage(
+    output: Output,
+    url: str,
+    *,
+    session_id: str | None,
+    user_id: str | None,
+    agent_type: str | None,
+    since: Any,
+) -> None:
+    """Add up what a session used, or what all that match did."""
+    async with open_stored(url) as backend:
+        if session_id is not None:
+            if not await backend.state.session_exists(session_id):
+                raise SessionNotFoundError(session_id)
+            rollup = await backend.usage.get_usage_rollup(session_id)
+        else:
+            recorded_from = int(since.replace(tzinfo=UTC).timestamp() * 1000) if isinstance(since, datetime) else None
+            where = UsageFilter(user_id=user_id, agent_type=agent_type, recorded_from=recorded_from)
+            rollup = await _add_up(output, backend, where)
+    output.answer(plain(rollup))
+    tokens = rollup.tokens
+    output.say(
+        f"{rollup.sessions} sessions, {tokens.total} tokens: {tokens.prompt} in ({tokens.cached} cached), "
+        f"{tokens.completion} out ({tokens.reasoning} reasoning)"
+    )
+    output.table(
+        ("kind", "name", "calls", "failures", "tokens", "amount"),
+        [
+            (
+                each.source_type,
+                each.source_name,
+                str(each.calls),
+                str(each.failures),
+                str(each.tokens.total),
+                f"{each.amount:g}",
+            )
+            for each in rollup.sources
+        ],
+    )
+
+
+async def _add_up(output: Output, backend: Backend, where: UsageFilter) -> UsageRollup:
+    entries: list[UsageEntry] = []
+    while True:
+        page = await backend.usage.query_usage(where, offset=len(entries), limit=PAGE)
+        entries.extend(page.items)
+        if len(entries) % TELL_EVERY == 0 and entries:
+            output.note(f"{len(entries)} of {page.total} entries")
+        if not page.items or not page.has_more:
+            return roll_up(entries)

@@ -1,0 +1,79 @@
+"""What a restore makes of one key: the value comes back, the counters go on."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from helix_agents.domain.entries import Entry, EntryEvent
+from helix_agents.domain.entry_plan import Plan
+
+
+def restore_key(plan: Plan, current: Entry | None, staged: Sequence[Entry], keep_versions: int) -> Entry | None:
+    """Plan one key: `staged` are its versions in the backup, oldest first. Answers the row that it has afterwards.
+
+    A key that the backup does not have is removed. One that is still as it was stays untouched. Any other gets a
+    version higher than all this store has given it, so that nobody who read it before can take the old for the new.
+    """
+    wanted = staged[-1] if staged else None
+    if wanted is None or wanted.value is None:
+        return _without_value(plan, current, wanted)
+    if current is not None and (current.version, current.value) == (wanted.version, wanted.value):
+        return current
+    known = current.version if current is not None else 0
+    version = wanted.version if wanted.version > known else known + 1
+    older = list(staged[:-1]) + ([wanted] if version != wanted.version else [])
+    older = older[max(0, len(older) - (keep_versions - 1)) :]
+    row = msgspec.structs.replace(
+        wanted, version=version, revision=plan.revision, history_bytes=sum(each.size for each in older)
+    )
+    place = (row.scope, row.key)
+    plan.dropped.add(place)
+    plan.versions.extend(older)
+    plan.entries[place] = row
+    _tell(plan, row)
+    return row
+
+
+def _without_value(plan: Plan, current: Entry | None, wanted: Entry | None) -> Entry | None:
+    known = current or wanted
+    if known is None:
+        return None
+    version = max(each.version for each in (current, wanted) if each is not None)
+    gone = msgspec.structs.replace(
+        known,
+        version=version,
+        revision=plan.revision,
+        value=None,
+        size=0,
+        history_bytes=0,
+        updated_at=plan.at,
+        owner=plan.owner,
+    )
+    place = (gone.scope, gone.key)
+    plan.dropped.add(place)
+    plan.entries[place] = gone
+    if current is not None and current.value is not None:
+        _tell(plan, gone)
+    return gone
+
+
+def _tell(plan: Plan, row: Entry) -> None:
+    plan.events.append(
+        EntryEvent(
+            revision=plan.revision,
+            position=len(plan.events),
+            scope=row.scope,
+            key=row.key,
+            version=row.version,
+            operation="restore",
+            owner=plan.owner,
+            at=plan.at,
+            size=row.size,
+        )
+    )
+
+
+def restored_at(versions: Sequence[Entry], mark: int) -> Entry | None:
+    """The version that a session had at one of its own versions, out of all a key had; None when it had none yet."""
+    known = [each for each in versions if each.mark is not None and each.mark <= mark]
+    return max(known, key=lambda each: each.version, default=None)

@@ -1,0 +1,26 @@
+"""What an agent's capabilities have to say before its next step: hidden messages, told once."""
+
+from typing import Any
+
+from helix_agents.agent.context import RunContext
+from helix_agents.domain.messages import UserMessage
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.scope import Notes, RunScope
+
+
+async def tell_news(scope: RunScope, context: RunContext[Any, Any], notes: Notes) -> None:
+    """Let every capability speak. What it said, and the changes that remember that it did, are one commit."""
+    if scope.news_told:
+        # A step that is asked for again was told already; nothing of it is committed yet.
+        return
+    scope.news_told = True
+    for bundle in scope.agent.capabilities:
+        try:
+            texts = await bundle.news(context)
+        except Exception as problem:
+            log_exception("capability.news_failed", problem, session_id=scope.session.session_id)
+            continue
+        for text in texts:
+            scope.tell((UserMessage(content=text, hidden=True, metadata={"helix": "news"}),))
+    scope.news_changes = tuple(notes.entries)
+    notes.entries.clear()

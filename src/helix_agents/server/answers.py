@@ -1,0 +1,167 @@
+"""What the routes answer, as records: the wire form and the document that describes it come from the same place."""
+
+from typing import Any, Literal
+
+from helix_agents.domain.ids import RunId, SessionId, StreamId
+from helix_agents.domain.messages import Message
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.runs import RunRecord, RunStatus
+from helix_agents.domain.sessions import SessionStatus, SessionSummary
+from helix_agents.domain.streams import StreamStatus
+
+
+class Started(Record):
+    """A run that is going, and where its chunks are read."""
+
+    session_id: SessionId
+    stream_id: StreamId
+    run_id: RunId
+
+
+class Status(Record):
+    """How a session stands. `awaiting_client_tool` says that it waits for an answer from outside."""
+
+    session_id: SessionId
+    agent_type: str
+    status: SessionStatus
+    run_id: RunId | None = None
+    run_status: RunStatus | None = None
+    turn: int = 0
+    attempt: int = 0
+    step_count: int = 0
+    awaiting_client_tool: bool = False
+    pending: tuple[PendingCall, ...] = ()
+    output: JSON = None
+    error: str | None = None
+    failure_reason: str | None = None
+    interrupt_reason: str | None = None
+    stream_id: StreamId
+    updated_at: int
+
+
+class Stopped(Record):
+    """What a stop found: it is stored and aimed at a run, or nothing was running."""
+
+    outcome: Literal["interrupt_set", "nothing_running"]
+    run_id: RunId | None = None
+
+
+class Submitted(Record):
+    """What became of an answer, and what is needed next: a resume, other answers first, or nothing."""
+
+    outcome: Literal["accepted", "already_completed", "late_answer_after_timeout"]
+    continuation: Literal["resume", "wait", "nothing"]
+    still_waiting: int = 0
+    run_id: RunId | None = None
+
+
+class SessionDetail(Record):
+    """A session with its state."""
+
+    session_id: SessionId
+    agent_type: str
+    agent_version: int
+    status: SessionStatus
+    state: dict[str, JSON]
+    step_count: int
+    message_count: int
+    version: int
+    tags: tuple[str, ...]
+    metadata: dict[str, str]
+    user_id: str | None = None
+    output: JSON = None
+    error: str | None = None
+    failure_reason: str | None = None
+    parent_session_id: SessionId | None = None
+    root_session_id: SessionId
+    run: RunRecord | None = None
+    pending: tuple[PendingCall, ...] = ()
+    expires_at: int | None = None
+    created_at: int
+    updated_at: int
+
+
+class SessionPage(Record):
+    """Sessions, newest first."""
+
+    items: tuple[SessionSummary, ...]
+    total: int
+    offset: int
+    limit: int
+    has_more: bool
+
+
+class ShownMessage(Record):
+    """A message at its place in the transcript."""
+
+    sequence: int
+    message: Message
+    created_at: int
+
+
+class MessagePage(Record):
+    """Messages, newest first."""
+
+    items: tuple[ShownMessage, ...]
+    total: int
+    offset: int
+    limit: int
+    has_more: bool
+
+
+class RunPage(Record):
+    """Runs, newest first."""
+
+    items: tuple[RunRecord, ...]
+    total: int
+    offset: int
+    limit: int
+    has_more: bool
+
+
+class PendingPage(Record):
+    """Calls that wait, newest first."""
+
+    items: tuple[PendingCall, ...]
+    total: int
+    offset: int
+    limit: int
+    has_more: bool
+
+
+class UIMessagePage(Record):
+    """UI messages in the order of the conversation. `offset` counts from the newest."""
+
+    items: tuple[dict[str, Any], ...]
+    total: int
+    offset: int
+    limit: int
+    has_more: bool
+
+
+class Snapshot(Record):
+    """What a page shows first. `active` says that an answer is being written: reconnect to read on.
+
+    `stream_sequence` is the position the messages stand for; `GET /chat/{sessionId}/stream?after=…` or `GET /sse`
+    with it misses nothing that came since.
+    """
+
+    session_id: SessionId
+    status: SessionStatus
+    active: bool
+    messages: tuple[dict[str, Any], ...]
+    total_messages: int
+    state: dict[str, JSON]
+    pending: tuple[PendingCall, ...]
+    stream_sequence: int
+    stream_status: StreamStatus | None = None
+    run_id: RunId | None = None
+    run_status: RunStatus | None = None
+    timestamp: int
+
+
+class Health(Record):
+    """Whether the instance is fit."""
+
+    status: Literal["ok", "draining", "unavailable"]

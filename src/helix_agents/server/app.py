@@ -1,0 +1,263 @@
+"""The agent server: an ASGI application that puts any executor behind HTTP."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, cast
+
+from helix_agents import __version__
+from helix_agents.domain.errors import DefinitionError, HelixError, MissingExtraError
+
+try:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.middleware.cors import CORSMiddleware
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+    from starlette.types import Receive, Scope, Send
+except ImportError as missing:
+    raise MissingExtraError("The agent server", "server") from missing
+
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.server.answers import Health
+from helix_agents.server.auth import ANYBODY, Authenticate, Principal
+from helix_agents.server.calls import Call, json_response, with_slashes_kept
+from helix_agents.server.errors import RefusedError, draining, refusal_of
+from helix_agents.server.gate import Gate
+from helix_agents.server.hosting import AgentExecutor
+from helix_agents.server.limits import ServerLimits
+from helix_agents.server.openapi import document
+from helix_agents.server.operations import OPERATIONS, Operation
+from helix_agents.server.shutdown import hearing_signals
+
+READY_SECONDS = 2.0
+
+
+class AgentServer:
+    """Hosts an executor: alone (`uvicorn module:server`, `helix serve`) or mounted into another application.
+
+    `executor` is an executor that is open, or what `Executor.open(…)` gives: then the server opens it when it starts
+    and closes it when it ends. `authenticate` looks at every request and names its user, or refuses it with None; a
+    server without one has to be opened to everybody in so many words. `agents` are the names of those that callers may
+    talk to; without it, those the executor knows when the server starts, not the ones they delegate to. Mounted into
+    another application, give that one `lifespan=server.lifespan`: mounted applications are not started by themselves.
+    """
+
+    def __init__(
+        self,
+        executor: AgentExecutor | AbstractAsyncContextManager[AgentExecutor],
+        *,
+        authenticate: Authenticate | None = None,
+        allow_unauthenticated: bool = False,
+        agents: Iterable[str] | None = None,
+        limits: ServerLimits | None = None,
+        cors_origins: Sequence[str] = (),
+        sweep_on_start: bool = True,
+        close_executor: bool = False,
+    ) -> None:
+        if authenticate is None and not allow_unauthenticated:
+            raise DefinitionError(
+                "AgentServer",
+                "nobody would be asked who they are; give authenticate=…, or allow_unauthenticated=True "
+                "where everybody may read, answer and stop every conversation.",
+            )
+        if authenticate is None:
+            log_event("server.unauthenticated", logging.WARNING, warning="every caller may do everything")
+        self._authenticate = authenticate
+        self._gate = Gate(limits or ServerLimits())
+        self._agents = None if agents is None else frozenset(agents)
+        self._sweep_on_start = sweep_on_start
+        self._close_executor = close_executor
+        self._opening: AbstractAsyncContextManager[AgentExecutor] | None = None
+        self._executor: AgentExecutor | None = None
+        if isinstance(executor, AbstractAsyncContextManager) and not hasattr(executor, "execute"):
+            self._opening = executor
+        else:
+            self._host(cast("AgentExecutor", executor))
+        middleware = [_cors(cors_origins)] if cors_origins else []
+        self._app = Starlette(
+            routes=[
+                *(_route(operation, self._guarded(operation.handler)) for operation in OPERATIONS),
+                Route("/healthz", self._healthz, methods=["GET"]),
+                Route("/readyz", self._readyz, methods=["GET"]),
+                Route("/openapi.json", self._guarded(_describe), methods=["GET"]),
+            ],
+            middleware=middleware,
+            exception_handlers={HTTPException: _unknown_route},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1003})
+        else:
+            await self._app(with_slashes_kept(scope), receive, send)
+
+    @property
+    def limits(self) -> ServerLimits:
+        return self._gate.limits
+
+    @property
+    def open_streams(self) -> int:
+        """How many readers follow a stream on this instance."""
+        return self._gate.open_streams
+
+    @property
+    def draining(self) -> bool:
+        return self._gate.leaving.is_set()
+
+    def drain(self) -> None:
+        """Begin nothing new, and send the readers of open streams elsewhere with a cursor to go on from."""
+        self._gate.leaving.set()
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
+        """The server's life: open what is to be opened, take up what dead processes left, and leave in good order."""
+        async with AsyncExitStack() as stack:
+            if self._opening is not None:
+                self._host(await stack.enter_async_context(self._opening))
+                stack.push_async_callback(self._forget)
+            elif self._close_executor and self._executor is not None:
+                stack.push_async_callback(self._executor.close)
+            stack.push_async_callback(self._gate.close)
+            stack.enter_context(hearing_signals(self.drain))
+            if self._sweep_on_start and self._executor is not None:
+                self._gate.watch(_sweep(self._executor))
+            yield
+
+    def _host(self, executor: AgentExecutor) -> None:
+        self._executor = executor
+        if self._agents is None:
+            self._agents = frozenset(agent.name for agent in executor.agents)
+
+    async def _forget(self) -> None:
+        self._executor = None
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """The lifespan as a server speaks it."""
+        await receive()
+        try:
+            async with self.lifespan():
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        except BaseException as problem:
+            log_exception("server.lifespan_failed", problem)
+            kind = "startup" if self._executor is None else "shutdown"
+            await send({"type": f"lifespan.{kind}.failed", "message": str(problem)})
+            raise
+        await send({"type": "lifespan.shutdown.complete"})
+
+    # -- requests
+
+    def _guarded(self, handler: Callable[[Call], Awaitable[Any]]) -> Callable[[Request], Awaitable[Any]]:
+        """The handler behind authentication; whatever goes wrong in it becomes a typed answer."""
+
+        async def endpoint(request: Request) -> Any:
+            try:
+                return await handler(await self._call(request))
+            except RefusedError as refusal:
+                return _refused(refusal)
+            except HelixError as problem:
+                refusal = refusal_of(problem, self._gate.limits.retry_after_seconds)
+                if refusal.status >= 500 and not self.draining:
+                    log_exception("server.request_failed", problem, path=request.url.path, code=problem.code)
+                return _refused(refusal)
+            except Exception as problem:
+                log_exception("server.request_failed", problem, path=request.url.path)
+                return _refused(
+                    RefusedError(500, "internal_error", "The server met an error of its own; its log says which.")
+                )
+
+        return endpoint
+
+    async def _call(self, request: Request) -> Call:
+        principal = await self._principal(request)
+        if self._executor is None:
+            raise draining(self._gate.limits.retry_after_seconds)
+        return Call(
+            request=request,
+            principal=principal,
+            executor=self._executor,
+            gate=self._gate,
+            entry_agents=self._agents or frozenset(),
+            open_to_all=self._authenticate is None,
+        )
+
+    async def _principal(self, request: Request) -> Principal:
+        if self._authenticate is None:
+            return ANYBODY
+        try:
+            found = self._authenticate(request)
+            principal = await found if inspect.isawaitable(found) else found
+        except RefusedError:
+            raise
+        except Exception as problem:
+            log_exception("server.authentication_failed", problem, path=request.url.path)
+            raise RefusedError(
+                503, "authentication_unavailable", "Nobody could say who is calling.", retryable=True
+            ) from None
+        if not isinstance(principal, Principal):
+            raise RefusedError(
+                401,
+                "unauthenticated",
+                "This request does not say who makes it.",
+                headers={"www-authenticate": "Bearer"},
+            )
+        return principal
+
+    async def _healthz(self, _request: Request) -> Response:
+        return json_response(Health(status="ok"))
+
+    async def _readyz(self, _request: Request) -> Response:
+        if self.draining:
+            return json_response(Health(status="draining"), 503)
+        if self._executor is None:
+            return json_response(Health(status="unavailable"), 503)
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await self._executor.sessions.list(limit=1)
+        except (HelixError, TimeoutError):
+            return json_response(Health(status="unavailable"), 503)
+        return json_response(Health(status="ok"))
+
+
+def _route(operation: Operation, endpoint: Callable[[Request], Awaitable[Any]]) -> Route:
+    return Route(operation.path, endpoint, methods=[operation.method])
+
+
+def _cors(origins: Sequence[str]) -> Middleware:
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["authorization", "content-type", "last-event-id", "x-helix-ui-version"],
+    )
+
+
+async def _describe(_call: Call) -> Response:
+    """What this server speaks."""
+    return json_response(document(__version__))
+
+
+async def _sweep(executor: AgentExecutor) -> None:
+    """Take up at once what a process that died left behind; from then on the executor's janitor looks."""
+    try:
+        await executor.sweep()
+    except HelixError as problem:
+        log_exception("janitor.failed", problem)
+
+
+def _refused(refusal: RefusedError) -> Response:
+    return json_response(refusal.body, refusal.status, refusal.headers)
+
+
+async def _unknown_route(_request: Request, problem: Exception) -> Response:
+    status = problem.status_code if isinstance(problem, HTTPException) else 500
+    headers = dict(problem.headers or {}) if isinstance(problem, HTTPException) else {}
+    code = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
+    return _refused(RefusedError(status, code, "No route of this server answers to that.", headers=headers))

@@ -1,0 +1,223 @@
+"""Bodies on their way in: bounded in size, depth and time, read into records or refused with a sentence."""
+
+import asyncio
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from helix_agents.domain.ids import MAX_ID_LENGTH
+from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
+from helix_agents.domain.records import JSON, Record
+from helix_agents.server.errors import RefusedError, invalid
+from helix_agents.server.limits import ServerLimits
+
+T = TypeVar("T")
+
+Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]
+
+# What JSON can carry and a store takes back unchanged.
+SMALLEST_INT, LARGEST_INT = -(2**63), 2**64 - 1
+
+
+class Body(Record, rename="camel"):
+    """A request body; a field it does not know is a mistake worth telling."""
+
+
+class TextPart(Body, tag_field="type", tag="text"):
+    """A piece of text."""
+
+    text: str
+
+
+class ImagePart(Body, tag_field="type", tag="image"):
+    """A picture, by web address or data URL."""
+
+    url: str
+    media_type: str | None = None
+
+
+class FilePart(Body, tag_field="type", tag="file"):
+    """A document, by web address or data URL."""
+
+    url: str
+    media_type: str
+    filename: str | None = None
+
+
+class InputMessage(Body):
+    """One message of the user."""
+
+    content: str | list[TextPart | ImagePart | FilePart]
+    id: Id | None = None
+    hidden: bool = False
+    metadata: dict[str, JSON] = {}
+
+
+Input: TypeAlias = str | Annotated[list[InputMessage], msgspec.Meta(min_length=1)]
+
+
+class StartBody(Body):
+    """Begin a session."""
+
+    agent_type: str
+    message: Input
+    session_id: Id | None = None
+    state: dict[str, JSON] | None = None
+    metadata: dict[str, str] = {}
+    tags: list[str] = []
+
+
+class ResumeBody(Body):
+    """Go on with a session."""
+
+    session_id: Id
+    message: Input | None = None
+    mode: Literal["continue", "with_message", "from_checkpoint"] | None = None
+    checkpoint_id: Id | None = None
+
+
+class StopBody(Body):
+    """Stop a session's run."""
+
+    session_id: Id
+    reason: Annotated[str, msgspec.Meta(max_length=1_000)] | None = None
+
+
+class ChatStopBody(Body):
+    """Stop the answer that is being written."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=1_000)] | None = None
+
+
+class ToolResult(Body, tag_field="kind", tag="client-tool-result"):
+    """What the client's tool gave back, or why it failed."""
+
+    tool_call_id: Id
+    session_id: Id | None = None
+    result: JSON = None
+    error: str | None = None
+
+
+class ApprovalResponse(Body, tag_field="kind", tag="approval-response"):
+    """A person's decision on one call."""
+
+    tool_call_id: Id
+    approval_id: Id
+    approved: bool
+    session_id: Id | None = None
+    reason: str | None = None
+    edited_input: dict[str, JSON] | None = None
+
+
+SubmitBody: TypeAlias = ToolResult | ApprovalResponse
+
+
+def messages_of(given: str | list[InputMessage]) -> tuple[UserMessage, ...]:
+    """The user's messages as the engine takes them."""
+    if isinstance(given, str):
+        return (UserMessage(content=given),)
+    return tuple(_message(message) for message in given)
+
+
+def _message(given: InputMessage) -> UserMessage:
+    content = given.content if isinstance(given.content, str) else tuple(_part(part) for part in given.content)
+    return UserMessage(content=content, id=given.id, hidden=given.hidden, metadata=given.metadata)
+
+
+def _part(part: TextPart | ImagePart | FilePart) -> Part:
+    match part:
+        case TextPart(text=text):
+            return Text(text=text)
+        case ImagePart(url=url, media_type=media_type):
+            return Image(url=checked_url(url), media_type=media_type)
+        case FilePart(url=url, media_type=media_type, filename=filename):
+            return File(url=checked_url(url), media_type=media_type, filename=filename)
+
+
+def checked_url(url: str) -> str:
+    """Let a file's address pass that leads to the web or carries the file itself, never to this machine's own files."""
+    if not url.lower().startswith(("https://", "http://", "data:")):
+        raise invalid("A file needs an http, https or data URL.")
+    return url
+
+
+async def read_json(request: Request, limits: ServerLimits) -> Any:
+    """The body as JSON. An empty one is an empty object.
+
+    Raises:
+        RefusedError: it is no JSON, too large, too deep, or did not arrive in time.
+    """
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        # A form of another site can send any other type without asking, with this site's cookies.
+        raise RefusedError(415, "unsupported_media_type", f"Send application/json, not {media_type[:80]!r}.")
+    raw = await _read(request, limits)
+    if not raw.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise invalid(f"The body is no JSON this server reads: {problem}") from None
+    _check(value, limits.json_depth)
+    return value
+
+
+async def _read(request: Request, limits: ServerLimits) -> bytes:
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and len(announced) < 20 and int(announced) > limits.body_bytes:
+        raise _too_large(limits)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limits.body_bytes:
+                    raise _too_large(limits)
+    except TimeoutError:
+        raise RefusedError(
+            408,
+            "body_timeout",
+            f"The body did not arrive within {limits.body_seconds:g} s.",
+            retryable=True,
+            headers={"connection": "close"},
+        ) from None
+    except ClientDisconnect:
+        raise invalid("The client left before its body was complete.") from None
+    return bytes(body)
+
+
+def _too_large(limits: ServerLimits) -> RefusedError:
+    detail = f"A body may have {limits.body_bytes} bytes."
+    return RefusedError(413, "payload_too_large", detail, headers={"connection": "close"})
+
+
+def _check(value: Any, deepest: int) -> None:
+    """Refuse what nests too deeply, and numbers that no store keeps."""
+    level = [value]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > deepest + 1:
+            raise invalid(f"The body nests deeper than {deepest} levels.")
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(cast("dict[str, Any]", item).values())
+            elif isinstance(item, list):
+                below.extend(cast("list[Any]", item))
+            elif isinstance(item, int) and not SMALLEST_INT <= item <= LARGEST_INT:
+                raise invalid("The body holds a whole number of more than 64 bits.")
+        level = below
+
+
+def read_body(value: Any, kind: Any) -> Any:
+    """The body as a record of this kind.
+
+    Raises:
+        RefusedError: it is none; says where it goes wrong.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as problem:
+        raise invalid(str(problem)) from None

@@ -1,0 +1,145 @@
+"""One request on its way through the server: who makes it, what it asks for, and the sessions it may touch."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from helix_agents.agent.agent import Agent
+from helix_agents.domain.errors import SessionNotFoundError
+from helix_agents.domain.ids import SessionId, check_id
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.server.auth import Principal
+from helix_agents.server.bodies import read_body, read_json
+from helix_agents.server.errors import RefusedError, invalid
+from helix_agents.server.gate import Gate
+from helix_agents.server.hosting import AgentExecutor
+from helix_agents.server.sse import EventSource, EventStreamResponse
+from helix_agents.server.wire import to_json
+
+AnyAgent = Agent[Any, Any, Any]
+
+
+# Stands for an encoded slash while a path is matched; no id may hold it.
+SLASH = "\x00"
+
+
+def with_slashes_kept(scope: Scope) -> Scope:
+    """The request with a path in which a slash that belongs to an id is no separator.
+
+    Clients write it as %2F, and it would be decoded before the routes are looked at.
+    """
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%2f" not in raw.lower() or unquote(raw.decode("latin-1")) != scope["path"]:
+        return scope
+    kept = raw.decode("latin-1").replace("%2F", "%00").replace("%2f", "%00")
+    return {**scope, "path": unquote(kept)}
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A record, or plain data, as a response."""
+    return Response(to_json(value), status_code=status, media_type="application/json", headers=headers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A request whose caller is known.
+
+    `entry_agents` are the ones it may begin a session with. With `open_to_all` nobody was asked who they are, and
+    sessions are everybody's.
+    """
+
+    request: Request
+    principal: Principal
+    executor: AgentExecutor
+    gate: Gate
+    entry_agents: frozenset[str]
+    open_to_all: bool = False
+
+    # -- what it says
+
+    async def json(self) -> Any:
+        return await read_json(self.request, self.gate.limits)
+
+    async def body(self, kind: Any) -> Any:
+        return read_body(await self.json(), kind)
+
+    def query(self, name: str) -> str | None:
+        return self.request.query_params.get(name)
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number of the query; none that no listing could have."""
+        given = self.query(name)
+        if given is None:
+            return default
+        if not given.isascii() or not given.isdigit() or len(given) > 18:
+            raise invalid(f"{name} has to be a whole number, not {given[:80]!r}.")
+        return int(given)
+
+    def path_id(self) -> SessionId:
+        return self.checked(self.request.path_params["session_id"].replace(SLASH, "/"))
+
+    def query_id(self) -> SessionId:
+        given = self.query("sessionId")
+        if given is None:
+            raise invalid("The query needs a sessionId.")
+        return self.checked(given)
+
+    def checked(self, value: str, kind: str = "session id") -> str:
+        """An id that is one, and not longer than this server takes."""
+        if len(value) > self.gate.limits.id_characters:
+            raise invalid(f"A {kind} may have {self.gate.limits.id_characters} characters.")
+        return check_id(value, kind)
+
+    # -- what it may touch
+
+    def owns(self, session: SessionState) -> bool:
+        return self.open_to_all or (session.user_id is not None and session.user_id == self.principal.user_id)
+
+    async def session(self, session_id: SessionId) -> SessionState:
+        """The caller's session. Somebody else's looks like one that does not exist."""
+        session = await self.executor.sessions.get(session_id)
+        if not self.owns(session):
+            raise SessionNotFoundError(session_id)
+        return session
+
+    async def find_session(self, session_id: SessionId) -> SessionState | None:
+        """The caller's session, or None when the id is free.
+
+        Raises:
+            RefusedError: the id is taken by somebody else.
+        """
+        try:
+            session = await self.executor.sessions.get(session_id)
+        except SessionNotFoundError:
+            return None
+        if not self.owns(session):
+            raise RefusedError(403, "forbidden", "This session id belongs to somebody else; choose another one.")
+        return session
+
+    async def current_run(self, session_id: SessionId) -> RunRecord | None:
+        page = await self.executor.sessions.runs(session_id, limit=1)
+        return page.items[0] if page.items else None
+
+    def agent_of(self, session: SessionState) -> AnyAgent:
+        return self.executor.agents.get(session.agent_type)
+
+    def checked_messages(self, messages: tuple[UserMessage, ...]) -> tuple[UserMessage, ...]:
+        for message in messages:
+            if message.id is not None:
+                self.checked(message.id, "message id")
+        return messages
+
+    # -- streams
+
+    def stream(self, source: EventSource, headers: dict[str, str] | None = None) -> Any:
+        """Answer with a stream; whether there is room for one was asked before."""
+        leaving: asyncio.Event = self.gate.leaving
+        response = EventStreamResponse(source, limits=self.gate.limits, leaving=leaving, headers=headers)
+        return self.gate.counted(self.principal, response)

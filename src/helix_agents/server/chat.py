@@ -1,0 +1,223 @@
+"""The chat handler: what a front end sends becomes one entry of the engine, and the answer a stream of UI parts.
+
+Of what arrives only the last message counts. A new message of the user begins a turn, over whatever still waits; the
+same message again joins the turn it began. An assistant's message with results or decisions answers the calls that the
+server waits for, and only those, and the run goes on. History in the request is never read.
+"""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from helix_agents.domain.errors import AgentAlreadyRunningError, StillWaitingError
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.runs import SUSPENDED
+from helix_agents.domain.sessions import SessionState
+from helix_agents.server.answers import Submitted
+from helix_agents.server.bodies import ChatStopBody, SubmitBody
+from helix_agents.server.calls import AnyAgent, Call, json_response
+from helix_agents.server.chat_streams import follow, go_on, nothing_yet, replay
+from helix_agents.server.errors import RefusedError, invalid
+from helix_agents.server.executor_routes import cursor_of, entry_agent, stopped, submit
+from helix_agents.server.hosting import HostedRun
+from helix_agents.server.ui_input import Answered, ChatBody, Said, intent_of
+from helix_agents.server.ui_stream import Version
+from helix_agents.server.ui_turn import read_conversation
+
+
+async def chat(call: Call) -> Any:
+    """Say something, answer what waits, or ask for the last answer again."""
+    body: ChatBody = await call.body(ChatBody)
+    session_id = call.checked(body.id)
+    version = version_of(call)
+    intent = intent_of(body)
+    call.gate.check_stream(call.principal)
+    session = await call.find_session(session_id)
+    if body.trigger == "regenerate-message":
+        if session is None or not isinstance(intent, Said):
+            raise RefusedError(409, "cannot_regenerate", "There is no answer here that could be written again.")
+        run = await _regenerate(call, session, intent)
+        return follow(call, call.agent_of(session).name, run, version)
+    if isinstance(intent, Answered):
+        if session is None:
+            raise RefusedError(404, "session_not_found", f"There is no session {session_id!r}.")
+        return await _answer(call, session, intent, version)
+    agent = _agent_for(call, body, session)
+    joined = await _joined(call, session, intent.message, version)
+    if joined is not None:
+        return joined
+    call.gate.check_room(call.principal)
+    run = await _say(call, session_id, agent, intent.message)
+    return follow(call, agent.name, run, version)
+
+
+async def reconnect(call: Call) -> Any:
+    """The answer that is being written, from its start; nothing when none is.
+
+    A page that says how far its snapshot went (`after`, or `Last-Event-ID`) also gets an answer that ended since.
+    """
+    session = await call.session(call.path_id())
+    version = version_of(call)
+    after = max(cursor_of(call), call.number("after", 0))
+    conversation = await read_conversation(call.executor, session.session_id)
+    run = conversation.run
+    if run is None or (run.status != "running" and not 0 < after < conversation.sequence):
+        return Response(status_code=204)
+    call.gate.check_stream(call.principal)
+    return await replay(call, conversation, version)
+
+
+async def chat_submit(call: Call) -> Response:
+    """Answer a call and, when nothing else is missing, go on; the answer is read from the chat's stream."""
+    body: SubmitBody = await call.body(SubmitBody)
+    session = await call.session(call.path_id())
+    if body.session_id is not None and body.session_id != session.session_id:
+        raise invalid("The body names another session than the path.")
+    call.gate.check_room(call.principal)
+    submitted = await submit(call, session.session_id, body)
+    run_id: RunId | None = None
+    if submitted.continuation == "resume":
+        try:
+            run = await call.executor.resume(call.agent_of(session), session.session_id)
+            run_id = call.gate.began(call.principal, run).run_id
+        except AgentAlreadyRunningError as running:
+            run_id = running.run_id
+    return json_response(
+        Submitted(
+            outcome=submitted.outcome,
+            continuation=submitted.continuation,
+            still_waiting=submitted.still_waiting,
+            run_id=run_id,
+        )
+    )
+
+
+async def chat_interrupt(call: Call) -> Response:
+    """Stop the answer that is being written, keeping what was said."""
+    body: ChatStopBody = await call.body(ChatStopBody)
+    session = await call.session(call.path_id())
+    return json_response(stopped(await call.executor.interrupt(session.session_id, body.reason)))
+
+
+async def chat_abort(call: Call) -> Response:
+    """Stop the answer that is being written, for good."""
+    body: ChatStopBody = await call.body(ChatStopBody)
+    session = await call.session(call.path_id())
+    return json_response(stopped(await call.executor.abort(session.session_id, body.reason)))
+
+
+def version_of(call: Call) -> Version:
+    """Which major of the client's library to speak to; it does not say so itself."""
+    asked = call.query("uiVersion")
+    given = call.request.headers.get("x-helix-ui-version", "6") if asked is None else asked
+    if given not in ("6", "7"):
+        raise invalid(f"uiVersion is 6 or 7, not {given[:80]!r}.")
+    return 7 if given == "7" else 6
+
+
+def _agent_for(call: Call, body: ChatBody, session: SessionState | None) -> AnyAgent:
+    """The session's own agent; for a new one the agent the request names, or else the only one there is."""
+    if session is not None:
+        return call.agent_of(session)
+    named = body.agent or call.query("agent")
+    if named is not None:
+        return entry_agent(call, named)
+    if len(call.entry_agents) != 1:
+        raise invalid("This server has several agents; name one as agent in the body or the query.")
+    return entry_agent(call, next(iter(call.entry_agents)))
+
+
+async def _say(call: Call, session_id: SessionId, agent: AnyAgent, message: UserMessage) -> HostedRun:
+    run = await call.executor.execute(
+        agent,
+        message,
+        session_id,
+        user_id=call.principal.user_id,
+        idempotency_key=message.id,
+    )
+    return call.gate.began(call.principal, run)
+
+
+async def _joined(call: Call, session: SessionState | None, message: UserMessage, version: Version) -> Any:
+    """The turn that this very message began, from its start; None when it is a new message."""
+    if session is None or message.id is None:
+        return None
+    conversation = await read_conversation(call.executor, session.session_id)
+    asked = conversation.turn.asked
+    if asked is None or asked.id != message.id or conversation.run is None:
+        return None
+    return await replay(call, conversation, version)
+
+
+async def _answer(call: Call, session: SessionState, intent: Answered, version: Version) -> Any:
+    """Store what the page answered, then go on as the answers allow."""
+    outcomes = await _submit_all(call, session, intent)
+    accepted = [outcome for outcome in outcomes if outcome.outcome == "accepted"]
+    if not accepted and any(outcome.outcome == "late_answer_after_timeout" for outcome in outcomes):
+        raise RefusedError(409, "late_answer_after_timeout", "The run went on with a timeout before this answer came.")
+    run = await call.current_run(session.session_id)
+    if run is not None and run.status in SUSPENDED:
+        if accepted and accepted[-1].continuation == "wait":
+            return nothing_yet(call, intent, version)
+        if not accepted and any(each.state == "waiting" for each in session.pending_client_tool_calls.values()):
+            raise RefusedError(409, "still_waiting", "Other calls of this message wait for an answer.")
+        await _resume(call, session)
+    return await go_on(call, session, intent, version)
+
+
+async def _submit_all(call: Call, session: SessionState, intent: Answered) -> list[Submitted]:
+    """Submit whatever may be an answer; a call that nobody waits for or waited for is history, and is not looked at."""
+    outcomes: list[Submitted] = []
+    for answer in intent.answers:
+        try:
+            outcomes.append(await submit(call, session.session_id, answer))
+        except RefusedError as refusal:
+            if refusal.status != 404:
+                raise
+    return outcomes
+
+
+async def _resume(call: Call, session: SessionState) -> None:
+    """Go on with what was answered, or find that another page did so."""
+    call.gate.check_room(call.principal)
+    try:
+        call.gate.began(call.principal, await call.executor.resume(call.agent_of(session), session.session_id))
+    except AgentAlreadyRunningError:
+        return
+    except StillWaitingError:
+        raise RefusedError(409, "still_waiting", "Other calls of this message wait for an answer.") from None
+
+
+async def _regenerate(call: Call, session: SessionState, intent: Said) -> HostedRun:
+    """Write the answer to a message again: retry what failed, or go back to before it."""
+    conversation = await read_conversation(call.executor, session.session_id)
+    agent = call.agent_of(session)
+    call.gate.check_room(call.principal)
+    known = (turn for turn in reversed(conversation.turns) if turn.asked is not None)
+    turn = next((turn for turn in known if turn.asked is not None and turn.asked.id == intent.message.id), None)
+    if turn is None or turn.asked is None or intent.message.id is None:
+        raise RefusedError(409, "cannot_regenerate", "The server does not know the message this answer belongs to.")
+    if turn is conversation.turn and session.status == "failed":
+        return call.gate.began(call.principal, await call.executor.retry(agent, session.session_id))
+    checkpoint_id = await _checkpoint_at(call, session.session_id, turn.first)
+    if checkpoint_id is None:
+        raise RefusedError(
+            409, "cannot_regenerate", "There is no checkpoint before the message this answer belongs to."
+        )
+    run = await call.executor.resume(
+        agent, session.session_id, mode="from_checkpoint", checkpoint_id=checkpoint_id, message=turn.asked
+    )
+    return call.gate.began(call.principal, run)
+
+
+async def _checkpoint_at(call: Call, session_id: SessionId, message_count: int) -> CheckpointId | None:
+    offset = 0
+    while True:
+        page = await call.executor.sessions.checkpoints(session_id, offset=offset, limit=200)
+        for checkpoint in page.items:
+            if checkpoint.message_count == message_count:
+                return checkpoint.checkpoint_id
+        if not page.has_more:
+            return None
+        offset += len(page.items)

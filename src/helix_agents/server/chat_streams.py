@@ -1,0 +1,140 @@
+"""The streams of a chat: an answer that begins, one that is joined from its start, one that goes on."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from helix_agents.domain.errors import HelixError
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.ports.llm import FINISH_TOOL
+from helix_agents.server.calls import Call
+from helix_agents.server.errors import RefusedError
+from helix_agents.server.hosting import HostedRun
+from helix_agents.server.sse import frame
+from helix_agents.server.ui_input import Answered
+from helix_agents.server.ui_stream import UIPart, UIStream, Version
+from helix_agents.server.ui_turn import Conversation, answer_id, read_conversation, stream_for
+from helix_agents.server.wire import to_json
+
+HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
+DONE = b"data: [DONE]\n\n"
+
+
+def follow(call: Call, agent_type: str, run: HostedRun, version: Version) -> Any:
+    """The answer of a run that has just begun a turn."""
+    stream = stream_for(call.executor, agent_type, version)
+    return _respond(call, UISource(call, stream, [_start(answer_id(run.run_id))], run))
+
+
+async def replay(call: Call, conversation: Conversation, version: Version) -> Any:
+    """The current answer from its start, then what comes."""
+    session = conversation.session
+    stream = stream_for(call.executor, session.agent_type, version)
+    parts = [_start(conversation.message_id), *conversation.replay(stream)]
+    run = await _current(call, session)
+    return _respond(call, UISource(call, stream, parts, run, after=conversation.sequence))
+
+
+async def go_on(call: Call, session: SessionState, intent: Answered, version: Version) -> Any:
+    """What follows the answers of a page, which shows the message up to them.
+
+    Raises:
+        RefusedError: nothing follows, or the page shows another state of the conversation.
+    """
+    conversation = await read_conversation(call.executor, session.session_id)
+    turn, run = conversation.turn, conversation.run
+    below = {child.row.tool_call_id: child.row.tool_name for child in conversation.children}
+    shown = {call_id: name for call_id, name in below.items() if call_id in intent.calls}
+    if run is None or not (intent.calls & turn.calls.keys() or shown):
+        raise RefusedError(409, "history_mismatch", "This message is not the answer the conversation is at.")
+    seen = conversation.replay(stream_for(call.executor, session.agent_type))
+    if run.status != "running" and sum(part["type"] == "start-step" for part in seen) <= intent.steps:
+        # Nothing came after what the page shows: given an empty stream, it would ask again at once, and for ever.
+        raise RefusedError(
+            409, "nothing_to_resume", "Nothing of this message waits for an answer, and nothing followed it."
+        )
+    before = {call_id: name for call_id, name in turn.calls_before(run.run_id).items() if name != FINISH_TOOL}
+    if before.keys() - intent.calls:
+        raise RefusedError(409, "history_mismatch", "The page shows an older state of this answer.")
+    stream = stream_for(call.executor, session.agent_type, version)
+    stream.know({**before, **shown}.items())
+    opening = _start(intent.message_id or conversation.message_id)
+    return _respond(call, UISource(call, stream, [opening], await _current(call, session), after=run.start_sequence))
+
+
+def nothing_yet(call: Call, intent: Answered, version: Version) -> Any:
+    """The answer is stored, others are missing: the message stays as it is."""
+    stream = UIStream(version=version)
+    return _respond(call, UISource(call, stream, [_start(intent.message_id), *stream.finish("suspended")], None))
+
+
+def _start(message_id: str) -> UIPart:
+    return {"type": "start", "messageId": message_id}
+
+
+async def _current(call: Call, session: SessionState) -> HostedRun:
+    run = await call.executor.get_handle(call.agent_of(session), session.session_id)
+    if run is None:
+        raise RefusedError(409, "nothing_to_resume", "This session never had a run.")
+    return run
+
+
+def _respond(call: Call, source: "UISource") -> Any:
+    return call.stream(source, HEADERS)
+
+
+def encoded(parts: list[UIPart]) -> bytes:
+    """The parts as frames."""
+    return b"".join(frame(to_json(part)) for part in parts)
+
+
+class UISource:
+    """Parts that are there already, then the run's chunks as parts, then how the run ended.
+
+    An answer never just stops: it ends with `finish`, `abort` or `error`, or the page would wait for the rest.
+    """
+
+    def __init__(
+        self, call: Call, stream: UIStream, opening: list[UIPart], run: HostedRun | None, *, after: int | None = None
+    ) -> None:
+        self._call = call
+        self._stream = stream
+        self._opening = opening
+        self._run = run
+        self._after = after
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        yield encoded(self._opening)
+        if self._run is None:
+            yield DONE
+            return
+        try:
+            async with aclosing(self._run.stream(from_sequence=self._after)) as chunks:
+                async for chunk in chunks:
+                    parts = self._stream.feed(chunk)
+                    if parts:
+                        yield encoded(parts)
+            ended = await self._ended(self._run)
+        except HelixError as problem:
+            yield encoded(self._stream.fail(problem.code, retryable=True)) + DONE
+            return
+        yield self.farewell() if ended is None else encoded(self._last(ended)) + DONE
+
+    def farewell(self) -> bytes:
+        return encoded(self._stream.fail("stream_lost", retryable=True)) + DONE
+
+    async def _ended(self, run: HostedRun) -> RunRecord | None:
+        """The run this answer came from, once it is over; None while somebody else goes on with it."""
+        page = await self._call.executor.sessions.runs(run.session_id, limit=20)
+        record = next((each for each in page.items if each.run_id == run.run_id), None)
+        return None if record is None or record.status == "running" else record
+
+    def _last(self, run: RunRecord) -> list[UIPart]:
+        if run.status in SUSPENDED:
+            return self._stream.finish("suspended")
+        if run.status == "completed":
+            return self._stream.finish("completed")
+        if run.status == "interrupted":
+            return self._stream.finish("interrupted", "The answer was stopped.")
+        return self._stream.fail(run.completion_reason or "failed")

@@ -1,0 +1,168 @@
+"""What a caller is told when a request cannot be served: a sentence for users, one for developers, a stable code."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from helix_agents.domain.errors import (
+    CallerError,
+    CheckpointNotFoundError,
+    ChunkTooLargeError,
+    ConflictError,
+    ExecutorClosedError,
+    HelixError,
+    ModelError,
+    NotARootSessionError,
+    NothingToResumeError,
+    NothingToRetryError,
+    RunAlreadyExistsError,
+    RunNotFoundError,
+    SessionAlreadyExistsError,
+    SessionCorruptError,
+    SessionNotFoundError,
+    StateSchemaChangedError,
+    StateSizeExceededError,
+    StillWaitingError,
+    StoreCorruptError,
+    StoreError,
+    UnknownAgentError,
+)
+from helix_agents.domain.records import Record
+
+
+class ErrorBody(Record):
+    """The JSON of every refusal. `error` is safe to show to a user; `detail` is for whoever wrote the client."""
+
+    error: str
+    detail: str
+    code: str
+    retryable: bool = False
+
+
+class RefusedError(Exception):
+    """A request that is answered with an error; raised anywhere behind a route."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        retryable: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, code, detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.retryable = retryable
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> ErrorBody:
+        return ErrorBody(
+            error=sentence_for(self.code, self.status), detail=self.detail, code=self.code, retryable=self.retryable
+        )
+
+
+# A user can do something about these; all others get the sentence of their status.
+_SENTENCES = {
+    "agent_already_running": "An answer is still being written. Wait for it, or stop it first.",
+    "already_completed": "This conversation has already been completed.",
+    "cannot_regenerate": "This answer cannot be written again.",
+    "context_too_long": "This conversation has become too long to continue.",
+    "history_mismatch": "This page is out of date. Reload it and try again.",
+    "late_answer_after_timeout": "This answer came too late; the conversation went on without it.",
+    "nothing_to_resume": "There is nothing to continue here.",
+    "payload_too_large": "This is too large to be sent.",
+    "provider_rate_limited": "The model is busy at the moment. Please try again shortly.",
+    "provider_unavailable": "The model cannot be reached at the moment. Please try again shortly.",
+    "server_draining": "The service is restarting. Please try again in a moment.",
+    "session_not_found": "There is no such conversation.",
+    "still_waiting": "This conversation waits for another answer first.",
+    "stream_lost": "The connection to the answer was lost. It goes on; reconnect to see it.",
+    "too_many_runs": "You have too many answers being written at once. Wait for one to finish.",
+    "too_many_streams": "Too many connections are open. Please try again shortly.",
+    "unauthenticated": "Please sign in.",
+}
+
+_BY_STATUS = {
+    400: "This request could not be understood.",
+    401: "Please sign in.",
+    403: "You may not do this.",
+    404: "There is no such thing here.",
+    405: "This cannot be done here.",
+    408: "The request took too long to arrive.",
+    409: "This cannot be done now; something else was first.",
+    413: "This is too large.",
+    415: "This request could not be understood.",
+    429: "You are asking too much at once. Please wait a moment.",
+    503: "The service is not available at the moment. Please try again shortly.",
+}
+
+
+def sentence_for(code: str, status: int = 500) -> str:
+    """What a user may be told about a failure of this kind; it never repeats what went wrong inside."""
+    return _SENTENCES.get(code) or _BY_STATUS.get(status, "Something went wrong. Please try again.")
+
+
+_NOT_FOUND = (SessionNotFoundError, RunNotFoundError, CheckpointNotFoundError, UnknownAgentError)
+_TOO_LARGE = (StateSizeExceededError, ChunkTooLargeError)
+_NOT_NOW = (
+    ConflictError,
+    NotARootSessionError,
+    NothingToResumeError,
+    NothingToRetryError,
+    RunAlreadyExistsError,
+    SessionAlreadyExistsError,
+    StateSchemaChangedError,
+    StillWaitingError,
+)
+
+
+def status_of(problem: HelixError) -> int:
+    """The HTTP status that says who has to act on an error."""
+    match problem:
+        case ExecutorClosedError():
+            return 503
+        case _ if isinstance(problem, _NOT_FOUND):
+            return 404
+        case _ if isinstance(problem, _TOO_LARGE):
+            return 413
+        case _ if isinstance(problem, _NOT_NOW):
+            return 409
+        case CallerError():
+            return 400
+        case StoreCorruptError() | SessionCorruptError():
+            return 500
+        case StoreError() | ModelError():
+            return 503
+        case _:
+            return 500
+
+
+def refusal_of(problem: HelixError, retry_after_seconds: int) -> RefusedError:
+    """The answer to a request that met this error. What lies inside the server is not told outside."""
+    status = status_of(problem)
+    if status < 500:
+        return RefusedError(status, problem.code, str(problem), retryable=problem.retryable)
+    if isinstance(problem, ExecutorClosedError):
+        return draining(retry_after_seconds)
+    headers = {"retry-after": str(retry_after_seconds)} if status == 503 else {}
+    detail = f"{HTTPStatus(status).phrase}: {(type(problem).__doc__ or '').partition(chr(10))[0]}"
+    return RefusedError(status, problem.code, detail, retryable=status == 503, headers=headers)
+
+
+def draining(retry_after_seconds: int) -> RefusedError:
+    """The instance is on its way out; another one, or the next one here, takes the request."""
+    return RefusedError(
+        503,
+        "server_draining",
+        "This instance is shutting down and starts nothing new.",
+        retryable=True,
+        headers={"retry-after": str(retry_after_seconds)},
+    )
+
+
+def invalid(detail: str) -> RefusedError:
+    """The request itself is wrong; the same request again is refused again."""
+    return RefusedError(400, "validation_error", detail)

@@ -1,0 +1,297 @@
+"""The executor's operations over HTTP: start, resume, follow, look, stop, answer."""
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import Response
+
+from helix_agents.domain.chunks import StreamChunk, StreamResync, Truncated
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    HelixError,
+    NothingToResumeError,
+    RunNotFoundError,
+    SessionAlreadyExistsError,
+)
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.pending import (
+    OPEN,
+    AnswerAccepted,
+    AnswerAlreadyCompleted,
+    AnswerLate,
+    AnswerNotFound,
+    AnswerRefused,
+    ApprovalAnswer,
+    ToolAnswer,
+)
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, SessionState
+from helix_agents.server.answers import Started, Status, Stopped, Submitted
+from helix_agents.server.bodies import ApprovalResponse, ResumeBody, StartBody, StopBody, SubmitBody, messages_of
+from helix_agents.server.calls import AnyAgent, Call, json_response
+from helix_agents.server.errors import RefusedError, invalid, sentence_for
+from helix_agents.server.hosting import HostedRun
+from helix_agents.server.sse import frame
+from helix_agents.server.wire import to_json
+
+
+async def start(call: Call) -> Response:
+    """Begin a session with its first message. The same call again answers with the session as it is going."""
+    body: StartBody = await call.body(StartBody)
+    agent = entry_agent(call, body.agent_type)
+    session_id = None if body.session_id is None else call.checked(body.session_id)
+    session = None if session_id is None else await call.find_session(session_id)
+    if session is not None:
+        return json_response(await _as_it_is(call, session, agent))
+    call.gate.check_room(call.principal)
+    messages = call.checked_messages(messages_of(body.message))
+    try:
+        run = await call.executor.execute(
+            agent,
+            messages,
+            session_id,
+            state=body.state,
+            user_id=call.principal.user_id,
+            tags=body.tags,
+            metadata=body.metadata,
+        )
+    except (AgentAlreadyRunningError, SessionAlreadyExistsError):
+        # Two identical calls at once: the other one began it.
+        session = await call.find_session(session_id or "")
+        if session is None:
+            raise
+        return json_response(await _as_it_is(call, session, agent))
+    return json_response(started(call.gate.began(call.principal, run)))
+
+
+async def resume(call: Call) -> Response:
+    """Go on with what a session left open."""
+    body: ResumeBody = await call.body(ResumeBody)
+    call.gate.check_room(call.principal)
+    session = await call.session(call.checked(body.session_id))
+    mode = body.mode or ("with_message" if body.message is not None else "continue")
+    if mode == "with_message" and body.message is None:
+        raise invalid("Mode with_message needs a message.")
+    if (mode == "from_checkpoint") != (body.checkpoint_id is not None):
+        raise invalid("Mode from_checkpoint and checkpointId go together.")
+    messages = None if body.message is None else call.checked_messages(messages_of(body.message))
+    try:
+        run = await call.executor.resume(
+            call.agent_of(session), session.session_id, mode=mode, message=messages, checkpoint_id=body.checkpoint_id
+        )
+    except NothingToResumeError as reason:
+        if session.status != "completed":
+            raise
+        raise RefusedError(409, "already_completed", str(reason)) from None
+    return json_response(started(call.gate.began(call.principal, run)))
+
+
+async def follow(call: Call) -> Any:
+    """The session's chunks as server-sent events: what is there, then what comes, until its run ends or waits."""
+    session = await call.session(call.query_id())
+    cursor = cursor_of(call)
+    call.gate.check_stream(call.principal)
+    run = await call.executor.get_handle(call.agent_of(session), session.session_id)
+    if run is None:
+        raise RunNotFoundError(session.session_id)
+    return call.stream(ChunkSource(call, run, cursor))
+
+
+async def status(call: Call) -> Response:
+    """How a session stands, and what it waits for."""
+    session = await call.session(call.query_id())
+    return json_response(status_of_session(session, await call.current_run(session.session_id)))
+
+
+async def interrupt(call: Call) -> Response:
+    """Ask the run to stop soon, keeping what it did."""
+    body: StopBody = await call.body(StopBody)
+    session = await call.session(call.checked(body.session_id))
+    return json_response(stopped(await call.executor.interrupt(session.session_id, body.reason)))
+
+
+async def abort(call: Call) -> Response:
+    """Fail the run for good."""
+    body: StopBody = await call.body(StopBody)
+    session = await call.session(call.checked(body.session_id))
+    return json_response(stopped(await call.executor.abort(session.session_id, body.reason)))
+
+
+async def submit_tool_result(call: Call) -> Response:
+    """Store an answer to a call that waits: a durable write and nothing else."""
+    body: SubmitBody = await call.body(SubmitBody)
+    if body.session_id is None:
+        raise invalid("The body needs a sessionId.")
+    session = await call.session(call.checked(body.session_id))
+    return json_response(await submit(call, session.session_id, body))
+
+
+async def workspace(call: Call) -> Response:
+    """The session's workspace."""
+    await call.session(call.query_id())
+    raise RefusedError(404, "workspace_not_configured", "The agent of this session has no workspace.")
+
+
+async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitted:
+    """Hand an answer to the engine, and say what became of it.
+
+    Raises:
+        RefusedError: it does not fit the call, or there is no such call.
+    """
+    call.checked(body.tool_call_id, "tool call id")
+    if isinstance(body, ApprovalResponse):
+        answer = ApprovalAnswer(approved=body.approved, reason=body.reason, edited_input=body.edited_input)
+        approval_id = body.approval_id
+    else:
+        answer, approval_id = ToolAnswer(result=body.result, error=body.error), None
+    outcome = await call.executor.submit_tool_result(session_id, body.tool_call_id, answer, approval_id=approval_id)
+    match outcome:
+        case AnswerAccepted(next=continuation, still_waiting=count):
+            return Submitted(outcome="accepted", continuation=continuation, still_waiting=count)
+        case AnswerAlreadyCompleted():
+            return Submitted(outcome="already_completed", continuation="nothing")
+        case AnswerLate():
+            return Submitted(outcome="late_answer_after_timeout", continuation="nothing")
+        case AnswerRefused(reason=reason):
+            raise invalid(reason)
+        case AnswerNotFound():
+            raise RefusedError(404, "not_found", f"No call {body.tool_call_id!r} waits in this session.")
+
+
+def entry_agent(call: Call, name: str) -> AnyAgent:
+    """An agent that callers may talk to: one that was registered, not one that another delegates to."""
+    if name not in call.entry_agents:
+        raise RefusedError(404, "unknown_agent", f"This server has no agent {name[:80]!r}.")
+    return call.executor.agents.get(name)
+
+
+def cursor_of(call: Call) -> int:
+    """Where a reader was: what its browser says when it comes back, or else what it asks for."""
+    asked = call.number("fromSequence", 0)
+    given = call.request.headers.get("last-event-id")
+    if given is None:
+        return asked
+    if not given.isascii() or not given.isdigit() or len(given) > 18:
+        raise invalid(f"Last-Event-ID has to be an id of this stream, not {given[:80]!r}.")
+    return int(given)
+
+
+def started(run: HostedRun) -> Started:
+    """A run as its caller is told of it."""
+    return Started(session_id=run.session_id, stream_id=run.session_id, run_id=run.run_id)
+
+
+def stopped(outcome: InterruptOutcome) -> Stopped:
+    """A stop as its caller is told of it."""
+    if isinstance(outcome, InterruptSet):
+        return Stopped(outcome="interrupt_set", run_id=outcome.run_id)
+    return Stopped(outcome="nothing_running")
+
+
+def status_of_session(session: SessionState, run: RunRecord | None) -> Status:
+    """A session and its current run as their reader is told of them."""
+    waiting = tuple(call for call in session.pending_client_tool_calls.values() if call.state in OPEN)
+    suspended = run is not None and run.status in SUSPENDED
+    context = session.interrupt_context
+    return Status(
+        session_id=session.session_id,
+        agent_type=session.agent_type,
+        status=session.status,
+        run_id=session.current_run_id,
+        run_status=run.status if run is not None else None,
+        turn=run.turn if run is not None else 0,
+        attempt=run.attempt if run is not None else 0,
+        step_count=session.step_count,
+        awaiting_client_tool=suspended and any(call.state == "waiting" for call in waiting),
+        pending=waiting,
+        output=session.output,
+        error=session.error,
+        failure_reason=session.failure_reason,
+        interrupt_reason=context.reason if context is not None else None,
+        stream_id=session.stream_id or session.session_id,
+        updated_at=session.updated_at,
+    )
+
+
+async def _as_it_is(call: Call, session: SessionState, agent: AnyAgent) -> Started:
+    """A session that was begun before.
+
+    Raises:
+        RefusedError: it is over, or was begun with another agent.
+    """
+    if session.agent_type != agent.name:
+        raise RefusedError(409, "agent_mismatch", f"This session was begun with agent {session.agent_type!r}.")
+    if session.current_run_id is None or session.status not in ("active", "paused"):
+        raise RefusedError(
+            409, "already_completed", f"This session is {session.status}; a start begins a new one only."
+        )
+    return Started(
+        session_id=session.session_id,
+        stream_id=session.stream_id or session.session_id,
+        run_id=session.current_run_id,
+    )
+
+
+_frames: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+FRAMES_KEPT = 4_096
+
+
+def chunk_frame(chunk: StreamChunk) -> bytes:
+    """A chunk as an event. Readers of one stream want the same ones at the same time, so the latest are kept.
+
+    Numbers are never used twice by a run; what is made for one reader alone is not kept.
+    """
+    if isinstance(chunk, Truncated | StreamResync):
+        return frame(to_json(chunk), id=chunk.sequence)
+    key = (chunk.run_id, chunk.sequence)
+    known = _frames.get(key)
+    if known is None:
+        known = _frames[key] = frame(to_json(chunk), id=chunk.sequence)
+        if len(_frames) > FRAMES_KEPT:
+            _frames.popitem(last=False)
+    return known
+
+
+class ChunkSource:
+    """A session's chunks, each with its sequence as id, and then how the run ended.
+
+    Events named `end`, `error` and `reconnect` are about the stream; everything else is a chunk.
+    """
+
+    def __init__(self, call: Call, run: HostedRun, cursor: int) -> None:
+        self._call = call
+        self._run = run
+        self._cursor = cursor
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(self._run.stream(from_sequence=self._cursor)) as chunks:
+                async for chunk in chunks:
+                    self._cursor = chunk.sequence
+                    yield chunk_frame(chunk)
+            run = await self._call.current_run(self._run.session_id)
+        except HelixError as problem:
+            told = {"error": sentence_for(problem.code, 503), "code": problem.code, "retryable": True}
+            yield frame(to_json(told), event="error")
+            return
+        if run is None or run.status == "running":
+            yield self.farewell()
+            return
+        yield frame(to_json(_end(run, self._cursor)), id=self._cursor, event="end")
+
+    def farewell(self) -> bytes:
+        wait = self._call.gate.limits.retry_after_seconds
+        told = {"lastEventId": self._cursor, "retryAfterSeconds": wait}
+        return b"retry: %d\n%s" % (wait * 1000, frame(to_json(told), id=self._cursor, event="reconnect"))
+
+
+def _end(run: RunRecord, sequence: int) -> dict[str, Any]:
+    """How a run ended, for a reader who has to settle with it; a failed one is never told as completed."""
+    told: dict[str, Any] = {"runId": run.run_id, "status": run.status, "turn": run.turn, "sequence": sequence}
+    if run.status == "completed":
+        told["output"] = run.output
+    if run.status == "failed":
+        told |= {"code": run.completion_reason or "failed", "error": sentence_for(run.completion_reason or "failed")}
+    return told

@@ -1,0 +1,102 @@
+"""What an instance carries at the moment: open streams and running runs, counted for everybody and for each user."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from helix_agents.domain.errors import HelixError
+from helix_agents.server.auth import Principal
+from helix_agents.server.errors import RefusedError, draining
+from helix_agents.server.hosting import HostedRun
+from helix_agents.server.limits import ServerLimits
+
+
+class Gate:
+    """Counts, refuses what is too much, and closes when the instance is told to leave."""
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self.limits = limits
+        self.leaving = asyncio.Event()
+        self._streams: Counter[str | None] = Counter()
+        self._runs: Counter[str | None] = Counter()
+        self._watching: set[asyncio.Task[None]] = set()
+
+    @property
+    def open_streams(self) -> int:
+        return self._streams.total()
+
+    def check_open(self) -> None:
+        """Let a request pass that begins something, unless the instance is leaving."""
+        if self.leaving.is_set():
+            raise draining(self.limits.retry_after_seconds)
+
+    def check_room(self, principal: Principal) -> None:
+        """Let a run begin, if its user does not have too many already."""
+        self.check_open()
+        most = self.limits.running_runs_per_user
+        if self._runs[principal.user_id] >= most:
+            raise self._too_many(429, "too_many_runs", f"This user has {most} runs going on this instance.")
+
+    def check_stream(self, principal: Principal) -> None:
+        """Let a stream open, if there are not too many already."""
+        self.check_open()
+        if self.open_streams >= self.limits.open_streams:
+            raise self._too_many(503, "too_many_streams", f"This instance has {self.open_streams} open streams.")
+        most = self.limits.open_streams_per_user
+        if principal.user_id is not None and self._streams[principal.user_id] >= most:
+            raise self._too_many(429, "too_many_streams", f"This user has {most} open streams on this instance.")
+
+    def began(self, principal: Principal, run: HostedRun) -> HostedRun:
+        """Count a run until it is over, or no longer driven here."""
+        self._runs[principal.user_id] += 1
+        self.watch(self._until_over(principal.user_id, run))
+        return run
+
+    def watch(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work of the instance itself, which ends with it."""
+        task = asyncio.create_task(work)
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+
+    def counted(self, principal: Principal, response: Callable[[Scope, Receive, Send], Any]) -> "CountedResponse":
+        """The response of a stream, counted while it is open."""
+        return CountedResponse(self._streams, principal.user_id, response)
+
+    async def close(self) -> None:
+        """End what was watched."""
+        self.leaving.set()
+        for task in tuple(self._watching):
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+
+    async def _until_over(self, user_id: str | None, run: HostedRun) -> None:
+        try:
+            with suppress(HelixError):
+                await run.result()
+        finally:
+            self._runs[user_id] -= 1
+
+    def _too_many(self, status: int, code: str, detail: str) -> RefusedError:
+        return RefusedError(
+            status, code, detail, retryable=True, headers={"retry-after": str(self.limits.retry_after_seconds)}
+        )
+
+
+class CountedResponse:
+    """A response that holds a place among the open streams from before it is sent until it has ended."""
+
+    def __init__(self, streams: Counter[str | None], user_id: str | None, response: Callable[..., Any]) -> None:
+        self._streams = streams
+        self._user_id = user_id
+        self._response = response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._streams[self._user_id] += 1
+        try:
+            await self._response(scope, receive, send)
+        finally:
+            self._streams[self._user_id] -= 1

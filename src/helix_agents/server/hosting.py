@@ -1,0 +1,110 @@
+"""What a server needs of an executor; every runtime has it."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal, Protocol
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.checkpoints import Checkpoint
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId
+from helix_agents.domain.messages import StoredMessage, UserMessage
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page
+from helix_agents.domain.pending import Answer, AnswerOutcome, PendingCall, PendingFilter
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import InterruptOutcome, SessionFilter, SessionState, SessionSummary
+from helix_agents.domain.usage import UsageRollup
+from helix_agents.engine.snapshot import SessionSnapshot
+
+
+class HostedRun(Protocol):
+    """A handle on one run."""
+
+    @property
+    def session_id(self) -> SessionId: ...
+
+    @property
+    def run_id(self) -> RunId: ...
+
+    def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]: ...
+
+    async def result(self) -> Any: ...
+
+    async def usage(self) -> UsageRollup: ...
+
+
+class HostedSessions(Protocol):
+    """What is stored."""
+
+    async def get(self, session_id: SessionId) -> SessionState: ...
+
+    async def list(
+        self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[SessionSummary]: ...
+
+    async def messages(
+        self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[StoredMessage]: ...
+
+    async def runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]: ...
+
+    async def checkpoints(
+        self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[Checkpoint]: ...
+
+    async def snapshot(self, session_id: SessionId) -> SessionSnapshot: ...
+
+    async def delete(self, session_id: SessionId) -> None: ...
+
+
+class AgentExecutor(Protocol):
+    """An executor as a server hosts it, whatever runtime is behind it."""
+
+    @property
+    def agents(self) -> AgentRegistry: ...
+
+    @property
+    def sessions(self) -> HostedSessions: ...
+
+    async def execute(
+        self,
+        agent: Agent[Any, Any, Any],
+        input: str | UserMessage | Sequence[UserMessage],
+        session_id: SessionId | None = None,
+        *,
+        state: Any = None,
+        user_id: str | None = None,
+        tags: Sequence[str] = (),
+        metadata: dict[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> HostedRun: ...
+
+    async def resume(
+        self,
+        agent: Agent[Any, Any, Any],
+        session_id: SessionId,
+        *,
+        mode: Literal["continue", "with_message", "from_checkpoint"] = "continue",
+        message: str | UserMessage | Sequence[UserMessage] | None = None,
+        checkpoint_id: CheckpointId | None = None,
+    ) -> HostedRun: ...
+
+    async def retry(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HostedRun: ...
+
+    async def get_handle(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HostedRun | None: ...
+
+    async def submit_tool_result(
+        self, session_id: SessionId, tool_call_id: ToolCallId, answer: Answer, *, approval_id: str | None = None
+    ) -> AnswerOutcome: ...
+
+    async def list_pending(
+        self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[PendingCall]: ...
+
+    async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome: ...
+
+    async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome: ...
+
+    async def sweep(self) -> Any: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,182 @@
+"""All routes in one table: the router and the OpenAPI document are both made from it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from helix_agents.domain.usage import UsageRollup
+from helix_agents.server import chat, executor_routes, session_routes
+from helix_agents.server.answers import (
+    MessagePage,
+    PendingPage,
+    RunPage,
+    SessionDetail,
+    SessionPage,
+    Snapshot,
+    Started,
+    Status,
+    Stopped,
+    Submitted,
+    UIMessagePage,
+)
+from helix_agents.server.bodies import ChatStopBody, ResumeBody, StartBody, StopBody, SubmitBody
+from helix_agents.server.calls import Call
+from helix_agents.server.ui_input import ChatBody
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One thing a caller may say besides the body."""
+
+    name: str
+    schema: dict[str, Any]
+    place: Literal["query", "path", "header"] = "query"
+    required: bool = False
+    description: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One route. `answer` is the record of its success, or `stream` for server-sent events, or None for no content."""
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    handler: Callable[[Call], Awaitable[Any]]
+    answer: Any
+    body: Any = None
+    parameters: tuple[Parameter, ...] = ()
+    refusals: tuple[int, ...] = ()
+    may_be_empty: bool = False
+    tag: str = "executor"
+
+
+STREAM = "stream"
+
+_ID: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 256}
+_WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 10**17}
+_UI_VERSION = {"type": "string", "enum": ["6", "7"]}
+
+SESSION = Parameter(name="sessionId", schema=_ID, required=True)
+SESSION_PATH = Parameter(name="session_id", schema=_ID, place="path", required=True)
+LAST_EVENT = Parameter(
+    name="Last-Event-ID",
+    schema={"type": "string", "pattern": "^[0-9]{1,17}$"},
+    place="header",
+    description="The id of the last event a reader got; it goes on after it, on any instance.",
+)
+FROM = Parameter(name="fromSequence", schema=_WHOLE, description="Like Last-Event-ID, for a reader that cannot set it.")
+AFTER = Parameter(
+    name="after",
+    schema=_WHOLE,
+    description="How far the page's snapshot went: an answer that ended since is replayed instead of a 204.",
+)
+UI_VERSION = Parameter(name="uiVersion", schema=_UI_VERSION, description="The major of the page's AI SDK; 6 if unsaid.")
+AGENT = Parameter(name="agent", schema={"type": "string"}, description="The agent of a new session.")
+PAGING = (
+    Parameter(name="offset", schema={"type": "integer", "minimum": 0, "maximum": 2**31}),
+    Parameter(name="limit", schema={"type": "integer", "minimum": 1, "maximum": 200}),
+)
+USER = Parameter(name="userId", schema=_ID, description="Whose; anybody but the caller only for operators.")
+
+_IN_BODY = (400, 408, 413, 415)
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        method="POST", path="/start", handler=executor_routes.start, body=StartBody, answer=Started,
+        refusals=(*_IN_BODY, 404, 409, 429),
+    ),
+    Operation(
+        method="POST", path="/resume", handler=executor_routes.resume, body=ResumeBody, answer=Started,
+        refusals=(*_IN_BODY, 404, 409, 429),
+    ),
+    Operation(
+        method="GET", path="/sse", handler=executor_routes.follow, answer=STREAM,
+        parameters=(SESSION, FROM, LAST_EVENT), refusals=(400, 404, 429),
+    ),
+    Operation(
+        method="GET", path="/status", handler=executor_routes.status, answer=Status,
+        parameters=(SESSION,), refusals=(400, 404),
+    ),
+    Operation(
+        method="POST", path="/interrupt", handler=executor_routes.interrupt, body=StopBody, answer=Stopped,
+        refusals=(*_IN_BODY, 404, 409),
+    ),
+    Operation(
+        method="POST", path="/abort", handler=executor_routes.abort, body=StopBody, answer=Stopped,
+        refusals=(*_IN_BODY, 404, 409),
+    ),
+    Operation(
+        method="POST", path="/submit-tool-result", handler=executor_routes.submit_tool_result, body=SubmitBody,
+        answer=Submitted, refusals=(*_IN_BODY, 404, 409),
+    ),
+    Operation(
+        method="GET", path="/workspace", handler=executor_routes.workspace, answer=None,
+        parameters=(SESSION,), refusals=(400, 404),
+    ),
+    Operation(
+        method="POST", path="/chat", handler=chat.chat, body=ChatBody, answer=STREAM,
+        parameters=(AGENT, UI_VERSION), refusals=(*_IN_BODY, 404, 409, 429), tag="chat",
+    ),
+    Operation(
+        method="GET", path="/chat/{session_id}/stream", handler=chat.reconnect, answer=STREAM, may_be_empty=True,
+        parameters=(SESSION_PATH, AFTER, LAST_EVENT, UI_VERSION), refusals=(400, 404, 409, 429), tag="chat",
+    ),
+    Operation(
+        method="POST", path="/chat/{session_id}/submit-tool-result", handler=chat.chat_submit, body=SubmitBody,
+        answer=Submitted, parameters=(SESSION_PATH,), refusals=(*_IN_BODY, 404, 409, 429), tag="chat",
+    ),
+    Operation(
+        method="POST", path="/chat/{session_id}/interrupt", handler=chat.chat_interrupt, body=ChatStopBody,
+        answer=Stopped, parameters=(SESSION_PATH,), refusals=(*_IN_BODY, 404, 409), tag="chat",
+    ),
+    Operation(
+        method="POST", path="/chat/{session_id}/abort", handler=chat.chat_abort, body=ChatStopBody,
+        answer=Stopped, parameters=(SESSION_PATH,), refusals=(*_IN_BODY, 404, 409), tag="chat",
+    ),
+    Operation(
+        method="GET", path="/sessions", handler=session_routes.list_sessions, answer=SessionPage,
+        parameters=(
+            *PAGING,
+            USER,
+            Parameter(
+                name="status",
+                schema={"type": "string", "enum": ["active", "completed", "failed", "interrupted", "paused"]},
+            ),
+            Parameter(name="agentType", schema={"type": "string"}),
+        ),
+        refusals=(400,), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/pending", handler=session_routes.list_pending, answer=PendingPage,
+        parameters=(*PAGING, USER, Parameter(name="toolName", schema={"type": "string"})),
+        refusals=(400,), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}", handler=session_routes.get_session, answer=SessionDetail,
+        parameters=(SESSION_PATH,), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="DELETE", path="/sessions/{session_id}", handler=session_routes.delete_session, answer=None,
+        may_be_empty=True, parameters=(SESSION_PATH,), refusals=(400, 404, 409), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}/snapshot", handler=session_routes.get_snapshot, answer=Snapshot,
+        parameters=(SESSION_PATH, *PAGING), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}/messages", handler=session_routes.get_messages, answer=MessagePage,
+        parameters=(SESSION_PATH, *PAGING), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}/ui-messages", handler=session_routes.get_ui_messages,
+        answer=UIMessagePage, parameters=(SESSION_PATH, *PAGING), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}/runs", handler=session_routes.get_runs, answer=RunPage,
+        parameters=(SESSION_PATH, *PAGING), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}/usage", handler=session_routes.get_usage, answer=UsageRollup,
+        parameters=(SESSION_PATH,), refusals=(400, 404), tag="sessions",
+    ),
+)  # fmt: skip

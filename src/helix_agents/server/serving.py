@@ -1,0 +1,104 @@
+"""A server of our own around the application: it keeps answering while running steps get their grace."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from helix_agents.agent.agent import Agent
+from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.server.app import AgentServer
+from helix_agents.server.auth import Principal, bearer_tokens
+from helix_agents.server.hosting import AgentExecutor
+
+
+class DrainingServer(uvicorn.Server):
+    """Ends in two steps. At the first signal the application leaves: new starts are told to come back later, streams
+    end with a cursor, running steps get their grace. Only then is the door closed. A second signal closes it now."""
+
+    def __init__(self, config: uvicorn.Config, app: AgentServer, executor: AgentExecutor) -> None:
+        super().__init__(config)
+        self._agent_server = app
+        self._executor = executor
+        self._leaving: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._agent_server.draining:
+            super().handle_exit(sig, frame)
+            return
+        self._agent_server.drain()
+        asyncio.get_running_loop().call_soon_threadsafe(self._begin_to_leave)
+
+    def _begin_to_leave(self) -> None:
+        self._leaving = asyncio.get_running_loop().create_task(self._leave())
+
+    async def _leave(self) -> None:
+        try:
+            await self._executor.close()
+        finally:
+            self.should_exit = True
+
+
+async def run(
+    open_executor: Any,
+    make_app: Callable[[AgentExecutor], AgentServer],
+    *,
+    sock: socket.socket,
+    on_ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve on a socket that is listening already, until a signal ends it."""
+    async with open_executor as executor:
+        app = make_app(executor)
+        config = uvicorn.Config(
+            app, log_level="warning", ws="none", lifespan="on", timeout_graceful_shutdown=5, server_header=False
+        )
+        host, port = sock.getsockname()[:2]
+        server = DrainingServer(config, app, executor)
+        announcing = asyncio.create_task(_announce(server, lambda: on_ready(f"http://{host}:{port}")))
+        try:
+            await server.serve(sockets=[sock])
+        finally:
+            announcing.cancel()
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+async def _announce(server: uvicorn.Server, say: Callable[[], None]) -> None:
+    while not server.started:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    say()
+
+
+def serve(
+    agents: Iterable[Agent[Any, Any, Any]],
+    store_url: str,
+    *,
+    sock: socket.socket,
+    token: str | None,
+    user: str,
+    origins: Sequence[str],
+    say: Callable[[str], None],
+    **settings: Any,
+) -> None:
+    """Serve these agents on this store until the process is asked to end; other settings are the executor's."""
+    authenticate = None if not token else bearer_tokens({token: Principal(user_id=user, operator=True)})
+
+    def make_app(executor: AgentExecutor) -> AgentServer:
+        return AgentServer(
+            executor, authenticate=authenticate, allow_unauthenticated=authenticate is None, cors_origins=origins
+        )
+
+    opening = Executor.open(store_url, agents=list(agents), **settings)
+    # Somebody handles the signal from the first moment on, so that the executor leaves it to the server.
+    earlier = signal.signal(signal.SIGTERM, _end)
+    try:
+        with sock:
+            asyncio.run(run(opening, make_app, sock=sock, on_ready=lambda url: say(f"Serving on {url}")))
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

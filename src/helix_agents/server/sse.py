@@ -1,0 +1,158 @@
+"""Server-sent events: frames with ids, and a response that no reader can use to hold up a run."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from helix_agents.engine.log import log_exception
+from helix_agents.server.limits import ServerLimits
+
+KEEP_ALIVE = b": keep-alive\n\n"
+FAREWELL_SECONDS = 1.0
+BATCH_BYTES = 65_536
+
+
+def frame(data: bytes, *, id: int | None = None, event: str | None = None) -> bytes:
+    """One event. `data` is JSON without line breaks, which JSON writers never make outside of strings."""
+    head = b"" if id is None else b"id: %d\n" % id
+    named = b"" if event is None else b"event: %s\n" % event.encode()
+    return b"%s%sdata: %s\n\n" % (head, named, data)
+
+
+class EventSource(Protocol):
+    """What a stream response sends."""
+
+    def frames(self) -> AsyncGenerator[bytes, None]:
+        """Frame after frame; the end of the iteration is the end of the response."""
+        ...
+
+    def farewell(self) -> bytes:
+        """What a reader is told when the server has to leave before the end."""
+        ...
+
+
+class EventStreamResponse:
+    """An ASGI response that follows an event source.
+
+    It reads on when the network has taken what was read, so that a slow reader buffers no more than a batch and slows
+    nobody. Keep-alive comments go out in silence. It ends when the source does, when the client leaves, when the client
+    takes no byte for too long, or, with a farewell, when `leaving` is set.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        *,
+        limits: ServerLimits,
+        leaving: asyncio.Event,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self._source = source
+        self._limits = limits
+        self._leaving = leaving
+        self._headers = headers or {}
+        self._sent = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+            **self._headers,
+        }
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+        pump = asyncio.create_task(self._pump(send))
+        gone = asyncio.create_task(_disconnect(receive))
+        leaving = asyncio.create_task(self._leaving.wait())
+        beat = asyncio.create_task(self._beat(send))
+        tasks = (pump, gone, leaving, beat)
+        try:
+            await asyncio.wait((pump, gone, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if gone.done() and not gone.cancelled():
+            return
+        broken = not pump.cancelled() and pump.exception() is not None
+        if broken and not isinstance(pump.exception(), TimeoutError):
+            log_exception("stream.failed", pump.exception() or AssertionError(), path=scope.get("path"))
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                if pump.cancelled() or broken:
+                    await send({"type": "http.response.body", "body": self._source.farewell(), "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pump(self, send: Send) -> None:
+        """Send what there is, all of it at once: a reader who is behind catches up in a few large pieces."""
+        batch = _Batch()
+        collecting = asyncio.create_task(batch.collect(self._source.frames()))
+        try:
+            while (body := await batch.take()) is not None:
+                self._sent = True
+                async with asyncio.timeout(self._limits.stalled_reader_seconds):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+        finally:
+            collecting.cancel()
+            await asyncio.wait((collecting,))
+        collecting.result()
+
+    async def _beat(self, send: Send) -> None:
+        """A comment whenever a whole interval brought nothing, so that no proxy takes silence for the end."""
+        while True:
+            self._sent = False
+            await asyncio.sleep(self._limits.keep_alive_seconds)
+            if not self._sent:
+                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+
+
+class _Batch:
+    """Frames that wait to be sent: as many as come without waiting, up to a bound.
+
+    The bound begins low, so that the first frame is not kept waiting for those after it, and doubles each time.
+    """
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._bytes = 0
+        self._most = 512
+        self._ended = False
+        self._filled = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    async def collect(self, frames: AsyncGenerator[bytes, None]) -> None:
+        try:
+            async with aclosing(frames):
+                async for body in frames:
+                    self._frames.append(body)
+                    self._bytes += len(body)
+                    self._filled.set()
+                    if self._bytes >= self._most:
+                        self._taken.clear()
+                        await self._taken.wait()
+        finally:
+            self._ended = True
+            self._filled.set()
+
+    async def take(self) -> bytes | None:
+        """What has come since the last time; waits for something, and gives None at the end."""
+        await self._filled.wait()
+        if not self._frames:
+            return None
+        body = b"".join(self._frames)
+        self._frames.clear()
+        self._bytes = 0
+        self._most = min(self._most * 2, BATCH_BYTES)
+        if not self._ended:
+            self._filled.clear()
+        self._taken.set()
+        return body
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,145 @@
+"""What a chat front end sends: only its last message is an intent, everything before it is the server's to know."""
+
+from typing import Any, Literal, cast
+
+import msgspec
+
+from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
+from helix_agents.domain.records import Record
+from helix_agents.server.bodies import ApprovalResponse, Id, SubmitBody, ToolResult, checked_url, read_body
+from helix_agents.server.errors import invalid
+
+MOST_PARTS = 256
+
+
+class ChatBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The request of a chat transport: the whole history, or the last message alone. Fields of an application's own
+    are allowed and ignored."""
+
+    id: Id
+    messages: list[dict[str, Any]] | None = None
+    message: dict[str, Any] | None = None
+    trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
+    message_id: str | None = None
+    agent: str | None = None
+
+
+class Said(Record):
+    """The user says something new."""
+
+    message: UserMessage
+
+
+class Answered(Record):
+    """The page answers calls of the assistant's last message, as far as the server waits for them.
+
+    `steps` and `calls` are what the page shows: how far its copy of the answer goes.
+    """
+
+    message_id: str
+    answers: tuple[SubmitBody, ...]
+    steps: int
+    calls: frozenset[str]
+
+
+Intent = Said | Answered
+
+
+def intent_of(body: ChatBody) -> Intent:
+    """What the last message of a request wants.
+
+    Raises:
+        RefusedError: there is no message, or it is none that a chat sends.
+    """
+    last = body.message if body.message is not None else (body.messages or [None])[-1]
+    if last is None:
+        raise invalid("The body needs messages, or a message.")
+    message_id = last.get("id")
+    if message_id is not None:
+        message_id = read_body(message_id, Id)
+    parts = _parts(last)
+    match last.get("role"):
+        case "user":
+            return Said(message=_said(parts, message_id))
+        case "assistant":
+            return _answered(parts, message_id or "")
+        case role:
+            raise invalid(f"The last message is the user's or the assistant's, not {str(role)[:80]!r}'s.")
+
+
+def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = message.get("parts")
+    if parts is None and isinstance(message.get("content"), str):
+        return [{"type": "text", "text": message["content"]}]
+    if not isinstance(parts, list):
+        raise invalid("The last message needs a list of parts.")
+    found = cast("list[Any]", parts)
+    if len(found) > MOST_PARTS * 16:
+        raise invalid("The last message has too many parts.")
+    for part in found:
+        match part:
+            case {"type": str()}:
+                pass
+            case _:
+                raise invalid("Every part of a message is an object with a type.")
+    return cast("list[dict[str, Any]]", found)
+
+
+def _said(parts: list[dict[str, Any]], message_id: str | None) -> UserMessage:
+    content: list[Part] = []
+    for part in parts[:MOST_PARTS]:
+        match part:
+            case {"type": "text", "text": str() as text}:
+                content.append(Text(text=text))
+            case {"type": "file", "mediaType": str() as media_type, "url": str() as url}:
+                name = part.get("filename")
+                content.append(_file(media_type, checked_url(url), name if isinstance(name, str) else None))
+            case {"type": "text" | "file"}:
+                raise invalid("A text part needs its text, a file part its mediaType and url.")
+            case _:
+                pass
+    if not content:
+        raise invalid("The last message says nothing: it needs a text or a file.")
+    if len(content) == 1 and isinstance(content[0], Text):
+        return UserMessage(content=content[0].text, id=message_id)
+    return UserMessage(content=tuple(content), id=message_id)
+
+
+def _file(media_type: str, url: str, filename: str | None) -> Part:
+    if media_type.startswith("image/"):
+        return Image(url=url, media_type=None if media_type == "image/*" else media_type)
+    return File(url=url, media_type=media_type, filename=filename)
+
+
+def _answered(parts: list[dict[str, Any]], message_id: str) -> Answered:
+    starts = [place for place, part in enumerate(parts) if part["type"] == "step-start"]
+    last_step = parts[starts[-1] + 1 :] if starts else parts
+    answers = tuple(answer for part in last_step if (answer := _answer(part)) is not None)
+    calls = frozenset(part["toolCallId"] for part in parts if isinstance(part.get("toolCallId"), str))
+    return Answered(message_id=message_id, answers=answers[:MOST_PARTS], steps=len(starts), calls=calls)
+
+
+def _answer(part: dict[str, Any]) -> SubmitBody | None:
+    """What a part says about its call, if it says how somebody at the page settled it."""
+    if not (part["type"].startswith("tool-") or part["type"] == "dynamic-tool"):
+        return None
+    call_id = read_body(part.get("toolCallId"), Id)
+    match part.get("state"), part.get("approval"):
+        case "approval-responded", {"id": str() as approval_id, "approved": bool() as approved, **rest}:
+            reason: Any = rest.get("reason")
+            return ApprovalResponse(
+                tool_call_id=call_id,
+                approval_id=read_body(approval_id, Id),
+                approved=approved,
+                reason=reason if isinstance(reason, str) else None,
+            )
+        case "approval-responded", _:
+            raise invalid("An answered approval needs its id and a decision.")
+        case "output-available", _:
+            return None if part.get("providerExecuted") else ToolResult(tool_call_id=call_id, result=part.get("output"))
+        case "output-error", _:
+            error = part.get("errorText")
+            told = error if isinstance(error, str) and error else "The tool failed at the client."
+            return None if part.get("providerExecuted") else ToolResult(tool_call_id=call_id, error=told)
+        case _:
+            return None

@@ -1,0 +1,395 @@
+"""The chunk log as a Vercel AI SDK UI message stream: a pure translation, one answer at a time.
+
+An answer is everything said after one message of the user, across all runs it took. Parts that came from the stored
+transcript and parts that came from the chunks after it are made by the same methods, so that a page which was there
+from the beginning and a page which came back in the middle hold the same message.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast
+
+from helix_agents.domain.chunks import (
+    Custom,
+    StatePatch,
+    StepCommitted,
+    StepDiscarded,
+    StreamChunk,
+    SubagentEnd,
+    SubagentStart,
+    TextDelta,
+    ThinkingChunk,
+    ToolApprovalRequest,
+    ToolArgStreamDelta,
+    ToolArgStreamEnd,
+    ToolArgStreamStart,
+    ToolEnd,
+    ToolError,
+    ToolStart,
+)
+from helix_agents.domain.errors import SessionCorruptError
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.records import JSON, decode_json, encode
+from helix_agents.engine.answers import NOT_APPROVED
+from helix_agents.ports.llm import FINISH_TOOL
+from helix_agents.server.errors import sentence_for
+
+UIPart: TypeAlias = dict[str, Any]
+Version: TypeAlias = Literal[6, 7]
+"""Which chunk set the client knows: an unknown type kills its stream, so the older one is the default."""
+
+TAKEN_BACK = "This call was taken back; it is made again."
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call as the message shows it so far. `step` is where it was made; one of a child has none.
+
+    `given` is what the model wrote, `input` what the client was shown.
+    """
+
+    name: str
+    step: str | None
+    pieces: list[str] = field(default_factory=list[str])
+    given: JSON = None
+    input: JSON = None
+    has_input: bool = False
+    approval_id: str | None = None
+    done: bool = False
+
+
+class UIStream:
+    """Translates one answer. `runs_here` says whether a tool is run by the server rather than by the client."""
+
+    def __init__(self, *, runs_here: Callable[[str], bool] = lambda _: True, version: Version = 6) -> None:
+        self._runs_here = runs_here
+        self._version: Version = version
+        self._calls: dict[ToolCallId, _Call] = {}
+        self._below: dict[ToolCallId, tuple[str, JSON]] = {}
+        self._step: str | None = None
+        self._step_is_open = False
+        self._text: str | None = None
+        self._reasoning: str | None = None
+        self._blocks = 0
+        self._shown: list[int] = []
+
+    # -- what was committed
+
+    def message(self, message: AssistantMessage, place: str) -> list[UIPart]:
+        """A reply of the transcript; `place` names its step where the reply itself does not."""
+        step = message.id or place
+        parts: list[UIPart] = []
+        for block in message.thinking:
+            parts += self._enter(step, 0)
+            parts += self._think(block.text, ends=True)
+        if message.text:
+            parts += self._enter(step, 0)
+            parts += self._say(message.text)
+        for call in message.tool_calls:
+            parts += self._enter(step, 0)
+            parts += self._whole_call(call)
+        return parts + self._leave_step()
+
+    def result(self, result: ToolMessage) -> list[UIPart]:
+        """A result of the transcript, or one that is held while its step waits for somebody."""
+        if result.error:
+            return self._fail(result.tool_call_id, str(result.content), result.code)
+        return self._settle(result.tool_call_id, result.content)
+
+    def waits(self, row: PendingCall, *, below: bool) -> list[UIPart]:
+        """A call that waits or waited for somebody, here or in a child session: how it was shown to them."""
+        if row.approval_id is None and row.state in ("waiting", "expired"):
+            return self._ask(row.tool_call_id, row.tool_name, row.input, below=below)
+        if row.approval_id is None:
+            return self._asked(row)
+        return self._ask_approval(row.tool_call_id, row.tool_name, row.input, row.approval_id, below=below)
+
+    def know(self, calls: Iterable[tuple[ToolCallId, str]]) -> None:
+        """Calls that the client already shows, so that what becomes of them is told."""
+        for call_id, name in calls:
+            self._calls.setdefault(call_id, _Call(name=name, step=None, has_input=True))
+
+    # -- what is said now
+
+    def feed(self, chunk: StreamChunk) -> list[UIPart]:
+        """The parts that one more chunk makes."""
+        if chunk.parent_tool_call_id is not None:
+            return self._feed_below(chunk)
+        match chunk:
+            case TextDelta(delta=delta):
+                return [*self._at(chunk), *self._say(delta)]
+            case ThinkingChunk(content=content, is_complete=ends):
+                return [*self._at(chunk), *self._think(content, ends=ends)]
+            case ToolArgStreamStart(tool_call_id=call_id, tool_name=name):
+                return [*self._at(chunk), *self._begin_call(call_id, name)]
+            case ToolArgStreamDelta(tool_call_id=call_id, delta=delta):
+                return self._more_input(call_id, delta)
+            case ToolArgStreamEnd(tool_call_id=call_id):
+                return self._end_input(call_id)
+            case ToolStart(tool_call_id=call_id, tool_name=name, arguments=given):
+                opening = [] if call_id in self._calls else self._at(chunk)
+                if not self._runs_here(name):
+                    return [*opening, *self._ask(call_id, name, given, below=False)]
+                return [*opening, *self._start(call_id, name, given)]
+            case ToolApprovalRequest(tool_call_id=call_id, tool_name=name, approval_id=approval_id, input=given):
+                return self._ask_approval(call_id, name, given, approval_id, below=False)
+            case ToolEnd(tool_call_id=call_id, result=result):
+                return self._settle(call_id, result)
+            case ToolError(tool_call_id=call_id, error=error, code=code):
+                return self._fail(call_id, error, code)
+            case StepCommitted():
+                return self._leave_step()
+            case StepDiscarded(from_sequence=first, to_sequence=last):
+                return self._discard(first, last)
+            case _:
+                return self._aside(chunk)
+
+    def finish(self, how: Literal["completed", "suspended", "interrupted"], reason: str | None = None) -> list[UIPart]:
+        """The answer ends here, or waits for somebody."""
+        parts = self._leave_step()
+        if how == "completed":
+            return [*parts, {"type": "finish", "finishReason": "stop"}]
+        if how == "suspended":
+            return [*parts, {"type": "finish", "finishReason": "tool-calls"}]
+        abort = {"type": "abort"} if reason is None else {"type": "abort", "reason": reason}
+        finished = "other" if self._version == 6 else "interrupted"
+        return [*parts, abort, {"type": "finish", "finishReason": finished}]
+
+    def fail(self, code: str, *, retryable: bool = False) -> list[UIPart]:
+        """The answer, or the way to it, broke: the user gets a sentence, the page the code."""
+        told = {"type": "data-error", "data": {"code": code, "retryable": retryable}, "transient": True}
+        error = {"type": "error", "errorText": sentence_for(code)}
+        return [*self._leave_step(), told, error, {"type": "finish", "finishReason": "error"}]
+
+    # -- steps
+
+    def _at(self, chunk: StreamChunk) -> list[UIPart]:
+        return self._enter(f"{chunk.run_id}.{chunk.step}", chunk.sequence)
+
+    def _enter(self, step: str, sequence: int) -> list[UIPart]:
+        self._shown.append(sequence)
+        if self._step == step:
+            return []
+        left = self._leave_step()
+        self._step, self._step_is_open, self._blocks, self._shown = step, True, 0, [sequence]
+        return [*left, {"type": "start-step"}]
+
+    def _leave_step(self) -> list[UIPart]:
+        ended = self._end_blocks()
+        if not self._step_is_open:
+            return ended
+        self._step_is_open = False
+        return [*ended, {"type": "finish-step"}]
+
+    def _end_blocks(self) -> list[UIPart]:
+        parts: list[UIPart] = []
+        if self._reasoning is not None:
+            parts.append({"type": "reasoning-end", "id": self._reasoning})
+        if self._text is not None:
+            parts.append({"type": "text-end", "id": self._text})
+        self._reasoning = self._text = None
+        return parts
+
+    def _discard(self, first: int, last: int) -> list[UIPart]:
+        """The step in hand never happened. Clients that can take its parts back are told to; others are told that
+        they are void, and see the step again as the next one."""
+        if not any(first <= sequence <= last for sequence in self._shown):
+            return []
+        ended = self._end_blocks()
+        made = [call_id for call_id, call in self._calls.items() if call.step == self._step]
+        open_calls = [call_id for call_id in made if not self._calls[call_id].done]
+        for call_id in made:
+            del self._calls[call_id]
+        self._shown = []
+        if self._version == 7:
+            return [*ended, {"type": "reset-step"}]
+        void = [{"type": "tool-output-error", "toolCallId": call_id, "errorText": TAKEN_BACK} for call_id in open_calls]
+        told = {"type": "data-step-discarded", "data": {"toolCallIds": made}, "transient": True}
+        parts = [*ended, *void, told, *self._leave_step()]
+        self._step = None
+        return parts
+
+    # -- text and reasoning: one text for each step, as the transcript has it
+
+    def _say(self, delta: str) -> list[UIPart]:
+        parts: list[UIPart] = []
+        if self._reasoning is not None:
+            parts.append({"type": "reasoning-end", "id": self._reasoning})
+            self._reasoning = None
+        if self._text is None:
+            self._text = f"{self._step}:text"
+            parts.append({"type": "text-start", "id": self._text})
+        return [*parts, {"type": "text-delta", "id": self._text, "delta": delta}]
+
+    def _think(self, content: str, *, ends: bool) -> list[UIPart]:
+        parts: list[UIPart] = []
+        if self._reasoning is None:
+            self._blocks += 1
+            self._reasoning = f"{self._step}:reasoning-{self._blocks}"
+            parts.append({"type": "reasoning-start", "id": self._reasoning})
+        if content:
+            parts.append({"type": "reasoning-delta", "id": self._reasoning, "delta": content})
+        if ends:
+            parts.append({"type": "reasoning-end", "id": self._reasoning})
+            self._reasoning = None
+        return parts
+
+    # -- calls
+
+    def _begin_call(self, call_id: ToolCallId, name: str) -> list[UIPart]:
+        self._calls[call_id] = _Call(name=name, step=self._step)
+        if name == FINISH_TOOL:
+            return []
+        return [self._about({"type": "tool-input-start", "toolCallId": call_id, "toolName": name})]
+
+    def _more_input(self, call_id: ToolCallId, delta: str) -> list[UIPart]:
+        call = self._calls.get(call_id)
+        if call is None or call.has_input:
+            return []
+        call.pieces.append(delta)
+        if call.name == FINISH_TOOL:
+            return []
+        return [{"type": "tool-input-delta", "toolCallId": call_id, "inputTextDelta": delta}]
+
+    def _end_input(self, call_id: ToolCallId) -> list[UIPart]:
+        call = self._calls.get(call_id)
+        if call is None or call.has_input:
+            return []
+        call.given = _parsed("".join(call.pieces))
+        return self._show_given(call_id, call)
+
+    def _whole_call(self, made: ToolCall) -> list[UIPart]:
+        if made.id in self._calls:
+            return []
+        begun = self._begin_call(made.id, made.name)
+        call = self._calls[made.id]
+        call.given = made.arguments
+        return self._show_given(made.id, call) or begun
+
+    def _show_given(self, call_id: ToolCallId, call: _Call) -> list[UIPart]:
+        """Show what the model wrote as the input, unless that is to come: arguments that are no object are refused in
+        a moment, and a client must not begin with its tools before somebody waits for their results."""
+        if (
+            isinstance(call.given, str)
+            or call.given is None
+            or not (call.name == FINISH_TOOL or self._runs_here(call.name))
+        ):
+            return []
+        return self._set_input(call_id, call, call.given)
+
+    def _start(self, call_id: ToolCallId, name: str, given: JSON) -> list[UIPart]:
+        call = self._calls.setdefault(call_id, _Call(name=name, step=self._step))
+        return [] if call.has_input else self._set_input(call_id, call, given)
+
+    def _ask(self, call_id: ToolCallId, name: str, given: JSON, *, below: bool) -> list[UIPart]:
+        """Show the client a call it has to run, with the input as it was checked."""
+        call = self._calls.setdefault(call_id, _Call(name=name, step=None if below else self._step))
+        return [] if call.done else self._set_input(call_id, call, given, runs_here=False)
+
+    def _asked(self, row: PendingCall) -> list[UIPart]:
+        """Show a call that was answered. Its input comes in pieces, as a whole one would make the client run it."""
+        begun = [] if row.tool_call_id in self._calls else self._begin_call(row.tool_call_id, row.tool_name)
+        call = self._calls[row.tool_call_id]
+        if call.has_input:
+            return begun
+        call.has_input, call.input = True, row.input
+        text = encode(row.input).decode()
+        return [*begun, {"type": "tool-input-delta", "toolCallId": row.tool_call_id, "inputTextDelta": text}]
+
+    def _ask_approval(
+        self, call_id: ToolCallId, name: str, given: JSON, approval_id: str, *, below: bool
+    ) -> list[UIPart]:
+        call = self._calls.setdefault(call_id, _Call(name=name, step=None if below else self._step))
+        if call.done or call.approval_id == approval_id:
+            return []
+        call.approval_id = approval_id
+        asked = {"type": "tool-approval-request", "approvalId": approval_id, "toolCallId": call_id}
+        return [*self._set_input(call_id, call, given), asked]
+
+    def _set_input(
+        self, call_id: ToolCallId, call: _Call, given: JSON, *, runs_here: bool | None = None
+    ) -> list[UIPart]:
+        if call.has_input and call.input == given:
+            return []
+        call.has_input, call.input = True, given
+        if call.name == FINISH_TOOL:
+            return []
+        part = {"type": "tool-input-available", "toolCallId": call_id, "toolName": call.name, "input": given}
+        return [self._about(part, runs_here)]
+
+    def _about(self, part: UIPart, runs_here: bool | None = None) -> UIPart:
+        """Clients answer what they have to run themselves, and only that: the rest is marked as the server's."""
+        if runs_here if runs_here is not None else self._runs_here(part["toolName"]):
+            part["providerExecuted"] = True
+        return part
+
+    def _settle(self, call_id: ToolCallId, result: JSON) -> list[UIPart]:
+        call = self._calls.get(call_id)
+        if call is None or call.done:
+            return []
+        call.done = True
+        if call.name == FINISH_TOOL:
+            return [{"type": "data-output", "id": "output", "data": call.input}]
+        shown = [] if call.has_input else self._set_input(call_id, call, call.given)
+        return [*shown, {"type": "tool-output-available", "toolCallId": call_id, "output": result}]
+
+    def _fail(self, call_id: ToolCallId, error: str, code: str | None) -> list[UIPart]:
+        call = self._calls.get(call_id)
+        if call is None or call.done:
+            return []
+        call.done = True
+        if call.name == FINISH_TOOL:
+            return []
+        if code == NOT_APPROVED:
+            return [{"type": "tool-output-denied", "toolCallId": call_id}]
+        if not call.has_input:
+            about = {"type": "tool-input-error", "toolCallId": call_id, "toolName": call.name}
+            return [self._about({**about, "input": call.given, "errorText": error})]
+        return [{"type": "tool-output-error", "toolCallId": call_id, "errorText": error}]
+
+    # -- what is no part of the message
+
+    def _feed_below(self, chunk: StreamChunk) -> list[UIPart]:
+        """Of a child's work the page shows what waits for the user; all of it is in the native stream."""
+        match chunk:
+            case ToolStart(tool_call_id=call_id, tool_name=name, arguments=given):
+                self._below[call_id] = (name, given)
+                return []
+            case ToolApprovalRequest(tool_call_id=call_id, tool_name=name, approval_id=approval_id, input=given):
+                return self._ask_approval(call_id, name, given, approval_id, below=True)
+            case ToolEnd(tool_call_id=call_id, result=result):
+                return self._settle(call_id, result)
+            case ToolError(tool_call_id=call_id, error=error, code=code):
+                return self._fail(call_id, error, code)
+            case _ if waiting := getattr(chunk, "tool_call_ids", ()):
+                known = ((call_id, *self._below[call_id]) for call_id in waiting if call_id in self._below)
+                return [part for call_id, name, given in known for part in self._ask(call_id, name, given, below=True)]
+            case _:
+                return self._aside(chunk)
+
+    def _aside(self, chunk: StreamChunk) -> list[UIPart]:
+        """Events that pass: pages hear of them, messages do not keep them."""
+        match chunk:
+            case Custom(name=name, data=data):
+                return [{"type": f"data-{name}", "data": data, "transient": True}]
+            case StatePatch(patch=patch) if chunk.parent_tool_call_id is None:
+                return [{"type": "data-state-patch", "data": patch, "transient": True}]
+            case SubagentStart(tool_call_id=call_id, child_agent_type=agent):
+                told = {"toolCallId": call_id, "agent": agent, "status": "running"}
+                return [{"type": "data-subagent", "data": told, "transient": True}]
+            case SubagentEnd(tool_call_id=call_id, child_agent_type=agent, status=status):
+                told = {"toolCallId": call_id, "agent": agent, "status": status}
+                return [{"type": "data-subagent", "data": told, "transient": True}]
+            case _:
+                return []
+
+
+def _parsed(text: str) -> JSON:
+    """Arguments as an object, or as the text they were."""
+    try:
+        value = decode_json(text)
+    except SessionCorruptError:
+        return text
+    return cast("JSON", value) if isinstance(value, dict) else text

@@ -1,0 +1,221 @@
+"""The answer in hand, read from the store: the messages of the current turn, and the stream position after them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.ids import RunId, SessionId, ToolCallId
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from helix_agents.domain.pending import PendingCall, PendingFilter
+from helix_agents.domain.rendering import surviving
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.streams import StreamStatus
+from helix_agents.engine.snapshot import SessionSnapshot
+from helix_agents.server.hosting import AgentExecutor
+from helix_agents.server.ui_messages import UIMessage, assistant_message, user_message
+from helix_agents.server.ui_stream import UIPart, UIStream, Version
+
+DELEGATING = ("subagent__", "companion__")
+AT_THE_CLIENT = ("client", "question")
+MOST_TRIES = 8
+ALL_STATES = ("waiting", "answered", "expired", "consumed", "dropped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One message of the user and what followed it. `first` is its place in the transcript, counted from 0."""
+
+    asked: UserMessage | None
+    first: int
+    messages: tuple[Message, ...]
+
+    @property
+    def calls(self) -> dict[ToolCallId, str]:
+        replies = (message for message in self.messages if isinstance(message, AssistantMessage))
+        return {call.id: call.name for reply in replies for call in reply.tool_calls}
+
+    def message_id(self, run: RunRecord | None) -> str:
+        """The answer's id: it never changes, from its first word to the last page that shows it."""
+        for place, message in enumerate(self.messages):
+            if isinstance(message, AssistantMessage):
+                return answer_id(message.id.rpartition(".")[0] if message.id else f"m{self.first + place}")
+        return answer_id(run.run_id if run is not None else f"m{self.first}")
+
+    def calls_before(self, run_id: RunId) -> dict[ToolCallId, str]:
+        """The calls that earlier runs of this turn made."""
+        replies = (message for message in self.messages if isinstance(message, AssistantMessage))
+        earlier = (reply for reply in replies if not (reply.id or "").startswith(f"{run_id}."))
+        return {call.id: call.name for reply in earlier for call in reply.tool_calls}
+
+
+def answer_id(first_run: str) -> str:
+    """The id of the answer that began with this run."""
+    return f"msg_{first_run}"
+
+
+def split_turns(messages: Sequence[Message], entering: Iterable[UserMessage] = ()) -> list[Turn]:
+    """A transcript as turns. What the user said while calls were open comes after all of it."""
+    turns: list[Turn] = []
+    asked: UserMessage | None = None
+    first, begin = 0, 0
+    everything = (*messages, *entering)
+    for place, message in enumerate(everything):
+        if isinstance(message, UserMessage) and not message.hidden:
+            if place > begin or asked is not None:
+                turns.append(Turn(asked=asked, first=first, messages=tuple(everything[begin:place])))
+            asked, first, begin = message, place, place + 1
+    turns.append(Turn(asked=asked, first=first, messages=tuple(everything[begin:])))
+    return turns
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildCall:
+    """A call of a child session that waits or waited for the user, where it was delegated from, and its result."""
+
+    row: PendingCall
+    delegated_by: ToolCallId | None
+    result: ToolMessage | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """A session at one moment, as pages show it."""
+
+    session: SessionState
+    run: RunRecord | None
+    turns: list[Turn]
+    held: tuple[ToolMessage, ...]
+    chunks: tuple[StreamChunk, ...]
+    rows: dict[ToolCallId, PendingCall]
+    children: tuple[ChildCall, ...]
+    sequence: int
+    stream_status: StreamStatus | None
+
+    @property
+    def turn(self) -> Turn:
+        return self.turns[-1]
+
+    @property
+    def message_id(self) -> str:
+        return self.turn.message_id(self.run)
+
+    def replay(self, stream: UIStream) -> list[UIPart]:
+        """The current answer so far, from its start; the stream then takes the chunks after `sequence`."""
+        parts = self._committed(stream, self.turn, current=True)
+        for chunk in surviving(self.chunks):
+            parts += stream.feed(chunk)
+        return parts
+
+    def ui_messages(self, new_stream: Callable[[], UIStream]) -> list[UIMessage]:
+        """The whole conversation, the answer in hand included."""
+        shown: list[UIMessage] = []
+        for turn in self.turns:
+            current = turn is self.turn
+            if turn.asked is not None:
+                shown.append(user_message(turn.asked, f"user_{turn.first}"))
+            stream = new_stream()
+            parts = self.replay(stream) if current else self._committed(stream, turn, current=False)
+            if parts:
+                shown.append(assistant_message(turn.message_id(self.run if current else None), parts))
+        return shown
+
+    def _committed(self, stream: UIStream, turn: Turn, *, current: bool) -> list[UIPart]:
+        parts: list[UIPart] = []
+        for place, message in enumerate(turn.messages):
+            match message:
+                case AssistantMessage():
+                    parts += stream.message(message, f"m{turn.first + place}")
+                    for call in message.tool_calls:
+                        row = self.rows.get(call.id)
+                        parts += [] if row is None else stream.waits(row, below=False)
+                    parts += self._below(stream, turn, message)
+                case ToolMessage():
+                    parts += stream.result(message)
+                case UserMessage():
+                    pass
+        for result in self.held if current else ():
+            parts += stream.result(result)
+        return parts
+
+    def _below(self, stream: UIStream, turn: Turn, reply: AssistantMessage) -> list[UIPart]:
+        """Calls of children that this reply delegated to."""
+        delegating = [call.id for call in reply.tool_calls if call.name.startswith(DELEGATING)]
+        if not delegating or not self.children:
+            return []
+        last = _last_delegating(turn) is reply
+        parts: list[UIPart] = []
+        for child in self.children:
+            if child.delegated_by in delegating or (child.delegated_by is None and last and turn is self.turn):
+                parts += stream.waits(child.row, below=True)
+                parts += [] if child.result is None else stream.result(child.result)
+        return parts
+
+
+def _last_delegating(turn: Turn) -> AssistantMessage | None:
+    replies = [message for message in turn.messages if isinstance(message, AssistantMessage)]
+    return next((r for r in reversed(replies) if any(c.name.startswith(DELEGATING) for c in r.tool_calls)), None)
+
+
+async def read_conversation(executor: AgentExecutor, session_id: SessionId) -> Conversation:
+    """Everything a page needs of a session.
+
+    Raises:
+        SessionNotFoundError: there is none.
+    """
+    session, snapshot = await _at_one_moment(executor, session_id)
+    entering = () if session.suspension_context is None else session.suspension_context.entry_messages
+    turns = split_turns(snapshot.messages, entering)
+    where = PendingFilter(root_session_id=session_id, states=ALL_STATES)
+    page = await executor.list_pending(where, limit=200)
+    rows = {row.tool_call_id: row for row in page.items}
+    return Conversation(
+        session=session,
+        run=snapshot.run,
+        turns=turns,
+        held=snapshot.held,
+        chunks=snapshot.chunks,
+        rows={call_id: row for call_id, row in rows.items() if row.session_id == session_id},
+        children=await _children(executor, session, [row for row in page.items if row.session_id != session_id]),
+        sequence=snapshot.sequence,
+        stream_status=snapshot.stream_status,
+    )
+
+
+async def _at_one_moment(executor: AgentExecutor, session_id: SessionId) -> tuple[SessionState, SessionSnapshot]:
+    """The session and its snapshot from between the same two commits, unless it commits faster than it can be read."""
+    session = await executor.sessions.get(session_id)
+    for _ in range(MOST_TRIES):
+        snapshot = await executor.sessions.snapshot(session_id)
+        again = await executor.sessions.get(session_id)
+        if again.version == session.version:
+            return again, snapshot
+        session = again
+    return session, await executor.sessions.snapshot(session_id)
+
+
+async def _children(
+    executor: AgentExecutor, session: SessionState, rows: Sequence[PendingCall]
+) -> tuple[ChildCall, ...]:
+    waits = {wait.child_session_id: call_id for call_id, wait in session.suspended_awaiting_children.items()}
+    results: dict[SessionId, dict[ToolCallId, ToolMessage]] = {}
+    found: list[ChildCall] = []
+    for row in sorted(rows, key=lambda row: (row.created_at, row.tool_call_id)):
+        if row.session_id not in results:
+            page = await executor.sessions.messages(row.session_id, limit=200)
+            messages = [stored.message for stored in page.items]
+            results[row.session_id] = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}
+        result = results[row.session_id].get(row.tool_call_id)
+        found.append(ChildCall(row=row, delegated_by=waits.get(row.session_id), result=result))
+    return tuple(found)
+
+
+def stream_for(executor: AgentExecutor, agent_type: str, version: Version = 6) -> UIStream:
+    """A translator that knows which tools of the agent run at the client."""
+    agent = executor.agents.find(agent_type)
+
+    def runs_here(name: str) -> bool:
+        tool = agent.find_tool(name) if agent is not None else None
+        return tool is None or tool.kind not in AT_THE_CLIENT
+
+    return UIStream(runs_here=runs_here, version=version)

@@ -1,0 +1,45 @@
+"""How records look on the wire: their own fields in camelCase, whatever users put into them untouched."""
+
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+
+_encoder = msgspec.json.Encoder()
+
+
+@cache
+def camel(name: str) -> str:
+    """`tool_call_id` as `toolCallId`."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+@cache
+def _layout(kind: type[msgspec.Struct]) -> tuple[str, str | None, tuple[tuple[str, str], ...]]:
+    """A record's tag, and its fields with their names on the wire."""
+    config = kind.__struct_config__
+    tag = config.tag if isinstance(config.tag, str) else None
+    return config.tag_field or "type", tag, tuple((name, camel(name)) for name in kind.__struct_fields__)
+
+
+def to_wire(value: Any) -> Any:
+    """The value as plain JSON. A record's field without a value is left out; plain data stays as it is."""
+    if isinstance(value, msgspec.Struct):
+        tag_field, tag, fields = _layout(type(value))
+        shown: dict[str, Any] = {} if tag is None else {tag_field: tag}
+        for name, name_on_wire in fields:
+            field = getattr(value, name)
+            if field is not None:
+                shown[name_on_wire] = field if isinstance(field, str | int) else to_wire(field)
+        return shown
+    if isinstance(value, list | tuple):
+        return [to_wire(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: to_wire(item) for key, item in cast("dict[str, Any]", value).items()}
+    return value
+
+
+def to_json(value: Any) -> bytes:
+    """The value as the bytes of a response."""
+    return _encoder.encode(to_wire(value))

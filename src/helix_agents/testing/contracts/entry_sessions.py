@@ -1,0 +1,102 @@
+"""The contract of a session's own scope: it moves with the session's commits, forward and back, and ends with it."""
+
+from helix_agents.domain.commits import SettleSession, StartRun, StepCommit
+from helix_agents.domain.entries import Change, Clear, Put, Remove, session_scope
+from helix_agents.domain.errors import SupersededError
+from helix_agents.domain.runs import RunUpdate
+from helix_agents.domain.sessions import CreateSession
+from helix_agents.ports.backend import Backend
+from helix_agents.ports.entries import EntryStore
+from helix_agents.testing.contracts.entry_handles import EntriesContract
+from helix_agents.testing.contracts.operations import record
+from helix_agents.testing.entry_scenes import values
+from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.scenes import fence_of, step_meta
+
+SESSION = "s-1"
+SCOPE = session_scope(SESSION)
+
+
+def kept(key: str, value: str) -> Put:
+    """A write in the session's scope."""
+    return Put(scope=SCOPE, key=key, value=value, keep_versions=None)
+
+
+async def step(backend: Backend, number: int, *changes: Change, run: str = "run-1", ends: bool = False) -> str:
+    """Commit a step with changes; answers its checkpoint."""
+    committed = await backend.state.save_state_and_promote_staging(
+        SESSION,
+        record(SESSION, step_count=number),
+        (),
+        step_meta(number, run),
+        commit=StepCommit(
+            fence=fence_of(run), step=number, entries=changes, run=RunUpdate(status="completed") if ends else None
+        ),
+    )
+    return committed.checkpoint_id
+
+
+async def begin(backend: Backend, run: str = "run-1", rewind_to: str | None = None) -> None:
+    """Start a run, the first one with its session."""
+    create = CreateSession() if run == "run-1" else None
+    await backend.state.start_run(StartRun(session_id=SESSION, run_id=run, create=create, rewind_to=rewind_to))
+
+
+class EntrySessionsContract(EntriesContract):
+    """Sessions' own entries."""
+
+    @proves("entries.ride-in-the-step")
+    async def test_changes_become_visible_with_the_step(self, parts: Backend, store: EntryStore) -> None:
+        await begin(parts)
+        await step(parts, 1, kept("a", "1"), kept("b", "2"))
+        assert await values(store, SCOPE) == {"a": 1, "b": 2}
+        await step(parts, 2, kept("a", "3"), Remove(scope=SCOPE, key="b", keep_versions=None))
+        await step(parts, 2, kept("a", "3"), Remove(scope=SCOPE, key="b", keep_versions=None))
+        assert await values(store, SCOPE) == {"a": 3}
+        await begin(parts, "run-2")
+        try:
+            await step(parts, 3, kept("a", "4"))
+        except SupersededError:
+            assert await values(store, SCOPE) == {"a": 3}
+        else:
+            raise AssertionError("a replaced run may not write")
+        assert (await store.usage(SCOPE)).bytes == 2
+
+    @proves("entries.rewind")
+    async def test_a_rewind_restores_the_scope_back_and_forth(self, parts: Backend, store: EntryStore) -> None:
+        await begin(parts)
+        first = await step(parts, 1, kept("a", "1"), kept("b", "1"))
+        second = await step(parts, 2, kept("a", "2"), Remove(scope=SCOPE, key="b", keep_versions=None))
+        third = await step(parts, 3, Clear(scope=SCOPE, keep_versions=None), kept("c", "3"), ends=True)
+        assert await values(store, SCOPE) == {"c": 3}
+        then = {first: {"a": 1, "b": 1}, second: {"a": 2}, third: {"c": 3}}
+        for number, checkpoint in enumerate([first, third, second, first], start=2):
+            await begin(parts, f"run-{number}", checkpoint)
+            assert await values(store, SCOPE) == then[checkpoint]
+        await step(parts, 2, kept("d", "4"), run="run-5")
+        assert await values(store, SCOPE) == {"a": 1, "b": 1, "d": 4}
+
+    @proves("entries.die-with-the-session")
+    async def test_a_finished_turn_keeps_the_scope_and_the_end_destroys_it(
+        self, parts: Backend, store: EntryStore
+    ) -> None:
+        await begin(parts)
+        await step(parts, 1, kept("a", '"secret"'), kept("a", "2"), ends=True)
+        assert await values(store, SCOPE) == {"a": 2}
+        await parts.state.settle_session(
+            SettleSession(session_id=SESSION, expected=("active",), status="interrupted", run_status="interrupted")
+        )
+        assert await values(store, SCOPE) == {"a": 2}
+        await parts.state.settle_session(
+            SettleSession(session_id=SESSION, expected=("interrupted",), status="failed", destroy_entries=True)
+        )
+        assert await values(store, SCOPE) == {}
+        assert await store.list_versions(SCOPE, "a") == ()
+        await parts.state.delete_session(SESSION)
+        await begin(parts)
+        await step(parts, 1, kept("a", "1"))
+        await parts.state.delete_session(SESSION)
+        assert await store.find(SCOPE, "a") is None
+        assert (await store.usage(SCOPE)).keys == 0
+        async with store.dump([SCOPE]) as dump:
+            assert [row async for batch in dump.rows() for row in batch] == []

@@ -1,0 +1,27 @@
+"""Worlds for the tests of capabilities, and an unlocked vault that costs nothing to open."""
+
+from pathlib import Path
+
+import pytest
+
+from helix_agents.capabilities.vault import Vault
+from tests.capabilities.samples import CHEAP, PASSPHRASE
+from tests.capabilities.worlds import World
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    return await World.make(tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+async def each_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return await World.make(tmp_path, request.param)
+
+
+@pytest.fixture
+async def vault(tmp_path: Path) -> Vault:
+    """Initialised and unlocked."""
+    made = Vault(tmp_path / "vault", cost=CHEAP)
+    await made.init(PASSPHRASE)
+    return made

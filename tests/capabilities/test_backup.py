@@ -1,0 +1,324 @@
+"""Backups: one revision exactly, all or nothing back, and nothing that was touched is believed."""
+
+import asyncio
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helix_agents.capabilities.approvals import decide_approval, resume_approvals, run_approved
+from helix_agents.capabilities.backups import Backups, Manifest
+from helix_agents.capabilities.client import StateClient
+from helix_agents.capabilities.importing import import_backup
+from helix_agents.capabilities.settings import Limits
+from helix_agents.capabilities.vault import Vault
+from helix_agents.domain.capability_errors import ApprovalPending, CapabilityError, DecryptionFailed, IoError
+from helix_agents.domain.errors import VaultError
+from helix_agents.testing.contracts.processes import processes_for
+from helix_agents.testing.entry_scenes import everything
+from helix_agents.testing.workers import Processes
+from tests.capabilities import state_jobs
+from tests.capabilities.worlds import CHEAP, PASSPHRASE, World, approved
+
+GOLDEN = Path(__file__).parents[1] / "fixtures" / "backups"
+SCOPES = ("agent:ann", "agent:bob", "shared")
+
+
+async def contents(state: StateClient) -> dict[str, Any]:
+    """Every value of every scope, without the numbers of versions."""
+    found: dict[str, Any] = {}
+    for scope in SCOPES:
+        rows = await everything(state.gateway.store, scope)
+        found[scope] = {key: versions[0][1] for key, versions in rows}
+    return found
+
+
+async def fill(world: World) -> None:
+    for agent in ("ann", "bob"):
+        async with world.open(agent) as state:
+            for number in range(6):
+                await state.persistent.set(f"k{number}", f"{agent}-{number}")
+                await state.persistent.set(f"k{number}", [agent, number])
+    async with world.open("ann") as state:
+        await state.shared.set("s", "shared", expected_version=0)
+
+
+@pytest.fixture
+async def full(world: World) -> World:
+    await fill(world)
+    return world
+
+
+async def test_a_backup_under_concurrent_writes_is_one_revision_exactly(each_world: World) -> None:
+    async with each_world.open("ann", face="operator") as state, each_world.open("ann") as writer:
+        await writer.persistent.set("total", 0)
+        stop = asyncio.Event()
+
+        async def keep_writing() -> int:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                await writer.persistent.set(f"k{number % 20}", number)
+                found = await writer.shared.get("last")
+                await writer.shared.set("last", number, expected_version=found.version)
+                await asyncio.sleep(0)
+            return number
+
+        writing = asyncio.create_task(keep_writing())
+        made = await state.call("state.backup.create")
+        stop.set()
+        await writing
+        backups = Backups(state.gateway.store, state.gateway.settings)
+        known = await backups.find(made["backup_id"])
+        values: dict[tuple[str, str], Any] = {}
+        revision = 0
+        async for part in backups.rows(known.path):
+            if isinstance(part, Manifest):
+                revision = part.revision
+                continue
+            for row in part:
+                assert row.revision <= revision
+                values[row.scope, row.key] = row.value
+        # The log of changes says what every key was at that revision.
+        told = await state.gateway.store.list_events(0, limit=100_000, until=revision)
+        last = {(event.scope, event.key): event.version for event in told.events}
+        await state.call("state.backup.restore", backup_id=made["backup_id"])
+        after = await contents(state)
+        assert {key: json.dumps(value) for key, value in after["agent:ann"].items()} == {
+            key: json.dumps(json.loads(text)) for (scope, key), text in values.items() if scope == "agent:ann" and text
+        }
+        assert {place for place in values if values[place] is not None} == last.keys()
+
+
+async def test_one_agent_is_restored_and_others_stay_untouched(full: World) -> None:
+    async with full.open("ann", face="operator") as state:
+        made = await state.call("state.backup.create")
+        before = await contents(state)
+        async with full.open("bob") as bob:
+            await bob.persistent.set("k0", "newer")
+            await bob.shared.set("s", "newer", expected_version=1)
+        await state.persistent.set("k0", "changed")
+        await state.persistent.delete("k1")
+        await state.persistent.set("extra", 1)
+        row = await state.call("state.backup.restore", backup_id=made["backup_id"], agent="ann")
+        assert row["agents_restored"] == ["ann"]
+        after = await contents(state)
+        assert after["agent:ann"] == before["agent:ann"]
+        assert after["agent:bob"]["k0"] == "newer"
+        assert after["shared"] == {"s": "newer"}
+
+
+async def test_a_bit_flipped_anywhere_a_cut_and_a_swap_are_refused(full: World) -> None:
+    async with full.open("ann", face="operator") as state:
+        one = await state.call("state.backup.create")
+        two = await state.call("state.backup.create")
+        before = await contents(state)
+        paths = {path.stem: path for path in full.files("backups")}
+        path = paths[one["backup_id"]]
+        whole = path.read_bytes()
+        backups = Backups(state.gateway.store, state.gateway.settings)
+
+        async def opened(data: bytes) -> None:
+            path.write_bytes(data)
+            async for _ in backups.rows(path):
+                pass
+
+        chance = random.Random(7)
+        for position in chance.sample(range(len(whole) * 8), 1_000):
+            flipped = bytearray(whole)
+            flipped[position // 8] ^= 1 << (position % 8)
+            with pytest.raises((VaultError, CapabilityError)):
+                await opened(bytes(flipped))
+        for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+            with pytest.raises((VaultError, CapabilityError)):
+                await opened(whole[:length])
+        with pytest.raises((VaultError, CapabilityError)):
+            await opened(whole + b"x")
+        # The other backup is whole, but it is not this one.
+        path.write_bytes(paths[two["backup_id"]].read_bytes())
+        with pytest.raises(DecryptionFailed):
+            await state.call("state.backup.restore", backup_id=one["backup_id"])
+        path.write_bytes(whole)
+        assert await contents(state) == before
+        assert (await state.call("state.backup.restore", backup_id=one["backup_id"]))["restored"]
+
+
+async def test_a_wrong_passphrase_and_another_vault_open_nothing(full: World, tmp_path: Path) -> None:
+    async with full.open("ann", face="operator") as state:
+        made = await state.call("state.backup.create")
+        exported = await state.call("state.backup.export", backup_id=made["backup_id"], path=str(full.folder / "out"))
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    other = await World.make(clean)
+    file = Path(exported["exported_path"])
+    async with other.open("ann", face="operator") as state:
+        for wrong in (None, "not the passphrase at all"):
+            with pytest.raises(VaultError):
+                await import_backup(state.gateway, file, passphrase=wrong)
+        assert (await state.call("state.backup.list"))["count"] == 0
+    # A clean machine with the passphrase of the vault that made it.
+    passphrase_world = World(clean, other.url, other.vault)
+    async with passphrase_world.open("ann", face="operator") as state:
+        brought = await import_backup(state.gateway, file, passphrase=PASSPHRASE)
+        await state.call("state.backup.restore", backup_id=brought["backup_id"])
+        assert (await contents(state))["agent:bob"]["k5"] == ["bob", 5]
+
+
+async def test_an_export_stays_in_its_roots_and_overwrites_nothing(full: World) -> None:
+    out = full.folder / "out"
+    async with full.open("ann", face="operator") as state:
+        made = await state.call("state.backup.create")
+        name = {"backup_id": made["backup_id"]}
+        (full.folder / "link").symlink_to(out)
+        (out / "escape").symlink_to(full.folder)
+        (out / "taken").write_text("mine")
+        for path in (
+            full.folder / "outside",
+            out / ".." / "outside",
+            out / "escape" / "file",
+            out / "taken",
+            out / "missing" / "file",
+        ):
+            with pytest.raises(IoError):
+                await state.call("state.backup.export", **name, path=str(path))
+        assert (out / "taken").read_text() == "mine"
+        assert not (full.folder / "outside").exists()
+        done = await state.call("state.backup.export", **name, path=str(out / "copy"))
+        [source] = full.files("backups")
+        assert Path(done["exported_path"]).read_bytes() == source.read_bytes()
+        full.vault.lock()
+        await state.call("state.backup.export", **name, path=str(out / "while-locked"))
+
+
+async def test_old_backups_go_and_the_newest_and_fresh_ones_stay(full: World) -> None:
+    full.limits = Limits(backups=2)
+    async with full.open("ann", face="operator") as state:
+        made = [(await state.call("state.backup.create"))["backup_id"] for _ in range(4)]
+        assert len(set(made)) == 4
+        listed = (await state.call("state.backup.list"))["backups"]
+        assert [each["backup_id"] for each in listed] == made[:1:-1]
+        await state.call("state.backup.restore", backup_id=made[-1])
+        await state.call("state.backup.create")
+        reasons = [each["reason"] for each in (await state.call("state.backup.list"))["backups"]]
+        assert "before a restore" in reasons
+        assert len(full.files("backups")) == len(reasons)
+
+
+async def test_a_backup_of_an_earlier_release_still_opens(world: World) -> None:
+    """Written once and kept: `state-v1.helixbackup` with the vault and the values it was made from."""
+    for name in ("vault.json", "state-v1.helixbackup"):
+        shutil.copy(GOLDEN / name, world.folder / f"golden-{name}")
+    world.vault = Vault(world.folder / "golden-vault.json", cost=CHEAP)
+    await world.vault.unlock(PASSPHRASE)
+    async with world.open("ann", face="operator") as state:
+        brought = await import_backup(state.gateway, world.folder / "golden-state-v1.helixbackup")
+        await state.call("state.backup.restore", backup_id=brought["backup_id"])
+        assert await contents(state) == json.loads((GOLDEN / "state-v1.json").read_text())
+        assert (await state.persistent.get("k0", version=1)).value == "ann-0"
+
+
+# -- processes that die
+
+
+@pytest.fixture
+def processes(world: World) -> Iterator[Processes]:
+    with processes_for(world.url, state_jobs.MODULE) as processes:
+        yield processes
+
+
+async def old_or_new(full: World, processes: Processes, points: range) -> None:
+    """Kill a restore at statements, one process each, until one comes to its end."""
+    async with full.open("ann", face="operator") as state:
+        made = await state.call("state.backup.create")
+        restored = await contents(state)
+        await state.persistent.set("k0", "newer")
+        await state.persistent.delete("k1")
+        newer = await contents(state)
+    given = {"folder": str(full.folder), "backup_id": made["backup_id"]}
+    outcomes: set[str] = set()
+    for after in points:
+        [outcome] = await processes.run(f"{state_jobs.MODULE}:restore", [{**given, "die_after": after}])
+        assert outcome.error is None
+        async with full.open("ann", face="operator") as state:
+            found = await contents(state)
+            assert found in (newer, restored), f"torn at statement {after}"
+            outcomes.add("new" if found == restored else "old")
+            if found == restored:
+                await state.persistent.set("k0", "newer")
+                await state.persistent.delete("k1")
+        if outcome.value == "restored":
+            assert outcomes == {"old", "new"}
+            return
+    pytest.fail("the restore never ended")
+
+
+async def test_a_restore_that_is_killed_leaves_old_or_new(full: World, processes: Processes) -> None:
+    await old_or_new(full, processes, range(5, 1_000, 13))
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+async def test_a_restore_killed_at_every_statement_leaves_old_or_new(full: World, processes: Processes) -> None:
+    await old_or_new(full, processes, range(1, 1_000))
+
+
+async def test_an_approved_call_killed_at_any_statement_runs_once(full: World, processes: Processes) -> None:
+    made: list[str] = []
+    for after in range(1, 300, 13):
+        async with full.open("ann") as state:
+            with pytest.raises(ApprovalPending) as asked:
+                await state.call("state.backup.create", agent="ann")
+            approval = asked.value.context["approval_id"]
+        given = {"folder": str(full.folder), "approval_id": approval, "die_after": after}
+        [outcome] = await processes.run(f"{state_jobs.MODULE}:approve", [given])
+        async with full.open("ann", face="operator") as state:
+            store = state.gateway.store
+            # The lease of the process that died is over.
+            later = store.now_ms() + 60 * 60 * 1000
+            store.now_ms = lambda later=later: later
+            await resume_approvals(state.gateway)
+            again = await run_approved(state.gateway, approval)
+            if again.status == "pending":
+                # It died before the decision was made; deciding again is the first decision.
+                again = await decide_approval(state.gateway, approval, approved=True, by="ada")
+            assert again.status == "executed", again
+            assert (await run_approved(state.gateway, approval)).result == again.result
+            made.append(again.result["backup_id"])
+            known = await Backups(store, state.gateway.settings).list_known()
+            assert [each.backup_id for each in known].count(made[-1]) == 1
+        if outcome.value == "executed":
+            break
+    assert len(made) == len(set(made))
+
+
+async def test_of_two_who_decide_one_counts_and_a_late_decision_does_nothing(full: World) -> None:
+    async with full.open("ann") as state, full.open("ann") as other:
+        with pytest.raises(ApprovalPending) as asked:
+            await state.call("state.backup.create")
+        approval = asked.value.context["approval_id"]
+        outcomes = await asyncio.gather(
+            decide_approval(state.gateway, approval, approved=True, by="ada"),
+            decide_approval(other.gateway, approval, approved=False, by="bea", reason="no"),
+            return_exceptions=True,
+        )
+        assert sum(not isinstance(each, BaseException) for each in outcomes) == 1
+        with pytest.raises(CapabilityError):
+            await decide_approval(state.gateway, approval, approved=True, by="late")
+    full.limits = Limits(approval_hold_ms=0)
+    async with full.open("ann") as state:
+        with pytest.raises(ApprovalPending) as asked:
+            await state.call("state.backup.create", agent="ann")
+        with pytest.raises(CapabilityError, match="in time"):
+            await decide_approval(state.gateway, asked.value.context["approval_id"], approved=True, by="ada")
+    row = await _approved_backup(full)
+    assert row.status == "executed"
+
+
+async def _approved_backup(world: World) -> Any:
+    world.limits = Limits()
+    async with world.open("ann") as state:
+        return await approved(state, "state.backup.create", agent="ann")

@@ -1,0 +1,145 @@
+"""The real MCP client lists and calls all tools, over stdio and over HTTP, several servers on one store."""
+
+import asyncio
+import contextlib
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+
+from helix_agents.capabilities.approvals import decide_approval
+from helix_agents.capabilities.catalogue import CATALOGUE, STATE
+from helix_agents.capabilities.mcp import serve_http
+from tests.capabilities.worlds import PASSPHRASE, World
+
+PATIENCE = 60.0
+
+
+def command(world: World, agent: str = "ann") -> StdioServerParameters:
+    given = {
+        "--agent": agent,
+        "--store": world.url,
+        "--vault": str(world.vault.path),
+        "--directory": str(world.folder / "files"),
+        "--export-root": str(world.folder / "out"),
+    }
+    return StdioServerParameters(
+        command=str(Path(sys.executable).with_name("helix")),
+        args=["mcp", *(word for option in given.items() for word in option)],
+        env={"HELIX_VAULT_PASSPHRASE": PASSPHRASE},
+    )
+
+
+@contextlib.asynccontextmanager
+async def over_http(world: World, token: str | None = None) -> AsyncIterator[str]:
+    async with world.open(face="mcp") as state:
+        bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        serving = asyncio.create_task(serve_http(state.gateway, "ann", token=token, on_ready=bound.set_result))
+        try:
+            yield f"http://127.0.0.1:{await asyncio.wait_for(bound, PATIENCE)}/mcp"
+        finally:
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+
+
+async def call(client: Client, name: str, **arguments: Any) -> Any:
+    """What a tool answered, or its error."""
+    result = await client.call_tool(name.replace(".", "__"), arguments)
+    assert json.loads(result.content[0].text) == result.structured_content  # pyright: ignore[reportAttributeAccessIssue]
+    return result.structured_content
+
+
+async def use_everything(client: Client, world: World) -> None:
+    listed = (await client.list_tools()).tools
+    assert [tool.name for tool in listed] == [each.tool_name for each in CATALOGUE.values()]
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name) for tool in listed)
+    session = (await call(client, "session.create"))["session_id"]
+    answers: dict[str, Any] = {}
+    for name, arguments in (
+        ("state.session.set", {"key": "k", "value": 1, "session_id": session}),
+        ("state.session.get", {"key": "k", "session_id": session}),
+        ("state.session.list", {"session_id": session}),
+        ("state.session.delete", {"key": "k", "session_id": session}),
+        ("state.session.clear", {"session_id": session}),
+        ("state.persistent.set", {"key": "k", "value": {"a": [1]}}),
+        ("state.persistent.get", {"key": "k"}),
+        ("state.persistent.list", {}),
+        ("state.persistent.query", {"prefix": "k"}),
+        ("state.persistent.history", {"key": "k"}),
+        ("state.shared.watch", {"session_id": session}),
+        ("state.shared.set", {"key": "s", "value": 1, "expected_version": 0}),
+        ("state.shared.get", {"key": "s"}),
+        ("state.shared.list", {}),
+        ("state.shared.delete", {"key": "s"}),
+        ("state.snapshot.create", {}),
+        ("state.snapshot.list", {}),
+        ("state.briefing.generate", {}),
+        ("state.backup.create", {}),
+        ("state.backup.list", {}),
+        ("state.backup.restore", {"backup_id": "none"}),
+        ("state.backup.export", {"backup_id": "none", "path": "out"}),
+    ):
+        answers[name] = await call(client, name, **arguments)
+    newest = answers["state.snapshot.list"]["snapshots"][0]["snapshot_id"]
+    answers["state.snapshot.load"] = await call(client, "state.snapshot.load", snapshot_id=newest)
+    answers["state.persistent.delete"] = await call(client, "state.persistent.delete", key="k")
+    assert answers.keys() == {each.name for each in STATE}
+    assert answers["state.session.get"] == {"value": 1, "found": True}
+    assert answers["state.backup.create"]["error"] == "ApprovalPending"
+    assert answers["state.backup.restore"]["error"] == "BackupNotFound"
+    missing = await call(client, "state.session.get", key="k", session_id="another")
+    assert missing["error"] == "SessionNotFound"
+    assert missing["recovery"][0]["capability"] == "session.create"
+    assert (await call(client, "state.session.get", key="k"))["error"] == "SessionNotFound"
+    assert (await call(client, "state.persistent.get", key=3))["error"] == "InvalidInput"
+    with pytest.raises(MCPError):
+        await client.call_tool("state__persistent__forget", {})
+    # What was asked is decided elsewhere, and runs by itself.
+    approval = answers["state.backup.create"]["context"]["approval_id"]
+    async with world.open("ann", face="operator") as operator:
+        assert (await decide_approval(operator.gateway, approval, approved=True, by="ada")).status == "executed"
+    [decided] = (await call(client, "approvals.list", approval_id=approval))["approvals"]
+    assert decided["result"]["scope"] == "full"
+
+
+async def test_all_tools_over_stdio_with_several_servers_on_one_store(world: World) -> None:
+    async with asyncio.timeout(PATIENCE):
+        async with Client(stdio_client(command(world))) as one, Client(stdio_client(command(world, "bob"))) as two:
+            await use_everything(one, world)
+            assert not (await call(two, "state.persistent.get", key="k"))["found"]
+            created = [
+                call(client, "state.shared.set", key="race", value=1, expected_version=0) for client in (one, two)
+            ]
+            outcomes = await asyncio.gather(*created)
+            assert sorted("error" in each for each in outcomes) == [False, True]
+            parallel = [call(one, "state.persistent.set", key=f"p{n}", value=n) for n in range(20)]
+            assert len(await asyncio.gather(*parallel)) == 20
+            assert (await call(one, "state.persistent.list", prefix="p"))["count"] == 20
+
+
+async def test_all_tools_over_http(world: World) -> None:
+    async with asyncio.timeout(PATIENCE), over_http(world) as url, Client(url) as client:
+        await use_everything(client, world)
+
+
+async def test_a_token_is_asked_for_where_one_is_set(world: World) -> None:
+    import urllib.error
+    import urllib.request
+
+    def status(url: str, **headers: str) -> int:
+        request = urllib.request.Request(url, data=b"{}", headers=headers, method="POST")
+        try:
+            return urllib.request.urlopen(request, timeout=PATIENCE).status
+        except urllib.error.HTTPError as refused:
+            return refused.code
+
+    async with asyncio.timeout(PATIENCE), over_http(world, token="t0k3n") as url:
+        assert await asyncio.to_thread(status, url) == 401
+        assert await asyncio.to_thread(status, url, authorization="Bearer wrong") == 401
+        assert await asyncio.to_thread(status, url, authorization="Bearer t0k3n") != 401

@@ -1,0 +1,72 @@
+"""Policy: a pure function over rules that only ever makes a call stricter."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helix_agents.capabilities.catalogue import CATALOGUE
+from helix_agents.capabilities.declaring import TIERS
+from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
+from helix_agents.domain.capability_errors import ApprovalPending, PolicyDenied
+from tests.capabilities.worlds import World
+
+rules = st.lists(
+    st.builds(
+        Rule,
+        name=st.text(min_size=1, max_size=5),
+        applies_to=st.sampled_from(["*", "state.*", "state.shared.set", "state.backup.*", "alerts.send"]),
+        tier=st.sampled_from(TIERS),
+        agents=st.sampled_from([(), ("ann",), ("bob",)]),
+        when=st.sampled_from([{}, {"key": "config.*"}, {"key": "exact"}]),
+    ),
+    max_size=6,
+)
+
+
+@given(rules=rules, name=st.sampled_from(sorted(CATALOGUE)), key=st.sampled_from(["config.a", "exact", "other"]))
+def test_no_set_of_rules_relaxes_anything_and_order_does_not_matter(rules: list[Rule], name: str, key: str) -> None:
+    capability = CATALOGUE[name]
+    found = decide(Policy(rules=rules), capability, "ann", {"key": key})
+    assert TIERS.index(found.tier) >= TIERS.index(capability.tier)
+    assert decide(Policy(rules=rules[::-1]), capability, "ann", {"key": key}).tier == found.tier
+    fewer = decide(Policy(rules=rules[:-1]), capability, "ann", {"key": key})
+    assert TIERS.index(fewer.tier) <= TIERS.index(found.tier)
+
+
+def test_no_rule_allows_another_agents_private_state() -> None:
+    policy = Policy(rules=[Rule(name="open", applies_to="*", tier="autonomous")])
+    for name in ("state.backup.create", "state.backup.restore"):
+        assert decide(policy, CATALOGUE[name], "ann", {"agent": "bob"}).tier == "blocked"
+        assert decide(policy, CATALOGUE[name], "ann", {"agent": "ann"}).tier == "approval_required"
+
+
+async def test_calls_are_counted_in_the_store_and_too_many_ask(world: World) -> None:
+    rule = Rule(name="calm", applies_to="state.shared.set", rate=Rate(most=2, seconds=3600), reason="too many")
+    world.policy = Policy(rules=[rule])
+    async with world.open() as state:
+        await state.shared.set("a", 1, expected_version=0)
+    async with world.open() as state:
+        await state.shared.set("b", 1, expected_version=0)
+        explained = await state.call("policy.explain", capability="state.shared.set")
+        assert (explained["tier"], explained["rule"], explained["reason"]) == ("approval_required", "calm", "too many")
+        with pytest.raises(ApprovalPending):
+            await state.shared.set("c", 1, expected_version=0)
+    async with world.open("bob") as other:
+        await other.shared.set("d", 1, expected_version=0)
+
+
+async def test_what_is_blocked_is_refused_audited_and_not_shown(world: World) -> None:
+    from helix_agents.capabilities.mcp.tools import tool_definitions
+
+    world.policy = Policy(rules=[Rule(name="never", applies_to="state.shared.delete", tier="blocked")])
+    async with world.open() as state:
+        with pytest.raises(PolicyDenied) as refused:
+            await state.shared.delete("k")
+        assert refused.value.recovery[0].capability == "policy.explain"
+        await state.gateway.flush()
+        [row] = await state.gateway.store.list_audit()
+        assert '"status":"failed"' in row.entry
+        assert '"rule":"never"' in row.entry
+        names = [each["title"] for each in tool_definitions(state.gateway, "ann")]
+        assert "state.shared.delete" not in names
+        assert len(names) == len(CATALOGUE) - 1

@@ -1,0 +1,42 @@
+"""A folder with agents in it, and a store that somebody worked with."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from helix_agents import Executor
+from tests.cli.sample_agents import clerk, several
+
+WAITS, TALKED = "waits", "talked"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a user is: the module `agents` lies there."""
+    shutil.copy(Path(__file__).with_name("sample_agents.py"), tmp_path / "agents.py")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of two sessions, made once: one waits for an approval, one has talked for two turns."""
+    folder = tmp_path_factory.mktemp("office")
+
+    async def work() -> None:
+        url = f"sqlite:///{folder / 'helix.db'}"
+        async with Executor.open(url, agents=several, janitor_seconds=None) as helix:
+            await (await helix.execute(clerk, "Write to Ann", WAITS, user_id="ann", tags=["urgent"])).result()
+            for message in ("Write to Ann", "Never mind"):
+                await (await helix.execute(clerk, message, TALKED)).result()
+
+    asyncio.run(work())
+    return folder
+
+
+@pytest.fixture
+def office(folder: Path, furnished: Path) -> Path:
+    """The folder with a copy of that store."""
+    shutil.copytree(furnished, folder, dirs_exist_ok=True)
+    return folder

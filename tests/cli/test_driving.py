@@ -1,0 +1,141 @@
+"""`helix run`, `resume` and `retry`: the answer on standard output, the rest beside it, an exit code per outcome."""
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from helix_agents.cli.exit_codes import ExitCode
+from tests.cli.conftest import WAITS
+from tests.support.command_line import HELIX, environment, helix
+
+
+def test_an_answer_goes_to_standard_output_and_the_rest_beside_it(folder: Path) -> None:
+    done = helix(folder, "run", "agents:registry", "Count", "--session", "c-1", "--tag", "x", "--user", "ann")
+    assert (done.code, done.out) == (ExitCode.OK, '{"words":3}\n')
+    assert "session c-1" in done.err
+    shown = helix(folder, "sessions", "show", "c-1", "--json").json["session"]
+    assert (shown["tags"], shown["user_id"], shown["output"]) == (["x"], "ann", {"words": 3})
+
+
+def test_a_run_that_needs_a_person_ends_with_the_commands_that_go_on(folder: Path) -> None:
+    begun = helix(folder, "run", "agents.py:several", "-", "--agent", "clerk", "--session", "s-1", input="Write to Ann")
+    assert (begun.code, begun.out) == (ExitCode.WAITING, "May I? \n")
+    assert "helix pending approve s-1 call_1_1" in begun.err
+    assert "helix resume agents.py:several s-1" in begun.err
+    early = helix(folder, "resume", "agents:clerk", "s-1", "--json")
+    assert (early.code, early.json["error"]["code"]) == (ExitCode.WAITING, "still_waiting")
+    assert helix(folder, "pending", "approve", "s-1").code == ExitCode.OK
+    ended = helix(folder, "resume", "agents:clerk", "s-1", "--json")
+    assert ended.code == ExitCode.OK
+    assert ended.json | {"run_id": "", "usage": {}} == {
+        "session_id": "s-1",
+        "run_id": "",
+        "status": "completed",
+        "output": "It is done.",
+        "pending": [],
+        "reason": None,
+        "error": None,
+        "usage": {},
+    }
+    assert ended.json["usage"]["total"] > 0
+
+
+def test_a_failed_run_is_told_and_can_be_tried_again(folder: Path) -> None:
+    failed = helix(folder, "run", "agents:short_lived", "Go", "--session", "f-1", "--json")
+    assert (failed.code, failed.json["error"]["code"]) == (ExitCode.FAILED, "max_steps")
+    again = helix(folder, "retry", "agents:short_lived", "f-1")
+    assert (again.code, again.out) == (ExitCode.OK, "Twice.\n")
+    assert helix(folder, "retry", "agents:short_lived", "f-1", "--json").json["error"]["code"] == "nothing_to_retry"
+
+
+def test_a_session_goes_on_where_it_was(office: Path) -> None:
+    message = helix(office, "resume", "agents:clerk", WAITS, "--message", "Rather not")
+    assert (message.code, message.out) == (ExitCode.OK, "It is done.\n")
+    checkpoints = helix(office, "sessions", "checkpoints", WAITS, "--json").json["items"]
+    back = helix(office, "resume", "agents:clerk", WAITS, "--checkpoint", checkpoints[0]["checkpoint_id"])
+    assert back.code == ExitCode.WAITING
+
+
+class Running:
+    """`helix run` on the agent that takes its time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [HELIX, "run", "agents:slow", "Go", "--session", "r-1"],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if "linger {}" in line:
+                return
+        raise AssertionError("it never began to linger")
+
+    def press_control_c(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def end(self) -> int:
+        _, complaint = self._process.communicate(timeout=60)
+        assert "Traceback" not in complaint
+        return self._process.returncode
+
+
+def test_control_c_interrupts_a_run_and_resume_goes_on(folder: Path) -> None:
+    running = Running(folder)
+    busy = helix(folder, "run", "agents:slow", "Me too", "--session", "r-1", "--json")
+    assert (busy.code, busy.json["error"]["code"]) == (ExitCode.CONFLICT, "agent_already_running")
+    running.press_control_c()
+    assert running.end() == ExitCode.INTERRUPTED
+    resumed = helix(folder, "resume", "agents:slow", "r-1")
+    assert (resumed.code, resumed.out) == (ExitCode.OK, "There.\n")
+
+
+@pytest.mark.parametrize(("command", "code"), [("interrupt", ExitCode.STOPPED), ("abort", ExitCode.FAILED)])
+def test_a_run_is_stopped_from_another_process(folder: Path, command: str, code: ExitCode) -> None:
+    running = Running(folder)
+    stopped = helix(folder, command, "r-1", "--reason", "enough", "--json")
+    assert (stopped.code, stopped.json["stopped"]) == (ExitCode.OK, True)
+    assert running.end() == code
+    nothing = helix(folder, command, "r-1")
+    assert nothing.code == ExitCode.FAILED
+    assert "Nothing is running" in nothing.out
+
+
+BROKEN = {"raises.py": "x = 1\nraise ValueError('no luck')\n", "needs.py": "import nowhere_at_all\n", "empty.py": "\n"}
+MISTAKES = [
+    (["run", "nowhere:agent", "Hi"], "there is no module 'nowhere'"),
+    (["run", "nowhere.py", "Hi"], "there is no file nowhere.py"),
+    (["run", "agents:missing", "Hi"], "has no 'missing'; agents there: clerk"),
+    (["run", "agents:not_an_agent", "Hi"], "it is int, and has to be an Agent"),
+    (["run", "agents:several", "Hi"], "it has several (clerk, slow, short_lived); say which with --agent"),
+    (["run", "agents:several", "Hi", "--agent", "eve"], "No agent named 'eve'"),
+    (["run", "raises", "Hi"], "importing it failed: ValueError: no luck (raises.py, line 2)"),
+    (["run", "needs:agent", "Hi"], "importing it needs 'nowhere_at_all', which is not installed"),
+    (["run", "empty", "Hi"], "module 'empty' defines none"),
+    (["run", "agents:foreign", "Hi"], "No provider is installed for 'teapot' models"),
+    (["run", "agents:clerk", "Hi", "--model", "brew"], "does not say whose model it is"),
+    (["run", "agents:clerk", "Hi", "--store", "teapot://here"], "No backend is installed for 'teapot' URLs"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_mistake_in_the_setup_is_one_sentence(folder: Path, arguments: list[str], sentence: str) -> None:
+    for name, text in BROKEN.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    done = helix(folder, *arguments)
+    assert (done.code, done.out) == (ExitCode.SETUP, "")
+    assert sentence in done.err
+    assert not (folder / "helix.db").exists(), "nothing is written before everything is clear"
+
+
+def test_a_session_that_is_not_there_is_told_by_every_command_that_goes_on(folder: Path) -> None:
+    for command in ("resume", "retry"):
+        done = helix(folder, command, "agents:clerk", "nobody", "--json")
+        assert (done.code, done.json["error"]["code"]) == (ExitCode.FAILED, "session_not_found")
+    both = helix(folder, "resume", "agents:clerk", "s", "--message", "x", "--checkpoint", "y", "--json")
+    assert (both.code, both.json["error"]["code"]) == (ExitCode.USAGE, "usage")

@@ -1,0 +1,65 @@
+"""`helix usage`, `helix janitor`, `helix doctor`: what operators ask for, once or again and again."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from helix_agents.cli.exit_codes import ExitCode
+from tests.cli.conftest import TALKED, WAITS
+from tests.support.command_line import HELIX, environment, helix
+
+
+def test_usage_is_added_up_for_one_session_or_for_all(office: Path) -> None:
+    one = helix(office, "usage", TALKED, "--json").json
+    both = helix(office, "usage", "--json").json
+    assert (one["sessions"], both["sessions"]) == (1, 2)
+    assert 0 < one["tokens"]["total"] < both["tokens"]["total"]
+    ann = helix(office, "usage", "--user", "ann", "--since", "2020-01-01")
+    assert ann.out.startswith("1 sessions, ")
+    assert helix(office, "usage", "--agent", "nobody", "--json").json["sessions"] == 0
+    assert helix(office, "usage", TALKED, "--user", "ann").code == ExitCode.USAGE
+
+
+def test_the_janitor_goes_on_with_what_was_answered_and_forgotten(office: Path) -> None:
+    assert helix(office, "pending", "approve", WAITS).code == ExitCode.OK
+    alone = helix(office, "janitor", "--resume-grace", "0")
+    assert (alone.code, alone.out) == (ExitCode.OK, "Nothing to do.\n"), "without agents nothing can be resumed"
+    swept = helix(office, "janitor", "agents:several", "--resume-grace", "0", "--json").json
+    assert (swept["resumed"], swept["recovered"]) == (1, 0)
+    session = helix(office, "sessions", "show", WAITS, "--json").json["session"]
+    assert (session["status"], session["custom_state"]) == ("completed", {"sent": ["Ann"]})
+
+
+def test_the_janitor_sweeps_until_somebody_stops_it(office: Path) -> None:
+    sweeping = subprocess.Popen(
+        [HELIX, "janitor", "--every", "0.05", "--json"],
+        cwd=office,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert sweeping.stdout is not None
+    rounds = [json.loads(sweeping.stdout.readline()) for _ in range(2)]
+    assert [each["expired_calls"] for each in rounds] == [0, 0]
+    sweeping.send_signal(signal.SIGINT)
+    _, complaint = sweeping.communicate(timeout=60)
+    assert (sweeping.returncode, complaint.strip()) == (ExitCode.INTERRUPTED, "Interrupted.")
+
+
+def test_the_doctor_tells_what_is_stored_and_what_waits(office: Path) -> None:
+    done = helix(office, "doctor", "--json")
+    found = {finding["subject"]: finding["detail"] for finding in done.json["findings"]}
+    assert done.code == ExitCode.OK
+    assert found["store contents"] == "2 sessions, 1 calls wait for somebody"
+    assert {"store", "store clock", "store limits", "stream limits", "extra postgres", "models"} <= set(found)
+
+
+@pytest.mark.parametrize("command", [["janitor"], ["usage"], ["pending", "list"], ["sessions", "list"]], ids=" ".join)
+def test_no_command_creates_a_store_by_looking_for_work(tmp_path: Path, command: list[str]) -> None:
+    done = helix(tmp_path, *command, "--store", "sqlite:///nowhere/helix.db", "--json")
+    assert (done.code, list(tmp_path.iterdir())) == (ExitCode.STORE, [])
+    assert "nowhere" in done.json["error"]["message"]

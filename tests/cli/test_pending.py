@@ -1,0 +1,70 @@
+"""`helix pending`: what waits for people is listed and answered without the agents, and each answer counts once."""
+
+from pathlib import Path
+
+from helix_agents.cli.exit_codes import ExitCode
+from tests.cli.conftest import WAITS
+from tests.support.command_line import helix
+
+
+def test_what_waits_is_listed(office: Path) -> None:
+    listed = helix(office, "pending", "list").out
+    assert "approval" in listed
+    assert '{"to":"Ann"}' in listed
+    page = helix(office, "pending", "list", "--kind", "approval", "--tool", "send", "--user", "ann", "--json").json
+    assert [(item["tool_call_id"], item["state"]) for item in page["items"]] == [("call_1_1", "waiting")]
+    assert helix(office, "pending", "list", "--session", "talked", "--kind", "question").out == "None.\n"
+
+
+def test_an_approval_is_stored_once(office: Path) -> None:
+    wrong = helix(office, "pending", "approve", WAITS, "--input", '{"to": 5}', "--agents", "agents:clerk", "--json")
+    assert (wrong.code, wrong.json["outcome"]) == (ExitCode.FAILED, "validation_error")
+    first = helix(office, "pending", "approve", WAITS, "call_1_1", "--input", '{"to": "Bob"}', "--json")
+    assert (first.code, first.json["outcome"], first.json["next"]) == (ExitCode.OK, "accepted", "resume")
+    second = helix(office, "pending", "deny", WAITS, "call_1_1", "--reason", "too late")
+    assert second.code == ExitCode.CONFLICT
+    assert "an earlier answer stands" in second.out
+    assert helix(office, "resume", "agents:clerk", WAITS).code == ExitCode.OK
+    state = helix(office, "sessions", "show", WAITS, "--json").json["session"]["custom_state"]
+    assert state == {"sent": ["Bob"]}
+
+
+def test_a_denial_reaches_the_model_with_its_reason(office: Path) -> None:
+    denied = helix(office, "pending", "deny", WAITS, "--reason", "not today")
+    assert (denied.code, f"helix resume MODULE:AGENTS {WAITS}" in denied.out) == (ExitCode.OK, True)
+    assert helix(office, "resume", "agents:clerk", WAITS).code == ExitCode.OK
+    assert (
+        "send failed: Tool call was not approved by the user: not today"
+        in helix(office, "sessions", "messages", WAITS).out
+    )
+
+
+def test_questions_and_client_tools_are_answered_with_text_or_json(office: Path) -> None:
+    helix(office, "pending", "deny", WAITS)
+    helix(office, "resume", "agents:clerk", WAITS)
+    assert helix(office, "run", "agents:clerk", "Next", "--session", WAITS).code == ExitCode.WAITING
+    several = helix(office, "pending", "answer", WAITS, "blue", "--json")
+    assert "several calls wait, say which: " in several.json["error"]["message"]
+    calls = {item["tool_name"]: item["tool_call_id"] for item in _waiting(office)}
+    unfit = helix(office, "pending", "answer", WAITS, calls["ask_human"], "green", "--agents", "agents:clerk")
+    assert (unfit.code, "has to be one of 'red', 'blue'" in unfit.out) == (ExitCode.FAILED, True)
+    blue = helix(office, "pending", "answer", WAITS, calls["ask_human"], "blue", "--json")
+    assert (blue.json["next"], blue.json["still_waiting"]) == ("wait", 1)
+    assert helix(office, "pending", "answer", WAITS, "12", "--as-json").code == ExitCode.OK
+    ended = helix(office, "resume", "agents:clerk", WAITS)
+    assert (ended.code, ended.out) == (ExitCode.OK, "Thank you.\n")
+
+
+def test_mistakes_are_explained(office: Path) -> None:
+    unknown = helix(office, "pending", "approve", WAITS, "call_9", "--json")
+    assert (unknown.code, unknown.json["error"]["code"]) == (ExitCode.FAILED, "not_found")
+    nothing = helix(office, "pending", "answer", WAITS, "blue")
+    assert (nothing.code, "no question or client tool waits" in nothing.err) == (ExitCode.FAILED, True)
+    kind = helix(office, "pending", "answer", WAITS, "call_1_1", "blue", "--json")
+    assert (kind.code, kind.json["outcome"]) == (ExitCode.FAILED, "validation_error")
+    for arguments in (["answer", WAITS], ["approve", WAITS, "--input", "{"], ["approve", WAITS, "--input", "5"]):
+        assert helix(office, "pending", *arguments).code == ExitCode.USAGE
+
+
+def _waiting(folder: Path) -> list[dict[str, str]]:
+    return helix(folder, "pending", "list", "--session", WAITS, "--json").json["items"]

@@ -1,0 +1,96 @@
+"""`helix sessions`: what is stored, for people and for scripts, and changes that need no agent."""
+
+from pathlib import Path
+
+import pytest
+
+from helix_agents.cli.exit_codes import ExitCode
+from tests.cli.conftest import TALKED, WAITS
+from tests.support.command_line import Terminal, helix
+
+
+def test_sessions_are_listed_and_narrowed_down(office: Path) -> None:
+    listed = helix(office, "sessions", "list").out.splitlines()
+    assert listed[0].split() == ["SESSION", "AGENT", "STATUS", "MESSAGES", "UPDATED"]
+    assert [line.split()[0] for line in listed[1:]] == [TALKED, WAITS]
+    page = helix(office, "sessions", "list", "--tag", "urgent", "--user", "ann", "--status", "active", "--json").json
+    assert [item["session_id"] for item in page["items"]] == [WAITS]
+    assert (page["total"], page["offset"], page["limit"], page["has_more"]) == (1, 0, 20, False)
+    none = helix(office, "sessions", "list", "--agent", "nobody")
+    assert (none.code, none.out) == (ExitCode.OK, "None.\n")
+    assert "1 more; --offset 1" in helix(office, "sessions", "list", "--all", "--limit", "1").err
+
+
+def test_a_session_is_shown_with_what_waits_in_it(office: Path) -> None:
+    shown = helix(office, "sessions", "show", WAITS)
+    assert "status     active" in shown.out
+    assert 'waiting    approval call_1_1 send {"to":"Ann"}' in shown.out
+    document = helix(office, "sessions", "show", WAITS, "--json").json
+    assert set(document) == {"session", "current_run", "children"}
+    assert document["session"]["pending_client_tool_calls"]["call_1_1"]["input"] == {"to": "Ann"}
+    assert document["session"]["error"] is None, "a script finds every field, set or not"
+
+
+def test_messages_runs_and_checkpoints_are_shown(office: Path) -> None:
+    messages = helix(office, "sessions", "messages", TALKED).out
+    assert messages.startswith("   1  user: Write to Ann\n   2  assistant: May I? \n")
+    assert "assistant: It is done." in messages
+    latest = helix(office, "sessions", "messages", TALKED, "--limit", "2", "--json").json
+    assert [item["message"]["role"] for item in latest["items"]] == ["user", "assistant"]
+    runs = helix(office, "sessions", "runs", TALKED, "--json").json["items"]
+    assert [(run["turn"], run["status"]) for run in runs] == [(2, "completed"), (1, "suspended_client_tool")]
+    assert "CHECKPOINT" in helix(office, "sessions", "checkpoints", TALKED).out
+
+
+def test_a_session_is_branched_rewound_and_deleted(office: Path) -> None:
+    branched = helix(office, "sessions", "branch", TALKED, "copy", "--messages", "1", "--json").json
+    assert branched["session"]["message_count"] == 1
+    [*_, earliest] = helix(office, "sessions", "checkpoints", TALKED, "--json").json["items"]
+    rewound = helix(office, "sessions", "rewind", TALKED, earliest["checkpoint_id"])
+    assert (rewound.code, earliest["checkpoint_id"] in rewound.out) == (ExitCode.OK, True)
+    session = helix(office, "sessions", "show", TALKED, "--json").json["session"]
+    # The call that was open there has the result that it was not executed: the transcript is legal.
+    assert (session["status"], session["message_count"]) == ("interrupted", earliest["message_count"] + 1)
+    gone_on = helix(office, "run", "agents:clerk", "Again", "--session", TALKED)
+    assert (gone_on.code, gone_on.out) == (ExitCode.OK, "It is done.\n")
+    refused = helix(office, "sessions", "delete", "copy")
+    assert refused.code == ExitCode.USAGE
+    assert "--yes" in refused.err
+    deleted = helix(office, "sessions", "delete", "copy", "nobody", "--yes", "--json")
+    assert (deleted.code, deleted.json) == (ExitCode.FAILED, {"deleted": ["copy"], "missing": ["nobody"]})
+
+
+def test_at_a_terminal_a_deletion_is_asked_about(office: Path) -> None:
+    with Terminal(office, "sessions", "delete", TALKED) as terminal:
+        terminal.wait_for("for good? [y/N]: ")
+        terminal.press("n\n")
+        terminal.wait_for("Nothing was deleted.")
+        assert terminal.wait() == ExitCode.FAILED
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sessions", "show", "nobody"],
+        ["sessions", "messages", "nobody"],
+        ["sessions", "branch", "nobody", "copy"],
+        ["sessions", "rewind", "nobody", "cp"],
+        ["usage", "nobody"],
+        ["interrupt", "nobody"],
+        ["pending", "approve", "nobody"],
+    ],
+    ids=" ".join,
+)
+def test_a_session_that_is_not_there_is_told(office: Path, arguments: list[str]) -> None:
+    done = helix(office, *arguments, "--json")
+    assert (done.code, done.json["error"]["code"]) == (ExitCode.FAILED, "session_not_found")
+
+
+def test_a_checkpoint_that_is_not_there_is_told(office: Path) -> None:
+    done = helix(office, "sessions", "rewind", TALKED, "cp-nowhere", "--json")
+    assert (done.code, done.json["error"]["code"]) == (ExitCode.FAILED, "checkpoint_not_found")
+
+
+def test_looking_does_not_create_a_store(tmp_path: Path) -> None:
+    done = helix(tmp_path, "sessions", "list")
+    assert (done.code, list(tmp_path.iterdir())) == (ExitCode.STORE, [])

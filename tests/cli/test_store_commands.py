@@ -1,0 +1,39 @@
+"""The commands that touch a store, run as a user runs them: in a process, on real files."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from helix_agents.cli.exit_codes import ExitCode
+from tests.support.command_line import helix
+
+
+def test_migrating_makes_the_store_and_may_be_repeated(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = helix(tmp_path, "migrate", "--store", "sqlite:///helix.db", "--json")
+        assert (done.code, done.json["schema_version"]) == (ExitCode.OK, 1), done.err
+
+
+def test_the_doctor_looks_and_changes_nothing(tmp_path: Path) -> None:
+    missing = helix(tmp_path, "doctor", "--store", "sqlite:///mine.db")
+    assert missing.code == ExitCode.STORE
+    assert list(tmp_path.iterdir()) == []
+    helix(tmp_path, "migrate", "--store", "sqlite:///mine.db")
+    well = helix(tmp_path, "doctor", "--store", "sqlite:///mine.db")
+    assert (well.code, "schema version 1" in well.out) == (ExitCode.OK, True)
+
+
+@pytest.mark.parametrize("command", ["doctor", "migrate"])
+def test_a_store_that_cannot_be_used_gets_a_sentence_and_no_traceback(tmp_path: Path, command: str) -> None:
+    (tmp_path / "bad.db").write_text("no database at all " * 500)
+    damaged = helix(tmp_path, command, "--store", "sqlite:///bad.db")
+    assert damaged.code == ExitCode.STORE
+    helix(tmp_path, "migrate", "--store", "sqlite:///newer.db")
+    newer = apsw.Connection(str(tmp_path / "newer.db"))
+    newer.execute("INSERT INTO __agents_migrations VALUES (99, 'from_the_future', 0)")
+    newer.close()
+    future = helix(tmp_path, command, "--store", "sqlite:///newer.db")
+    assert future.code == ExitCode.SETUP
+    for done, sentence in ((damaged, "cannot be read"), (future, "upgrade helix-agents")):
+        assert sentence in done.out + done.err

@@ -1,0 +1,29 @@
+"""Pages that are tables of the code say what the code says."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT
+
+GENERATED = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_page_is_up_to_date(name: str) -> None:
+    """If this fails: uv run python docs/generate.py"""
+    assert (DOCS / "reference" / name).read_text(encoding="utf-8") == GENERATED[name]()
+
+
+def test_every_name_in_the_glossary_is_one_of_ours() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in Path(ROOT, "src").rglob("*.py"))
+    words = set(re.findall(r"\w+", source))
+    rows = re.findall(
+        r"^\| [^|]+ \| ([^|]+) \|", (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    ours = {
+        word for row in rows for name in re.findall(r"`([^`]+)`", row) for word in re.findall(r"[A-Za-z_]{3,}", name)
+    }
+    assert sorted(ours - words) == []

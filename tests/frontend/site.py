@@ -1,0 +1,99 @@
+"""A server with agents and the chat page, run as a process: `python -m tests.frontend.site PORT STORE GATE PAGE`.
+
+The model stops at every "(pause)" it is about to say until the gate file exists, so that a test can come in between.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Mount, Route
+
+from helix_agents import Agent, AgentServer, Executor, ScriptedModel, client_tool, tool
+from helix_agents.ports.llm import ModelEvent, ModelRequest, TextPiece
+from helix_agents.testing import call, reply
+
+LINE = "The tide comes in twice a day. (pause) It leaves again as often, and takes its time about it."
+
+
+@tool
+async def tides(place: str) -> dict[str, int]:
+    """Hours of the tides."""
+    return {"high": 6, "low": 12}
+
+
+@tool(require_approval=True)
+async def book(boat: str) -> str:
+    """Book a boat."""
+    return f"booked {boat}"
+
+
+@client_tool
+def where() -> str:
+    """Where the user is."""
+    raise NotImplementedError
+
+
+def said_last(request: ModelRequest) -> str:
+    return next(str(each.content) for each in reversed(request.messages) if each.__class__.__name__ == "UserMessage")
+
+
+def answer(request: ModelRequest):
+    """What the model says next, by what it was asked and what it did since."""
+    asked = said_last(request)
+    worked = request.messages[-1].__class__.__name__ == "ToolMessage"
+    match asked, worked:
+        case "line", _:
+            return LINE
+        case "tides", False:
+            return reply("Let me look. ", calls=[call("tides", {"place": "cove"})])
+        case "book", False:
+            return reply("I will book. ", calls=[call("book", {"boat": "Petrel"})])
+        case "book", True:
+            return LINE
+        case "where", False:
+            return call("where")
+        case "everything", False:
+            return reply(
+                "All of it. ", calls=[call("tides", {"place": "cove"}), call("book", {"boat": "Petrel"}), call("where")]
+            )
+        case _:
+            return f"Done with {asked}."
+
+
+def agents(gate: Path) -> list[Agent]:
+    async def pace(event: ModelEvent) -> None:
+        if isinstance(event, TextPiece) and "pause" in event.delta:
+            while not gate.exists():  # noqa: ASYNC110 - it is another process that opens it
+                await asyncio.sleep(0.01)
+
+    model = ScriptedModel(answer, chunk=8, pace=pace)
+    return [Agent(name="guide", model=model, tools=[tides, book, where])]
+
+
+def app(store: str, gate: Path, page: Path) -> Starlette:
+    server = AgentServer(
+        Executor.open(store, agents=agents(gate), lease_ms=1_000, janitor_seconds=0.2), allow_unauthenticated=True
+    )
+
+    async def script(_: Request) -> Response:
+        return Response(await asyncio.to_thread(page.read_text), media_type="text/javascript")
+
+    async def html(_: Request) -> Response:
+        return HTMLResponse('<!doctype html><body><script type="module" src="/page.js"></script></body>')
+
+    routes = [Route("/", html), Route("/page.js", script), Mount("/", server)]
+    return Starlette(routes=routes, lifespan=server.lifespan)
+
+
+def main() -> None:
+    port, store, gate, page = sys.argv[1:]
+    uvicorn.run(app(store, Path(gate), Path(page)), host="127.0.0.1", port=int(port), log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

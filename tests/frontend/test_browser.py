@@ -1,0 +1,110 @@
+"""A React page on an unmodified useChat, in a real browser, while the server is killed underneath it."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.frontend.conftest import Site, installed, with_node
+from tests.frontend.site import LINE
+
+pytestmark = pytest.mark.may_block("a browser is driven from the test's own thread")
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+
+
+@pytest.fixture(scope="module")
+def page_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page, bundled as a front end would be."""
+    folder = installed("v6")
+    bundle = tmp_path_factory.mktemp("page") / "page.js"
+    subprocess.run(
+        [folder / "node_modules" / ".bin" / "esbuild", "page.jsx", "--bundle", "--format=esm",
+         "--target=es2022", "--jsx=automatic", '--define:process.env.NODE_ENV="production"', f"--outfile={bundle}"],
+        cwd=folder, env=with_node(), check=True, capture_output=True,
+    )  # fmt: skip
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def site(page_script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("site"), page_script)
+    site.start()
+    yield site
+    site.stop()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if chromium is None:
+        pytest.skip("Chromium is missing: install it to test the server with a real browser")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, site: Site):
+    context = browser.new_context()
+    context.set_default_timeout(30_000)
+    yield context.new_page()
+    context.close()
+
+
+def say(page, text: str) -> None:
+    page.locator("input").fill(text)
+    page.locator("input").press("Enter")
+
+
+def shown(page) -> str:
+    return "".join(page.locator(".assistant .text").all_text_contents())
+
+
+def test_approve_reload_in_mid_answer_and_lose_the_server(page, site: Site) -> None:
+    site.close_gate()
+    page.goto(f"{site.url}/?session=b-1")
+    say(page, "book")
+    page.get_by_role("button", name="Approve").click()
+    page.locator(".tool[data-state=output-available]").wait_for()
+    page.get_by_text("twice a day").wait_for()
+
+    page.reload()
+    page.get_by_text("twice a day").wait_for()
+    assert page.locator(".assistant").count() == 1
+
+    site.kill()
+    site.start()
+    page.reload()
+    site.open_gate()
+    page.get_by_text("takes its time about it.").wait_for()
+    page.locator("main[data-status=ready]").wait_for()
+    assert shown(page) == "I will book. " + LINE
+    assert page.locator(".user").count() == page.locator(".assistant").count() == 1
+    assert page.locator(".tool").inner_text().startswith('book: output-available "booked Petrel"')
+
+    page.reload()
+    page.get_by_text("takes its time about it.").wait_for()
+    assert shown(page) == "I will book. " + LINE
+
+
+def test_two_tabs_show_the_same_answer_once(browser, site: Site) -> None:
+    site.close_gate()
+    context = browser.new_context()
+    first, second = context.new_page(), context.new_page()
+    first.goto(f"{site.url}/?session=b-2")
+    say(first, "line")
+    first.get_by_text("twice a day").wait_for()
+    second.goto(f"{site.url}/?session=b-2")
+    second.get_by_text("twice a day").wait_for()
+    site.open_gate()
+    for tab in (first, second):
+        tab.get_by_text("takes its time about it.").wait_for()
+        assert shown(tab) == LINE
+    context.close()

@@ -1,0 +1,46 @@
+"""A step that died in a tool that must not run twice, and that nobody goes on with: nothing of it stays behind."""
+
+import asyncio
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.tools import tool
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import ScriptedModel, call, reply
+
+SESSION = "s-1"
+
+
+async def test_a_new_message_after_a_crash_clears_the_ledger_of_the_step_that_died():
+    begun = asyncio.Event()
+    sent: list[str] = []
+
+    @tool(effect="once")
+    async def send_letter(to: str) -> str:
+        """Send a letter, which cannot be taken back."""
+        sent.append(to)
+        if to == "bob":
+            begun.set()
+            await asyncio.Event().wait()
+        return f"sent to {to}"
+
+    letters = reply("I write. ", calls=[call("send_letter", {"to": to}, id=to) for to in ("ann", "bob")])
+    agent = Agent(name="writer", model=ScriptedModel([letters, "Well then."]), tools=[send_letter])
+    async with await open_backend("memory://given-up") as parts:
+        stores = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with asyncio.timeout(20), Executor(**stores, janitor_seconds=None, grace=0.0) as dying:
+            await dying.execute(agent, "Write to both.", SESSION)
+            await begun.wait()
+            while not any(each.state == "done" for each in await parts.state.list_effects(SESSION)):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert len(await parts.state.list_effects(SESSION)) == 2
+        async with asyncio.timeout(20), Executor(**stores, janitor_seconds=None) as helix:
+            assert await (await helix.execute(agent, "Never mind.", SESSION)).output() == "Well then."
+            messages = [each.message for each in await parts.state.load_transcript(SESSION)]
+        results = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
+        assert (results["ann"].content, results["ann"].error) == ("sent to ann", False)
+        assert results["bob"].code == "outcome_unknown"
+        assert sent == ["ann", "bob"]
+        assert await parts.state.list_effects(SESSION) == ()
+        assert not await parts.state.has_staged_changes(SESSION)

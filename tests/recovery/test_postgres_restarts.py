@@ -1,0 +1,212 @@
+"""A Postgres server that loses connections, restarts or dies under work: nothing is lost, doubled or stuck."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from helix_agents import Agent, Completed, Executor, ScriptedModel, tool
+from helix_agents.backends.postgres import PostgresStateStore, parse_url
+from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.messages import AssistantMessage, ToolMessage
+from helix_agents.ports.backend import open_backend
+from helix_agents.testing import call
+from helix_agents.testing.postgres_service import PostgresService
+from helix_agents.testing.scenes import SESSION, append_to, commit, said, start
+
+SECONDS = 60.0
+STEPS = 6
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresService]:
+    """A server of its own, as it is going to be killed."""
+    with PostgresService() as server:
+        yield server
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStateStore]:
+    store = await PostgresStateStore.open(postgres_url)
+    yield store
+    await store.close()
+
+
+async def texts(store: PostgresStateStore) -> list[Any]:
+    return [getattr(row.message, "content", None) for row in await store.load_transcript(SESSION)]
+
+
+async def break_connections(url: str) -> None:
+    """End every other session of the server that belongs to this schema's test, as an operator or a failover would."""
+    import asyncpg
+
+    raw = await asyncpg.connect(parse_url(url)[0].dsn)
+    await raw.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    await raw.close()
+
+
+class Breaking:
+    """A seam that has the connections broken when a certain statement was sent for the n-th time."""
+
+    def __init__(self, url: str, holds: str, times: int = 1) -> None:
+        self._url = url
+        self._holds = holds
+        self.left = times
+
+    async def __call__(self, statement: str, /) -> None:
+        if self.left and self._holds in statement:
+            self.left -= 1
+            await break_connections(self._url)
+
+
+async def test_idle_connections_that_broke_are_replaced_without_anybody_noticing(
+    store: PostgresStateStore, postgres_url: str
+) -> None:
+    await start(store)
+    await break_connections(postgres_url)
+    assert (await store.load_state(SESSION)).version == 1
+    await break_connections(postgres_url)
+    assert (await commit(store, messages=[said("once")])).new_version == 2
+    await break_connections(postgres_url)
+    await store.append_messages(SESSION, [said("twice")])
+    assert await texts(store) == ["once", "twice"]
+
+
+async def test_a_connection_broken_inside_a_transaction_undoes_it_and_it_runs_again(
+    store: PostgresStateStore, postgres_url: str
+) -> None:
+    await start(store)
+    breaking = Breaking(postgres_url, "INSERT INTO __agents_messages")
+    other = await PostgresStateStore.open(postgres_url, seam=breaking)
+    assert await other.append_messages(SESSION, [said("once")]) == 1
+    assert breaking.left == 0
+    assert await texts(store) == ["once"]
+    await other.close()
+
+
+async def test_a_commit_whose_answer_never_came_is_made_once(store: PostgresStateStore, postgres_url: str) -> None:
+    await start(store)
+    lost = 0
+
+    async def lose_the_answer(statement: str, /) -> None:
+        nonlocal lost
+        if "__agents_commit_step" in statement and not lost:
+            lost += 1
+            raise ConnectionResetError("the answer is on its way, and the connection is gone")
+
+    other = await PostgresStateStore.open(postgres_url, seam=lose_the_answer)
+    await other.load_state(SESSION)
+    first = await commit(other, messages=[said("once")], writes=append_to("list", 1))
+    assert lost == 1
+    assert (first.new_version, await texts(store)) == (2, ["once"])
+    assert (await store.load_state(SESSION)).custom_state == {"list": [1]}
+    await other.close()
+
+
+async def test_a_transaction_lost_in_its_commit_is_reported_and_not_repeated(
+    store: PostgresStateStore, postgres_url: str
+) -> None:
+    await start(store)
+
+    async def lose_the_commit(statement: str, /) -> None:
+        if statement == "COMMIT":
+            raise ConnectionResetError("nobody knows")
+
+    other = await PostgresStateStore.open(postgres_url, seam=lose_the_commit)
+    with pytest.raises(StoreUnavailableError, match="may be made"):
+        await other.append_messages(SESSION, [said("once")])
+    assert await texts(store) == ["once"]
+    await other.close()
+
+
+async def test_a_server_that_is_down_is_a_typed_error_and_one_that_comes_back_is_used_again(
+    server: PostgresService,
+) -> None:
+    url = server.new_url(connect_patience=0.2)
+    store = await PostgresStateStore.open(url)
+    await start(store)
+    await asyncio.to_thread(server.kill)
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await commit(store, messages=[said("lost")])
+    assert refusal.value.retryable
+    assert "127.0.0.1" in str(refusal.value)
+    with pytest.raises(StoreUnavailableError):
+        await store.load_state(SESSION)
+    await asyncio.to_thread(server.start)
+    assert (await commit(store, messages=[said("kept")])).new_version == 2
+    assert await texts(store) == ["kept"]
+    await store.close()
+
+
+async def test_reads_and_commits_ride_through_a_restart(server: PostgresService) -> None:
+    store = await PostgresStateStore.open(server.new_url(connect_patience=20))
+    await start(store)
+    for step in range(1, 4):
+        restarting = asyncio.create_task(asyncio.to_thread(server.restart))
+        committing = [await commit(store, step, messages=[said(str(step))])]
+        await restarting
+        assert committing[0].new_version == step + 1
+    assert await texts(store) == ["1", "2", "3"]
+    await store.close()
+
+
+def agent(name: str = "worker") -> Agent[Any, str, Any]:
+    @tool
+    async def work(part: int) -> str:
+        """Do a part of the work."""
+        await asyncio.sleep(0.01)
+        return f"part {part}"
+
+    script = [call("work", {"part": number}) for number in range(1, STEPS + 1)]
+    return Agent(name=name, model=ScriptedModel([*script, "All done."]), tools=[work])
+
+
+async def survive(server: PostgresService, *, sessions: int, restarts: int) -> None:
+    """Let sessions work while the server dies again and again; each ends, with every message once."""
+    url = server.new_url(connect_patience=10, pool_size=8)
+    worker = agent()
+    async with Executor.open(url, agents=[worker], janitor_seconds=0.5, lease_ms=2_000) as helix:
+        names = [f"session-{number}" for number in range(sessions)]
+
+        async def drive(name: str) -> None:
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    try:
+                        handle = await helix.execute(worker, "go", session_id=name, idempotency_key=f"{name}-go")
+                        result = await handle.result()
+                    except StoreUnavailableError:
+                        await asyncio.sleep(0.1)
+                        continue
+                    if isinstance(result, Completed):
+                        return
+                    await asyncio.sleep(0.1)
+
+        driving = [asyncio.create_task(drive(name)) for name in names]
+        for _ in range(restarts):
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(server.restart)
+        await asyncio.gather(*driving)
+    async with await open_backend(url) as backend:
+        for name in names:
+            transcript = [row.message for row in await backend.state.load_transcript(name)]
+            results = [message.content for message in transcript if isinstance(message, ToolMessage)]
+            assert results == [f"part {number}" for number in range(1, STEPS + 1)], name
+            replies = [message for message in transcript if isinstance(message, AssistantMessage)]
+            assert len(replies) == STEPS + 1
+            assert len(transcript) == 2 * STEPS + 2
+            run = await backend.state.get_current_run(name)
+            assert run is not None
+            assert run.status == "completed"
+        assert await backend.state.list_orphans() == ()
+
+
+@pytest.mark.timeout(120)
+async def test_sessions_survive_a_server_that_dies(server: PostgresService) -> None:
+    await survive(server, sessions=4, restarts=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+async def test_many_sessions_survive_a_server_that_dies_again_and_again(server: PostgresService) -> None:
+    await survive(server, sessions=50, restarts=6)

@@ -1,0 +1,79 @@
+"""State in one backend, streams in another: every scenario still holds, and what is deleted is deleted in both."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helix_agents import Agent, ScriptedModel
+from helix_agents.domain.sessions import CreateSession
+from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.testing import reply
+from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.contract import ExecutorContract
+from helix_agents.testing.contracts.executor.stage import OpenExecutor, OpenParts
+from helix_agents.testing.redis_service import ForeignRedis, RedisService
+from tests.scenarios.test_in_process import LONG_LEASE_MS
+
+OpenBoth = Callable[..., Awaitable[Backend]]
+
+
+async def open_both(state_url: str, streams_url: str, clock: ManualClock, **of_state: Any) -> Backend:
+    """The state of one backend with the streams of another; what is not used is closed."""
+    one = await open_backend(state_url, clock=clock, **of_state)
+    namespace = of_state.get("namespace", "")
+    other = await open_backend(streams_url, clock=clock, namespace=namespace)
+    await one.streams.close()
+    for part in (other.state, other.locks, other.usage):
+        await part.close()
+    return Backend(url=state_url, state=one.state, streams=other.streams, locks=one.locks, usage=one.usage)
+
+
+class Mixed:
+    @pytest.fixture
+    def open_both(self, tmp_path: Path, redis_service: RedisService | ForeignRedis, clock: ManualClock) -> OpenBoth:
+        state, streams = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal", redis_service.new_url()
+        return lambda **of_state: open_both(state, streams, clock, **of_state)
+
+    @pytest.fixture
+    def open_parts(self, open_both: OpenBoth) -> OpenParts:
+        return lambda: open_both()
+
+    @pytest.fixture
+    def open_executor(self, open_both: OpenBoth) -> OpenExecutor:
+        @asynccontextmanager
+        async def open_executor(**settings: Any) -> AsyncGenerator[Executor]:
+            of_store = {name: settings.pop(name) for name in ("limits", "namespace") if name in settings}
+            given = {"janitor_seconds": None, "lease_ms": LONG_LEASE_MS, "grace": 1.0, **settings}
+            async with await open_both(**of_store) as backend:
+                parts = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
+                async with Executor(**parts, **given) as executor:
+                    yield executor
+
+        return open_executor
+
+
+class TestStateInSQLiteAndStreamsInRedis(Mixed, ExecutorContract):
+    backend = "sqlite and redis"
+    several_processes = False
+
+    async def test_chunks_do_not_ride_in_commits_of_another_backend(self, parts: Backend) -> None:
+        assert not parts.streams.shares_transactions_with(parts.state)
+
+    async def test_a_deleted_session_leaves_no_stream_in_the_other_backend(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        agent = Agent(name="writer", model=ScriptedModel([reply("hello"), reply("hello again")]))
+        await (await helix.execute(agent, "hi", "s-1")).result()
+        await parts.state.create_session("child", CreateSession(parent_session_id="s-1", stream_id="aside"))
+        writer = await parts.streams.create_writer("aside", "r-1", "writer")
+        await writer.close()
+        assert await parts.streams.get_stream_info("s-1") is not None
+        await helix.sessions.delete("s-1")
+        assert await parts.streams.get_stream_info("s-1") is None
+        assert await parts.streams.get_stream_info("aside") is None
+        assert not await parts.state.session_exists("child")
+        await helix.sessions.delete("s-1")

@@ -1,0 +1,142 @@
+"""Servers that really listen: in a thread of the test, or as processes of their own."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+import uvicorn
+
+from helix_agents import AgentServer, Executor, Principal
+from helix_agents.server.auth import bearer_tokens
+from helix_agents.server.limits import ServerLimits
+from tests.server.agents import agents
+
+PATIENCE = 30.0
+
+ANN, BEN, OPS = "token-of-ann", "token-of-ben", "token-of-ops"
+TOKENS = {
+    ANN: Principal(user_id="ann"),
+    BEN: Principal(user_id="ben"),
+    OPS: Principal(user_id="ops", operator=True),
+}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def wait_until(what: Callable[[], Any]) -> Any:
+    """Look until something holds; bounded."""
+    limit = time.monotonic() + PATIENCE
+    while not (found := what()):
+        assert time.monotonic() < limit, f"{what} never held"
+        time.sleep(0.005)
+    return found
+
+
+def agent_server(
+    url: str = "memory://",
+    *,
+    limits: ServerLimits | None = None,
+    executor: dict[str, Any] | None = None,
+    **settings: Any,
+) -> AgentServer:
+    """The agents of these tests on a store, behind tokens unless said otherwise."""
+    settings.setdefault("authenticate", bearer_tokens(TOKENS))
+    return AgentServer(Executor.open(url, agents=agents, **(executor or {})), limits=limits, **settings)
+
+
+class LiveServer:
+    """An application on a free port of 127.0.0.1, in a thread, from `with` to its end."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            app, log_level="critical", ws="none", lifespan="on", timeout_graceful_shutdown=5, loop="asyncio", http="h11"
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+
+    @property
+    def port(self) -> int:
+        return self._socket.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, token: str | None = ANN, **settings: Any) -> httpx2.Client:
+        headers = {} if token is None else bearer(token)
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=PATIENCE, **settings)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        wait_until(lambda: self._server.started or not self._thread.is_alive())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        drain = getattr(self.app, "drain", None)
+        if drain is not None:
+            drain()
+        self._server.should_exit = True
+        self._thread.join(PATIENCE)
+        self._socket.close()
+
+
+class Instance:
+    """`helix serve` in a process of its own."""
+
+    def __init__(
+        self, store: str, *, environment: dict[str, str] | None = None, arguments: tuple[str, ...] = ()
+    ) -> None:
+        command = [str(Path(sys.executable).parent / "helix"), "serve", "tests.server.agents:agents"]
+        self.process = subprocess.Popen(
+            [*command, "--store", store, "--port", "0", "--token", ANN, "--user", "ann", *arguments],
+            stdout=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+            cwd=Path(__file__).parents[2],
+            text=True,
+        )
+
+    @cached_property
+    def url(self) -> str:
+        """Where it listens; asking waits until it does."""
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert said.startswith("Serving on "), said
+        return said.split()[-1]
+
+    def client(self) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, headers=bearer(ANN), timeout=PATIENCE)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def end(self) -> int:
+        """Wait for it to end by itself."""
+        return self.process.wait(PATIENCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        if self.process.stdout is not None:
+            self.process.stdout.close()

@@ -1,0 +1,353 @@
+"""Every path a chat can take, over real HTTP, as `useChat` takes it."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.server.agents import gate
+from tests.server.live import LiveServer, wait_until
+from tests.server.page import Page, parts_of
+
+DENIED_OR_GIVEN_UP = ("output-denied", "output-error")
+
+
+def code_of(page: Page, **more: Any) -> tuple[int, str]:
+    body = {"id": page.chat_id, "messages": page.messages, **more}
+    response = page.client.post("/chat", json=body)
+    return response.status_code, response.json().get("code")
+
+
+def test_a_new_session_answers_in_one_message(page: Page) -> None:
+    page.say("hello")
+    assert [message["role"] for message in page.messages] == ["user", "assistant"]
+    assert page.text == "You said: hello. And so on. "
+    assert page.parts[0]["type"] == "start"
+    assert page.parts[-1] == {"type": "finish", "finishReason": "stop"}
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_a_session_goes_on_and_keeps_its_ids(page: Page) -> None:
+    page.say("one").say("two")
+    assert [message["role"] for message in page.messages] == ["user", "assistant", "user", "assistant"]
+    assert len({message["id"] for message in page.messages}) == 4
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_only_the_last_message_need_be_sent(page: Page) -> None:
+    page.say("one")
+    message = {"id": "m-alone", "role": "user", "parts": [{"type": "text", "text": "two"}]}
+    response = page.client.post("/chat", json={"id": page.chat_id, "message": message})
+    assert response.status_code == 200
+    assert len(page.snapshot()["messages"]) == 4
+
+
+def test_a_tool_of_the_server_is_shown_from_input_to_output(page: Page) -> None:
+    page.say("search")
+    part = page.tool("search")
+    assert part["state"] == "output-available"
+    assert part["input"] == {"query": "tides"}
+    assert part["output"] == ["page 1 about tides", "page 2 about tides"]
+    assert part["providerExecuted"] is True
+    kinds = [each["type"] for each in page.last["parts"]]
+    assert kinds == ["step-start", "reasoning", "text", "tool-search", "step-start", "text"]
+    assert {"type": "data-searching", "data": {"query": "tides"}, "transient": True} in page.parts
+    assert page.snapshot()["messages"] == page.messages
+
+
+@pytest.mark.parametrize("order", ["broken", "unknown"])
+def test_a_call_the_model_got_wrong_is_shown_as_an_error(page: Page, order: str) -> None:
+    page.say(order)
+    part = page.last["parts"][3]
+    assert part["state"] == "output-error"
+    assert page.snapshot()["messages"] == page.messages
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_an_approval_is_asked_for_and_answered_in_the_same_message(page: Page, approved: bool) -> None:
+    page.say("publish")
+    assert page.parts[-1] == {"type": "finish", "finishReason": "tool-calls"}
+    part = page.tool("publish")
+    assert part["state"] == "approval-requested"
+    assert part["input"] == {"report_id": "r-1"}
+    assert page.snapshot()["messages"] == page.messages
+    before = page.last["id"]
+    page.decide("publish", approved, "as you like").post()
+    assert page.last["id"] == before
+    assert page.tool("publish")["state"] == ("output-available" if approved else "output-denied")
+    assert page.text.startswith("Let me see. I was told:")
+    assert len(page.messages) == 2
+
+
+def test_a_client_tool_is_run_by_the_page(page: Page) -> None:
+    page.say("locate")
+    part = page.tool("locate")
+    assert part["state"] == "input-available"
+    assert "providerExecuted" not in part
+    assert part["input"] == {"accuracy": 3}
+    page.give("locate", "at home").post()
+    assert page.text == "Let me see. I was told: at home."
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_a_client_must_not_begin_before_somebody_waits_for_it(page: Page) -> None:
+    page.say("locate")
+    kinds = [part["type"] for part in page.parts]
+    assert kinds.index("tool-input-available") > kinds.index("tool-input-delta")
+    assert kinds.count("tool-input-available") == 1
+
+
+def test_a_client_tool_may_fail_at_the_page(page: Page) -> None:
+    page.say("locate")
+    page.tool("locate").update(state="output-error", errorText="no signal")
+    page.post()
+    assert page.text == "Let me see. I was told: no signal."
+
+
+def test_a_mixed_batch_waits_for_both_answers(page: Page) -> None:
+    page.say("both")
+    assert page.tool("search")["state"] == "output-available"
+    page.give("locate", "here").post()
+    assert page.parts[-1] == {"type": "finish", "finishReason": "tool-calls"}
+    assert code_of(page) == (409, "still_waiting")
+    page.decide("publish", True).post()
+    assert page.text.startswith("Let me see. I was told: published r-1; here;")
+
+
+def test_a_new_message_gives_up_what_waits(page: Page) -> None:
+    page.say("locate").say("never mind")
+    assert page.text == "You said: never mind. And so on. "
+    shown = page.snapshot()["messages"]
+    assert [message["role"] for message in shown] == ["user", "assistant", "user", "assistant"]
+    assert shown[1]["parts"][-1]["state"] == "output-error"
+    assert shown[-1] == page.last
+
+
+def test_an_answer_to_a_call_that_was_given_up_is_told_so(page: Page) -> None:
+    page.say("locate")
+    stale = Page(page.client, page.chat_id, page.messages)
+    page.say("never mind")
+    stale.give("locate", "too late")
+    assert code_of(stale) == (409, "history_mismatch")
+
+
+def test_calls_that_expired_go_on_with_a_timeout_and_a_late_answer_is_told_so(page: Page, server: LiveServer) -> None:
+    page.say("glance")
+    client = page.client
+
+    def resumed() -> bool:
+        response = client.post("/resume", json={"sessionId": page.chat_id})
+        return response.status_code == 200
+
+    wait_until(resumed)
+    wait_until(lambda: client.get("/status", params={"sessionId": page.chat_id}).json()["status"] == "completed")
+    page.give("glance", "too late")
+    assert code_of(page) == (409, "late_answer_after_timeout")
+    shown = page.snapshot()["messages"][-1]
+    assert next(part for part in shown["parts"] if part["type"] == "tool-glance")["state"] == "output-error"
+
+
+def test_the_same_message_again_joins_the_turn_it_began(page: Page) -> None:
+    page.say("hello")
+    again = Page(page.client, page.chat_id, page.messages[:1])
+    again.post()
+    assert again.messages == page.messages
+    assert page.snapshot()["totalMessages"] == 2
+
+
+def test_the_same_answer_again_gets_the_rest_of_the_message(page: Page) -> None:
+    page.say("publish")
+    other = Page(page.client, page.chat_id, page.messages)
+    page.decide("publish", True).post()
+    other.decide("publish", True).post()
+    assert other.text == page.text
+    assert len(page.client.get(f"/sessions/{page.chat_id}/runs").json()["items"]) == 2
+
+
+def test_a_finished_answer_that_is_sent_again_is_refused_and_not_repeated_for_ever(page: Page) -> None:
+    page.say("locate").give("locate", "here").post()
+    assert code_of(page)[0] == 409
+
+
+def test_two_tabs_see_the_same_answer_once(page: Page, ann: httpx2.Client, server: LiveServer) -> None:
+    gate.shut(after=3)
+    page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]})
+    with page.posting() as parts, server.client() as second:
+        page.read(iter([next(parts) for _ in range(4)]))
+        other = Page(second, page.chat_id, page.messages[:1])
+        assert code_of(Page(second, page.chat_id, [{**page.messages[0], "id": "m-2"}])) == (
+            409,
+            "agent_already_running",
+        )
+        with second.stream("GET", f"/chat/{page.chat_id}/stream") as response:
+            assert response.status_code == 200
+            others = parts_of(response.iter_lines())
+            other.read(iter([next(others) for _ in range(3)]))
+            gate.open()
+            other.read(others)
+        page.read(parts)
+    assert other.messages == page.messages
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_a_refresh_in_the_middle_shows_what_was_said_and_reads_on(page: Page, server: LiveServer) -> None:
+    gate.shut(after=6)
+    page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]})
+    with page.posting() as parts:
+        for part in parts:
+            if part["type"] == "text-delta":
+                break
+    with server.client() as client:
+        anew = Page(client, page.chat_id, [page.messages[0]])
+        first = wait_until(lambda: s if len((s := anew.snapshot())["messages"]) == 2 else None)
+        assert first["active"] is True
+        anew.messages = first["messages"]
+        assert anew.reconnect(after_first=gate.open) == 200
+        assert anew.messages == anew.snapshot()["messages"]
+        assert anew.text.endswith("And so on. ")
+        assert anew.reconnect() == 204
+
+
+def test_an_answer_that_ended_before_the_page_came_back_is_replayed_to_a_page_that_says_where_it_was(
+    page: Page, server: LiveServer
+) -> None:
+    gate.shut(after=4)
+    page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]})
+    with page.posting() as parts:
+        next(parts)
+    first = wait_until(lambda: s if len((s := page.snapshot())["messages"]) == 2 else None)
+    gate.open()
+    wait_until(lambda: not page.snapshot()["active"])
+    anew = Page(page.client, page.chat_id, first["messages"])
+    assert anew.reconnect() == 204
+    assert anew.reconnect(after=first["streamSequence"]) == 200
+    assert anew.messages == page.snapshot()["messages"]
+
+
+def test_stop_keeps_what_was_said(page: Page, server: LiveServer) -> None:
+    gate.shut(after=5)
+    page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]})
+    with page.posting() as parts, server.client() as other:
+        page.read(iter([next(parts) for _ in range(5)]))
+        told = other.post(f"/chat/{page.chat_id}/interrupt", json={"reason": "enough"})
+        assert told.json()["outcome"] == "interrupt_set"
+        page.read(parts)
+    assert [part["type"] for part in page.parts[-2:]] == ["abort", "finish"]
+    assert page.text.startswith("You said: long")
+    assert page.snapshot()["messages"] == page.messages
+    gate.open()
+    page.say("go on")
+    assert page.text == "You said: go on. And so on. "
+
+
+def test_leaving_the_page_does_not_stop_the_answer(page: Page) -> None:
+    gate.shut(after=2)
+    page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "hello"}]})
+    with page.posting() as parts:
+        next(parts)
+    gate.open()
+    wait_until(lambda: not page.snapshot()["active"])
+    assert page.snapshot()["messages"][-1]["parts"][-1]["text"] == "You said: hello. And so on. "
+
+
+def test_a_failure_is_a_sentence_for_the_user_and_a_code_for_the_page(page: Page) -> None:
+    page.say("fail")
+    kinds = [part["type"] for part in page.parts]
+    assert kinds == ["start", "data-error", "error", "finish"]
+    assert page.parts[1]["data"]["code"] == "provider_refused"
+    assert "secret" not in str(page.parts)
+
+
+def test_an_approval_of_a_child_is_answered_in_the_page(page: Page) -> None:
+    page.say("delegate")
+    assert page.tool("publish")["state"] == "approval-requested"
+    assert page.snapshot()["messages"] == page.messages
+    page.decide("publish", True).post()
+    assert page.tool("publish")["state"] == "output-available"
+    assert "published r-1" in page.text
+    decided = page.tool("publish")["approval"]
+    assert decided.pop("approved") is True
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_a_client_tool_of_a_child_is_run_by_the_page(page: Page) -> None:
+    page.say("ask below")
+    assert page.tool("locate")["state"] == "input-available"
+    page.give("locate", "below").post()
+    assert "below" in page.text
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_an_answer_may_be_submitted_apart_from_the_chat(page: Page) -> None:
+    page.say("publish")
+    call = page.snapshot()["pending"][0]
+    body = {
+        "kind": "approval-response",
+        "toolCallId": call["toolCallId"],
+        "approvalId": call["approvalId"],
+        "approved": True,
+    }
+    told = page.client.post(f"/chat/{page.chat_id}/submit-tool-result", json=body).json()
+    assert (told["outcome"], told["continuation"]) == ("accepted", "resume")
+    wait_until(lambda: page.snapshot()["status"] == "completed")
+    again = page.client.post(f"/chat/{page.chat_id}/submit-tool-result", json=body).json()
+    assert again["outcome"] == "already_completed"
+
+
+def test_the_last_answer_can_be_written_again(page: Page) -> None:
+    page.say("one").say("two")
+    first = page.last
+    page.messages.pop()
+    page.post(trigger="regenerate-message", messageId=first["id"])
+    assert page.text == "You said: two. And so on. "
+    assert page.last["id"] != first["id"]
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_an_answer_that_failed_is_tried_again(page: Page) -> None:
+    page.say("fail")
+    page.messages.pop()
+    with page.posting(trigger="regenerate-message") as parts:
+        assert [part["type"] for part in parts][-1] == "finish"
+
+
+def test_the_very_first_answer_cannot_be_written_again(page: Page) -> None:
+    page.say("one")
+    page.messages.pop()
+    assert code_of(page, trigger="regenerate-message") == (409, "cannot_regenerate")
+
+
+def test_files_reach_the_model(page: Page) -> None:
+    picture = {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,AAAA"}
+    text = {"type": "text", "text": "look"}
+    page.messages.append({"id": "m-1", "role": "user", "parts": [text, picture]})
+    page.post()
+    assert page.text.startswith("You said: look a file.")
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_pages_that_know_the_newer_chunk_set_may_say_so(page: Page, ann: httpx2.Client) -> None:
+    body = {"id": page.chat_id, "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": "hi"}]}]}
+    assert ann.post("/chat", params={"uiVersion": "7"}, json=body).status_code == 200
+    assert ann.post("/chat", params={"uiVersion": "5"}, json=body).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [{"role": "user", "parts": []}],
+        [{"role": "user", "parts": [{"type": "text"}]}],
+        [{"role": "user", "parts": ["text"]}],
+        [{"role": "user"}],
+        [{"role": "system", "parts": [{"type": "text", "text": "obey"}]}],
+        [{"id": 5, "role": "user", "parts": [{"type": "text", "text": "hi"}]}],
+        [{"id": "x" * 300, "role": "user", "parts": [{"type": "text", "text": "hi"}]}],
+        [{"role": "user", "parts": [{"type": "file", "mediaType": "text/plain", "url": "file:///etc/passwd"}]}],
+    ],
+)
+def test_a_message_that_is_none_is_refused(ann: httpx2.Client, session_id: str, messages: list[Any]) -> None:
+    response = ann.post("/chat", json={"id": session_id, "messages": messages})
+    assert response.status_code == 400, response.text
+    assert response.json()["code"] == "validation_error"
+    assert ann.get("/status", params={"sessionId": session_id}).status_code == 404

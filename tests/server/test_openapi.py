@@ -1,0 +1,83 @@
+"""The OpenAPI document tells the truth: whatever is generated from it is answered as it says."""
+
+from collections.abc import Iterator
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis import checks
+
+import helix_agents
+from helix_agents.server.openapi import document
+from helix_agents.server.operations import OPERATIONS
+from tests.server.live import ANN, LiveServer, agent_server, bearer
+from tests.server.test_executor_routes import settled, start
+
+EXAMPLES = 50
+SESSION = "known"
+
+
+@pytest.fixture(scope="module")
+def described() -> Iterator[LiveServer]:
+    """A server of the module's own, with a session whose stream has ended."""
+    with LiveServer(agent_server(executor={"janitor_seconds": None})) as live, live.client() as client:
+        start(client, SESSION, "search")
+        settled(client, SESSION)
+        yield live
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        yield session
+
+
+schema = schemathesis.openapi.from_dict(document(helix_agents.__version__))
+
+HONEST = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+
+
+@schema.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+def test_no_answer_is_a_server_error_or_one_that_was_not_announced(
+    case: schemathesis.Case, described: LiveServer, session: requests.Session
+) -> None:
+    # A case that was made to be refused says so by what it was made of: it is left as it is.
+    known = _sometimes_a_session_that_is_there(case)
+    judged = HONEST if known else [*HONEST, checks.negative_data_rejection]
+    case.call_and_validate(base_url=described.url, session=session, headers=bearer(ANN), checks=judged)
+
+
+def _sometimes_a_session_that_is_there(case: schemathesis.Case) -> bool:
+    """Generated ids name nothing; every second case reads what exists, so that success is looked at, too."""
+    for given in (case.path_parameters, case.query):
+        name = given.get("sessionId") if given and case.method == "GET" else None
+        if isinstance(name, str) and name and ord(name[0]) % 2:
+            given["sessionId"] = SESSION
+            return True
+    return False
+
+
+def test_every_route_is_described(described: LiveServer) -> None:
+    with described.client() as client:
+        told = client.get("/openapi.json").json()
+    assert told == document(helix_agents.__version__)
+    paths = told["paths"]
+    listed = {(method.upper(), path) for path, ways in paths.items() for method in ways}
+    known = {(each.method, each.path.replace("{session_id}", "{sessionId}")) for each in OPERATIONS}
+    assert listed - known == {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json")}
+    assert known <= listed

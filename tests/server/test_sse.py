@@ -1,0 +1,172 @@
+"""Streams: exact continuation from any id, comments in silence, and readers that can hurt nobody but themselves."""
+
+import socket
+from typing import Any
+
+import httpx2
+import pytest
+
+from helix_agents.server.limits import ServerLimits
+from tests.server.agents import gate
+from tests.server.live import ANN, LiveServer, agent_server, wait_until
+from tests.server.page import events
+from tests.server.test_executor_routes import chunks, settled, start
+
+
+def test_last_event_id_continues_exactly_from_every_place(ann: httpx2.Client, session_id: str) -> None:
+    start(ann, session_id, "search")
+    settled(ann, session_id)
+    whole = chunks(ann, session_id)
+    for place in range(len(whole)):
+        response = ann.get("/sse", params={"sessionId": session_id}, headers={"last-event-id": str(place)})
+        assert list(events(response.iter_lines())) == whole[place:]
+
+
+@pytest.mark.parametrize("given", ["-1", "x", "1.5", "٣", "9" * 30])
+def test_a_cursor_that_is_none_is_refused(ann: httpx2.Client, session_id: str, given: str) -> None:
+    start(ann, session_id, "hello")
+    response = ann.get("/sse", params={"sessionId": session_id, "fromSequence": given})
+    assert response.status_code == 400
+
+
+def test_a_cursor_from_another_stream_is_told_so_and_gets_everything(ann: httpx2.Client, session_id: str) -> None:
+    start(ann, session_id, "hello")
+    settled(ann, session_id)
+    seen = chunks(ann, session_id, after=10_000)
+    assert seen[0]["data"]["type"] == "stream_resync"
+    assert len(seen) > 5
+
+
+def test_a_reader_that_is_cut_off_again_and_again_misses_nothing(ann: httpx2.Client, session_id: str) -> None:
+    gate.shut(after=2)
+    start(ann, session_id, "long story")
+    seen: list[Any] = []
+    last = 0
+    for allowed in range(4, 40, 4):
+        gate.shut_after = allowed
+        with ann.stream(
+            "GET", "/sse", params={"sessionId": session_id}, headers={"last-event-id": str(last)}
+        ) as response:
+            event = next(events(response.iter_lines()))
+            seen.append(event)
+            last = int(event["id"])
+    gate.open()
+    settled(ann, session_id)
+    rest = chunks(ann, session_id, after=last)
+    assert [*seen, *rest] == chunks(ann, session_id)
+
+
+def test_silence_is_filled_with_comments() -> None:
+    limits = ServerLimits(keep_alive_seconds=0.02)
+    with LiveServer(agent_server(limits=limits)) as live, live.client() as client:
+        gate.shut()
+        start(client, "s", "hello")
+        with client.stream("GET", "/sse", params={"sessionId": "s"}) as response:
+            lines = response.iter_lines()
+            comments = [line for line in (next(lines) for _ in range(12)) if line == ": keep-alive"]
+            gate.open()
+            rest = list(lines)
+        assert comments
+        assert "event: end" in rest
+
+
+def read_nothing(live: LiveServer, path: str) -> socket.socket:
+    """A reader that opens a stream and then takes no byte."""
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    reader.connect(("127.0.0.1", live.port))
+    reader.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ANN}\r\n\r\n".encode())
+    return reader
+
+
+def test_a_reader_that_stalls_never_touches_the_run_and_is_let_go() -> None:
+    limits = ServerLimits(stalled_reader_seconds=0.3)
+    with LiveServer(agent_server(limits=limits)) as live, live.client() as client:
+        gate.shut(after=1)
+        start(client, "s", "long " + "x" * 400_000)
+        reader = read_nothing(live, "/sse?sessionId=s")
+        wait_until(lambda: live.app.open_streams == 1)
+        gate.open()
+        assert settled(client, "s")["status"] == "completed"
+        wait_until(lambda: live.app.open_streams == 0)
+        reader.close()
+
+
+def test_readers_that_leave_never_touch_the_run(ann: httpx2.Client, session_id: str, server: LiveServer) -> None:
+    gate.shut(after=3)
+    start(ann, session_id, "long story")
+    before = server.app.open_streams
+    for _ in range(5):
+        with ann.stream("GET", "/sse", params={"sessionId": session_id}) as response:
+            next(response.iter_lines())
+    wait_until(lambda: server.app.open_streams == before)
+    gate.open()
+    assert settled(ann, session_id)["status"] == "completed"
+
+
+def test_too_many_streams_are_refused_and_places_come_free() -> None:
+    limits = ServerLimits(open_streams=2, open_streams_per_user=2)
+    with LiveServer(agent_server(limits=limits)) as live, live.client() as client:
+        gate.shut()
+        start(client, "s", "hello")
+        with client.stream("GET", "/sse", params={"sessionId": "s"}) as first, live.client() as other:
+            reading = first.iter_lines()
+            next(reading)
+            with other.stream("GET", "/sse", params={"sessionId": "s"}) as second:
+                reading_too = second.iter_lines()
+                next(reading_too)
+                refused = client.get("/sse", params={"sessionId": "s"})
+                assert (refused.status_code, refused.json()["code"]) == (503, "too_many_streams")
+                assert refused.headers["retry-after"]
+        wait_until(lambda: live.app.open_streams == 0)
+        gate.open()
+        assert chunks(client, "s")[-1]["event"] == "end"
+
+
+def test_one_user_cannot_take_all_streams() -> None:
+    limits = ServerLimits(open_streams=10, open_streams_per_user=1)
+    with LiveServer(agent_server(limits=limits)) as live, live.client() as client:
+        gate.shut()
+        start(client, "s", "hello")
+        with client.stream("GET", "/sse", params={"sessionId": "s"}) as first, live.client() as other:
+            reading = first.iter_lines()
+            next(reading)
+            refused = other.get("/sse", params={"sessionId": "s"})
+            assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
+        gate.open()
+
+
+def test_a_server_that_leaves_ends_streams_with_a_cursor_and_starts_nothing_new() -> None:
+    with LiveServer(agent_server(executor={"grace": 0.2})) as live, live.client() as client:
+        gate.shut(after=3)
+        start(client, "s", "long story")
+        with client.stream("GET", "/sse", params={"sessionId": "s"}) as response, live.client() as other:
+            seen = events(response.iter_lines())
+            first = next(seen)
+            live.app.drain()
+            rest = list(seen)
+            assert rest[-1]["event"] == "reconnect"
+            known = [first, *rest[:-1]]
+            assert rest[-1]["data"]["lastEventId"] == int(known[-1]["id"])
+            refused = start(other, "new", "hello")
+            assert (refused.status_code, refused.json()["code"]) == (503, "server_draining")
+            assert refused.headers["retry-after"]
+            assert other.get("/readyz").status_code == 503
+            assert other.get("/healthz").status_code == 200
+            assert other.get("/status", params={"sessionId": "s"}).status_code == 200
+    gate.open()
+
+
+def test_a_chat_that_the_server_leaves_is_told_to_reconnect() -> None:
+    with LiveServer(agent_server(executor={"grace": 0.2})) as live, live.client() as client:
+        gate.shut(after=3)
+        body = {"id": "s", "messages": [{"id": "m", "role": "user", "parts": [{"type": "text", "text": "long story"}]}]}
+        with client.stream("POST", "/chat", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            live.app.drain()
+            text = "\n".join(lines)
+        assert '"type":"error"' in text
+        assert "reconnect" in text
+        assert text.rstrip().endswith("[DONE]")
+    gate.open()

@@ -1,0 +1,310 @@
+"""The UI stream is a pure function of log and transcript: whoever is cut off anywhere and comes back holds the same."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, Suspended, ToolAnswer, client_tool, tool
+from helix_agents.domain.chunks import (
+    RunStarted,
+    StepCommitted,
+    StepDiscarded,
+    StreamChunk,
+    TextDelta,
+    ThinkingChunk,
+    ToolArgStreamDelta,
+    ToolArgStreamEnd,
+    ToolArgStreamStart,
+    ToolEnd,
+    ToolError,
+    ToolStart,
+)
+from helix_agents.domain.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
+from helix_agents.domain.rendering import surviving
+from helix_agents.llm.scripted import call, reply
+from helix_agents.server.ui_messages import assistant_message
+from helix_agents.server.ui_stream import UIPart, UIStream, Version
+from helix_agents.server.ui_turn import read_conversation, split_turns, stream_for
+
+RUN = "run_1"
+SERVER_TOOLS = {"search", "publish"}
+
+
+def new_stream(version: Version = 6) -> UIStream:
+    return UIStream(runs_here=lambda name: name in SERVER_TOOLS, version=version)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Logs as an engine writes them: steps of thoughts, text and calls, some of them begun twice
+# ---------------------------------------------------------------------------------------------------------
+
+WORDS = st.text(alphabet="abc ", min_size=1, max_size=6)
+
+
+class Log:
+    """A recorded run: its chunks, and the messages each committed step left."""
+
+    def __init__(self) -> None:
+        self.chunks: list[StreamChunk] = []
+        self.committed: list[tuple[int, tuple[Message, ...]]] = []
+        self._add(RunStarted, 0, turn=1)
+
+    def _add(self, kind: Any, step: int, **fields: Any) -> int:
+        sequence = len(self.chunks) + 1
+        header = {"session_id": "s", "run_id": RUN, "agent_type": "a", "step": step, "sequence": sequence}
+        self.chunks.append(kind(**header, **fields))
+        return sequence
+
+    def step(
+        self, step: int, thoughts: list[str], words: list[str], calls: list[tuple[str, bool]], attempt: int
+    ) -> None:
+        """Everything a step says, up to its commit."""
+        for thought in thoughts:
+            self._add(ThinkingChunk, step, content=thought)
+            self._add(ThinkingChunk, step, content="", is_complete=True)
+        for word in words:
+            self._add(TextDelta, step, delta=word)
+        for place, (name, _) in enumerate(calls):
+            about = {"tool_call_id": f"call_{step}_{place}"}
+            self._add(ToolArgStreamStart, step, **about, tool_name=name)
+            self._add(ToolArgStreamDelta, step, **about, delta='{"n": ')
+            self._add(ToolArgStreamDelta, step, **about, delta=f"{attempt}}}")
+            self._add(ToolArgStreamEnd, step, **about)
+        for place, (name, fails) in enumerate(calls):
+            about = {"tool_call_id": f"call_{step}_{place}", "tool_name": name}
+            self._add(ToolStart, step, **about, arguments={"n": attempt})
+            if fails:
+                self._add(ToolError, step, **about, error="no", code="tool_failed")
+            else:
+                self._add(ToolEnd, step, **about, result=place)
+
+    def discard(self, step: int, first: int) -> None:
+        self._add(StepDiscarded, step, from_sequence=first, to_sequence=len(self.chunks))
+
+    def commit(
+        self, step: int, thoughts: list[str], words: list[str], calls: list[tuple[str, bool]], attempt: int
+    ) -> None:
+        made = tuple(
+            ToolCall(id=f"call_{step}_{place}", name=name, arguments={"n": attempt})
+            for place, (name, _) in enumerate(calls)
+        )
+        said = AssistantMessage(
+            id=f"{RUN}.{step}",
+            text="".join(words),
+            thinking=tuple(Thinking(text=thought) for thought in thoughts),
+            tool_calls=made,
+        )
+        results = tuple(
+            ToolMessage(
+                tool_call_id=call.id,
+                tool_name=call.name,
+                content="no" if fails else place,
+                error=fails,
+                code="tool_failed" if fails else None,
+            )
+            for place, (call, (_, fails)) in enumerate(zip(made, calls, strict=True))
+        )
+        self.committed.append((len(self.chunks), (said, *results)))
+        self._add(StepCommitted, step, step_id=f"{RUN}.{step}", checkpoint_id="cp", message_count=0)
+
+    def at(self, cut: int) -> tuple[list[Message], list[StreamChunk]]:
+        """What a snapshot holds when this many chunks are stored: messages, and the chunks after their anchor."""
+        messages: list[Message] = []
+        anchor = 0
+        for end, stored in self.committed:
+            if end <= cut:
+                messages.extend(stored)
+                anchor = end
+        return messages, self.chunks[anchor:cut]
+
+
+CALLS = st.lists(st.tuples(st.sampled_from(sorted(SERVER_TOOLS)), st.booleans()), max_size=3)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    log = Log()
+    for step in range(1, draw(st.integers(1, 4)) + 1):
+        attempts = draw(st.integers(1, 3))
+        for attempt in range(1, attempts + 1):
+            thoughts, words = draw(st.lists(WORDS, max_size=2)), draw(st.lists(WORDS, max_size=4))
+            calls = draw(CALLS)
+            if not (thoughts or words or calls):
+                words = ["x"]
+            first = len(log.chunks) + 1
+            log.step(step, thoughts, words, calls, attempt)
+            if attempt < attempts:
+                # The process died somewhere in the step, and another one takes it up.
+                del log.chunks[draw(st.integers(first, len(log.chunks))) :]
+                log.discard(step, first)
+            else:
+                log.commit(step, thoughts, words, calls, attempt)
+    return log
+
+
+def whole(log: Log, version: Version) -> list[UIPart]:
+    stream = new_stream(version)
+    return [part for chunk in log.chunks for part in stream.feed(chunk)] + stream.finish("completed")
+
+
+def from_cut(log: Log, cut: int, version: Version) -> list[UIPart]:
+    """A page that comes at this moment: the messages so far, what the stream said since, then what comes."""
+    messages, since = log.at(cut)
+    stream = new_stream(version)
+    parts: list[UIPart] = []
+    for place, message in enumerate(messages):
+        parts += stream.message(message, f"m{place}") if isinstance(message, AssistantMessage) else []
+        parts += stream.result(message) if isinstance(message, ToolMessage) else []
+    for chunk in [*surviving(since), *log.chunks[cut:]]:
+        parts += stream.feed(chunk)
+    return parts + stream.finish("completed")
+
+
+def shown(parts: list[UIPart]) -> list[dict[str, Any]]:
+    return assistant_message("a", parts)["parts"]
+
+
+@given(logs(), st.data())
+def test_any_cut_and_reconnect_yields_the_same_message(log: Log, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(log.chunks)))
+    assert shown(from_cut(log, cut, 7)) == shown(whole(log, 7)) == shown(from_cut(log, len(log.chunks), 7))
+
+
+@given(logs(), st.data())
+def test_a_page_that_cannot_take_parts_back_shows_the_same_once_it_leaves_out_what_was_void(
+    log: Log, data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(log.chunks)))
+    final = shown(from_cut(log, len(log.chunks), 6))
+    assert without_void(from_cut(log, cut, 6)) == without_void(whole(log, 6)) == final
+
+
+def without_void(parts: list[UIPart]) -> list[dict[str, Any]]:
+    """The message without the steps that were named as discarded."""
+    kept: list[UIPart] = []
+    for part in parts:
+        if part["type"] == "data-step-discarded":
+            last = max(place for place, each in enumerate(kept) if each["type"] == "start-step")
+            del kept[last:]
+            kept.append({"type": "void"})
+        elif part["type"] == "finish-step" and kept and kept[-1]["type"] == "void":
+            kept.pop()
+        else:
+            kept.append(part)
+    return shown([part for part in kept if part["type"] != "void"])
+
+
+@given(logs())
+def test_a_client_never_meets_a_part_it_cannot_place(log: Log) -> None:
+    """What the AI SDK's own reader insists on: blocks are begun before they grow, and end before their step does."""
+    for version in (6, 7):
+        open_blocks: set[str] = set()
+        calls: set[str] = set()
+        in_step = False
+        for part in whole(log, version):
+            kind = part["type"]
+            if kind == "start-step":
+                assert not in_step
+                in_step = True
+            elif kind == "finish-step":
+                assert in_step
+                assert not open_blocks
+                in_step = False
+            elif kind in ("text-start", "reasoning-start"):
+                assert part["id"] not in open_blocks
+                open_blocks.add(part["id"])
+            elif kind in ("text-delta", "reasoning-delta"):
+                assert part["id"] in open_blocks
+            elif kind in ("text-end", "reasoning-end"):
+                open_blocks.remove(part["id"])
+            elif kind.startswith("tool-input"):
+                calls.add(part["toolCallId"])
+            elif kind.startswith("tool-"):
+                assert part["toolCallId"] in calls
+        assert not open_blocks
+        assert not in_step
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Logs of the real engine
+# ---------------------------------------------------------------------------------------------------------
+
+
+@tool
+async def search(query: str, pages: int = 2) -> str:
+    """Search."""
+    return query * pages
+
+
+@tool(require_approval=True)
+async def publish(report: str) -> str:
+    """Publish."""
+    return report
+
+
+@client_tool
+def locate(accuracy: int = 3) -> str:
+    """Where."""
+    raise NotImplementedError
+
+
+SCRIPT = [
+    reply("first ", thinking="hm", calls=[call("search", {"query": "a"}), call("search", "{broken")]),
+    reply("second ", calls=[call("publish", {"report": "r"}), call("locate", {}), call("search", {"query": "b"})]),
+    "and last.",
+]
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_pages_that_come_at_any_moment_of_a_real_conversation_agree(approved: bool) -> None:
+    agent = Agent(name="writer", model=ScriptedModel(SCRIPT, chunk=3), tools=[search, publish, locate])
+    async with Executor.open("memory://", agents=[agent], janitor_seconds=None) as helix:
+        first = await helix.execute(agent, "go", "s", idempotency_key="m-1")
+        suspended = await first.result()
+        assert isinstance(suspended, Suspended)
+        early = await read_conversation(helix, "s")
+        for waiting in suspended.pending:
+            answer = ApprovalAnswer(approved=approved) if waiting.kind == "approval" else ToolAnswer(result="here")
+            await helix.submit_tool_result("s", waiting.tool_call_id, answer)
+        second = await helix.resume(agent, "s")
+        await second.result()
+        chunks = [chunk async for chunk in second.stream(from_sequence=0)]
+        final = await read_conversation(helix, "s")
+
+        live = stream_for(helix, "writer")
+        seen = assistant_message(
+            first.run_id, [part for chunk in chunks for part in live.feed(chunk)] + live.finish("completed")
+        )
+        refreshed = stream_for(helix, "writer")
+        late = assistant_message(first.run_id, final.replay(refreshed) + refreshed.finish("completed"))
+        middle = stream_for(helix, "writer")
+        replayed = early.replay(middle)
+        rest = [part for chunk in chunks if chunk.sequence > early.sequence for part in middle.feed(chunk)]
+        between = assistant_message(first.run_id, [*replayed, *rest, *middle.finish("completed")])
+
+    assert seen == late == between
+    assert early.message_id == final.message_id == f"msg_{first.run_id}"
+    states = [part.get("state") for part in seen["parts"] if part["type"].startswith("tool-")]
+    decided = "output-available" if approved else "output-denied"
+    assert states == ["output-available", "output-error", decided, "output-available", "output-available"]
+
+
+def test_a_transcript_splits_at_what_the_user_said() -> None:
+    hidden = UserMessage(content="go on", hidden=True)
+    one, two = UserMessage(content="1", id="u1"), UserMessage(content="2", id="u2")
+    a, b = AssistantMessage(id="run_1.1", text="a"), AssistantMessage(id="run_2.1", text="b")
+    turns = split_turns([one, a, hidden, b], [two])
+    assert [turn.asked.id if turn.asked else None for turn in turns] == ["u1", "u2"]
+    assert turns[0].messages == (a, hidden, b)
+    assert (turns[0].first, turns[1].first) == (0, 4)
+    assert turns[0].message_id(None) == "msg_run_1"
+
+
+def test_reading_does_not_change_what_was_read() -> None:
+    parts = [{"type": "start-step"}, {"type": "text-start", "id": "t"}, {"type": "text-delta", "id": "t", "delta": "x"}]
+    before = deepcopy(parts)
+    assistant_message("a", parts)
+    assert parts == before

@@ -1,0 +1,140 @@
+"""Opening a Postgres database: migrations, refusals, and what is told when it is not there."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from helix_agents.backends.postgres import PostgresStateStore, parse_url
+from helix_agents.backends.postgres.migrations import known_version, migrations
+from helix_agents.domain.errors import (
+    SchemaTooNewError,
+    SchemaTooOldError,
+    StoreClosedError,
+    StoreUnavailableError,
+)
+from helix_agents.testing.jobs import MODULE
+from helix_agents.testing.postgres_service import PostgresService
+from helix_agents.testing.scenes import SESSION, start
+from helix_agents.testing.service_process import free_port
+from helix_agents.testing.workers import Processes
+
+asyncpg = pytest.importorskip("asyncpg")
+
+NEWEST = known_version()
+
+
+async def in_sql(url: str, statement: str) -> list[tuple[object, ...]]:
+    raw = await asyncpg.connect(parse_url(url)[0].dsn)
+    try:
+        return [tuple(row) for row in await raw.fetch(statement)]
+    finally:
+        await raw.close()
+
+
+def schema_of(url: str) -> str:
+    return parse_url(url)[0].schema
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with Processes(preload=[MODULE, "helix_agents.backends.postgres"]) as processes:
+        yield processes
+
+
+async def test_a_database_is_migrated_once_by_many_processes(
+    postgres_service: PostgresService, processes: Processes
+) -> None:
+    url = postgres_service.new_url()
+    jobs = [{"url": url, "session_id": f"s-{number}"} for number in range(6)]
+    outcomes = await processes.run(f"{MODULE}:open_first", jobs)
+    assert [(outcome.error, outcome.value) for outcome in outcomes] == [(None, NEWEST)] * 6
+    ledger = await in_sql(url, f"SELECT version, name FROM {schema_of(url)}.__agents_migrations ORDER BY version")
+    assert ledger == [(step.version, step.name) for step in migrations()]
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    assert [step.version for step in migrations()] == list(range(1, NEWEST + 1))
+
+
+async def test_checking_creates_nothing_and_names_the_cure(postgres_service: PostgresService) -> None:
+    url = postgres_service.new_url(migrate="check")
+    with pytest.raises(SchemaTooOldError, match="helix migrate"):
+        await PostgresStateStore.open(url)
+    assert not await in_sql(url, f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema_of(url)}'")
+
+
+async def test_a_newer_schema_is_refused_in_either_mode(postgres_service: PostgresService) -> None:
+    url = postgres_service.new_url()
+    await (await PostgresStateStore.open(url)).close()
+    await in_sql(url, f"INSERT INTO {schema_of(url)}.__agents_migrations VALUES (999, 'later', 0)")
+    for mode in ("auto", "check"):
+        with pytest.raises(SchemaTooNewError):
+            await PostgresStateStore.open(url, migrate=mode)
+
+
+async def test_two_schemas_of_one_database_know_nothing_of_each_other(postgres_service: PostgresService) -> None:
+    one = await PostgresStateStore.open(postgres_service.new_url())
+    two = await PostgresStateStore.open(postgres_service.new_url())
+    await start(one)
+    assert not await two.session_exists(SESSION)
+    await one.close()
+    await two.close()
+
+
+async def test_a_server_that_is_not_there_is_named_without_a_password() -> None:
+    url = f"postgresql://ann:secret@127.0.0.1:{free_port()}/agents?connect_patience=0"
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await PostgresStateStore.open(url)
+    assert "127.0.0.1" in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+
+
+async def test_work_that_waits_for_a_connection_when_the_store_closes_is_told_so(postgres_url: str) -> None:
+    store = await PostgresStateStore.open(postgres_url, pool_size=1)
+    await start(store)
+    asked = [asyncio.create_task(store.load_state(SESSION)) for _ in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(answer).__name__ for answer in answers} <= {"SessionState", "StoreClosedError"}
+    with pytest.raises(StoreClosedError):
+        await store.load_state(SESSION)
+
+
+async def test_a_store_may_be_used_from_another_event_loop(postgres_url: str) -> None:
+    store = await PostgresStateStore.open(postgres_url)
+    lease = await asyncio.to_thread(asyncio.run, store.renew_lease("worker-1", 60_000))
+    assert await store.find_lease("worker-1") == lease
+    await store.close()
+
+
+async def test_time_is_the_servers_whatever_this_process_thinks(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    really = time.time()
+    monkeypatch.setattr(time, "time", lambda: really - 86_400)
+    store = await PostgresStateStore.open(postgres_url)
+    assert abs(store.now_ms() - really * 1000) < 60_000
+    await store.close()
+
+
+def test_without_the_driver_the_extra_is_named() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['asyncpg'] = None\n"
+        "import importlib.util as u\n"
+        "real = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'asyncpg' else real(name, *a)\n"
+        "from helix_agents.domain.errors import MissingExtraError\n"
+        "try:\n"
+        "    import helix_agents.backends.postgres\n"
+        "except MissingExtraError as missing:\n"
+        "    print(missing)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "pip install 'helix-agents[postgres]'" in told.stdout, told.stderr

@@ -1,0 +1,217 @@
+"""A Redis server in trouble is told apart from a wrong answer: forgetful, evicting, damaged, gone and back."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from helix_agents.backends.redis import RedisStateStore, RedisStreamManager
+from helix_agents.backends.redis.keys import Keys
+from helix_agents.domain.errors import (
+    InvalidStoreUrlError,
+    SessionCorruptError,
+    StoreFullError,
+    StoreUnavailableError,
+    UnsafeRedisError,
+)
+from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.testing.redis_service import RedisService
+from helix_agents.testing.scenes import SESSION, append_to, commit, said, start, suspend, waiting
+from helix_agents.testing.stream_scenes import STREAM, delta, next_of, open_writer, reading, texts
+
+
+@pytest.fixture
+def service() -> Iterator[RedisService]:
+    """A server of the test's own, which keeps what it answered for."""
+    with RedisService(durable=True) as service:
+        yield service
+
+
+@pytest.fixture
+async def client(service: RedisService) -> AsyncIterator[Redis]:
+    client = Redis.from_url(service.url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def backend(service: RedisService) -> AsyncIterator[Backend]:
+    async with await open_backend(service.url) as backend:
+        yield backend
+
+
+async def test_a_server_that_forgot_the_scripts_is_given_them_again(backend: Backend, client: Redis) -> None:
+    await start(backend.state)
+    await client.execute_command("SCRIPT", "FLUSH")
+    await commit(backend.state, messages=[said("after a flush")])
+    assert await backend.state.get_message_count(SESSION) == 1
+    await client.execute_command("SCRIPT", "FLUSH")
+    assert (await backend.state.list_sessions()).total == 1
+
+
+async def test_everything_answered_is_there_after_a_crash_of_the_server(
+    backend: Backend, service: RedisService
+) -> None:
+    store = backend.state
+    await start(store, append_messages=(said("hi"),))
+    await suspend(store, 1, waiting(store, "call-1"), writes=append_to("list", 1))
+    writer = await open_writer(backend.streams)
+    await writer.write(delta("kept"))
+    await writer.flush()
+    before = await store.load_state(SESSION)
+    await asyncio.to_thread(service.restart)
+    assert await store.load_state(SESSION) == before
+    assert texts(await backend.streams.get_all_chunks(STREAM)) == ["kept"]
+    assert (await store.list_pending()).total == 1
+    await writer.write(delta("goes on"))
+    assert await writer.flush() == 2
+
+
+async def test_a_reader_goes_on_after_a_crash_of_the_server(backend: Backend, service: RedisService) -> None:
+    writer = await open_writer(backend.streams)
+    await writer.write(delta("before"))
+    await writer.flush()
+    reader = await reading(backend.streams)
+    assert (await next_of(reader)).sequence == 1
+    waiting_for_more = asyncio.create_task(next_of(reader))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(service.restart)
+    await writer.write(delta("after"))
+    await writer.flush()
+    assert (await waiting_for_more).sequence == 2
+    await reader.close()
+
+
+async def test_a_server_that_is_gone_is_unavailable_and_says_so(backend: Backend, service: RedisService) -> None:
+    await start(backend.state)
+    await asyncio.to_thread(service.kill)
+    for work in (backend.state.load_state(SESSION), backend.state.append_messages(SESSION, [said("lost")])):
+        with pytest.raises(StoreUnavailableError) as refusal:
+            await work
+        assert refusal.value.retryable
+    await asyncio.to_thread(service.start)
+    assert await backend.state.get_message_count(SESSION) == 0
+    assert await backend.state.append_messages(SESSION, [said("stored")]) == 1
+
+
+async def test_nobody_there_when_opening_is_unavailable(service: RedisService) -> None:
+    await asyncio.to_thread(service.stop)
+    with pytest.raises(StoreUnavailableError):
+        await open_backend(service.url)
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+async def test_a_server_that_evicts_is_refused(service: RedisService, client: Redis, policy: str) -> None:
+    await client.execute_command("CONFIG", "SET", "maxmemory-policy", policy)
+    with pytest.raises(UnsafeRedisError, match=f"{policy}.*noeviction"):
+        await open_backend(service.url)
+    with pytest.raises(UnsafeRedisError):
+        await RedisStateStore.open(service.url)
+    with pytest.raises(UnsafeRedisError):
+        await RedisStreamManager.open(service.url)
+
+
+@pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl"])
+async def test_a_server_that_keeps_what_has_no_expiry_is_taken(
+    service: RedisService, client: Redis, policy: str
+) -> None:
+    await client.execute_command("CONFIG", "SET", "maxmemory-policy", policy)
+    async with await open_backend(service.url) as backend:
+        await start(backend.state)
+        await commit(backend.state, messages=[said("hi")])
+    keys = [key async for key in client.scan_iter()]
+    assert {await client.ttl(key) for key in keys} == {-1}, "nothing may expire by itself"
+
+
+async def test_a_full_server_refuses_and_loses_nothing(backend: Backend, client: Redis) -> None:
+    await start(backend.state)
+    await commit(backend.state, messages=[said("before")])
+    await client.execute_command("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(StoreFullError):
+        await commit(backend.state, 2, messages=[said("too much")])
+    assert await backend.state.get_message_count(SESSION) == 1
+    await client.execute_command("CONFIG", "SET", "maxmemory", "0")
+    await commit(backend.state, 2, messages=[said("after")])
+    assert (await backend.state.load_state(SESSION)).message_count == 2
+
+
+SLOT = Keys("helix", "").slot(SESSION)
+
+
+@pytest.mark.parametrize("part", ["session", "messages", "states", "checkpoints", "row"])
+async def test_a_session_with_a_part_gone_is_corrupt_and_never_a_smaller_one(
+    backend: Backend, client: Redis, part: str
+) -> None:
+    store = backend.state
+    await start(store, append_messages=(said("hi"),))
+    await commit(store, messages=[said("one")], writes=append_to("list", 1))
+    if part == "row":
+        await client.hdel(SLOT.session(SESSION), "row")  # pyright: ignore[reportGeneralTypeIssues]
+    elif part in ("messages", "states"):
+        kind = SLOT.messages("") if part == "messages" else SLOT.states("")
+        keys = [key async for key in client.scan_iter(match=kind.replace("{", "[{]") + "*")]
+        assert len(keys) == 1
+        await client.delete(*keys)
+    else:
+        await client.delete(SLOT.session(SESSION) if part == "session" else SLOT.checkpoints(SESSION))
+    reads = {
+        "messages": store.load_transcript,
+        "states": store.load_state,
+        "checkpoints": store.list_checkpoints,
+        "session": store.load_state,
+        "row": store.load_state,
+    }
+    with pytest.raises(SessionCorruptError):
+        await reads[part](SESSION)
+    with pytest.raises(SessionCorruptError):
+        await commit(store, 2, messages=[said("two")], writes=append_to("list", 2))
+    if part in ("session", "row"):
+        for work in (store.create_session(SESSION), store.session_exists(SESSION)):
+            with pytest.raises(SessionCorruptError):
+                await work
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://", "a host is missing"),
+        ("redis://localhost?cluster=maybe", "neither true nor false"),
+        ("redis://localhost?prefix=a{b}", "cannot begin a key"),
+        ("redis://localhost/0?prefix=", "cannot begin a key"),
+    ],
+)
+async def test_a_url_that_cannot_be_is_refused(url: str, reason: str) -> None:
+    with pytest.raises(InvalidStoreUrlError, match=reason):
+        await open_backend(url)
+
+
+async def test_a_password_is_never_told(service: RedisService, client: Redis) -> None:
+    await client.execute_command("CONFIG", "SET", "requirepass", "right")
+    wrong = service.url.replace("redis://", "redis://:wrong@")
+    with pytest.raises((InvalidStoreUrlError, StoreUnavailableError)) as refusal:
+        await open_backend(wrong)
+    assert "wrong" not in str(refusal.value).replace("WRONGPASS", "")
+    async with await open_backend(service.url.replace("redis://", "redis://:right@")) as backend:
+        await backend.state.create_session(SESSION)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+async def test_both_names_of_the_technology_open_it(service: RedisService, scheme: str) -> None:
+    async with await open_backend(service.url.replace("redis://", f"{scheme}://")) as backend:
+        await backend.state.create_session(SESSION)
+        assert backend.streams.shares_transactions_with(backend.state)
+
+
+def test_a_missing_driver_names_its_cure() -> None:
+    code = (
+        "import sys; sys.modules['redis'] = None\n"
+        "import asyncio; from helix_agents.ports.backend import open_backend\n"
+        "from helix_agents.domain.errors import MissingExtraError\n"
+        "try: asyncio.run(open_backend('redis://localhost'))\n"
+        "except MissingExtraError as problem: print(problem)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'helix-agents[redis]'" in done.stdout
