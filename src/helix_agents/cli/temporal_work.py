@@ -2,7 +2,7 @@
 
 import asyncio
 
-from helix_agents.cli.agent_modules import load_agents
+from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.options import shown_url
 from helix_agents.cli.output import Output
 from helix_agents.runtimes.temporal import TemporalAgentExecutor
@@ -10,10 +10,9 @@ from helix_agents.runtimes.temporal.service import connect, register_attributes
 
 
 async def work(
-    output: Output, place: str, store_url: str, where: dict[str, str], *, register: bool, grace: float
+    output: Output, agents: AgentRegistry, store_url: str, where: dict[str, str], *, register: bool, grace: float
 ) -> None:
     """Drive runs of these agents until the process is told to end; then effects get their grace."""
-    agents = load_agents(place)
     if register:
         await register_attributes(await connect(where["address"], where["temporal_namespace"], {}))
         output.say("HelixSession and HelixAgent can be searched for.")
