@@ -25,16 +25,7 @@ async def test_a_worker_drives_what_another_process_submits_and_leaves_on_sigter
     command = ["-c", "from helix_agents.cli import main; main()", "worker", "temporal", *place]
     worker = await asyncio.create_subprocess_exec(
         sys.executable,
-        *(
-            "-c",
-            "from helix_agents.cli import main; main()",
-            "worker",
-            "temporal",
-            *place,
-            "--store",
-            store,
-            "--register",
-        ),
+        *(*command, "--store", store, "--register"),
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -61,5 +52,8 @@ def test_a_server_that_is_not_there_is_named(
 ):
     monkeypatch.chdir(folder)
     address = f"127.0.0.1:{free_port()}"
-    assert run(["worker", "temporal", "agents:several", "--address", address]) == ExitCode.FAILED
+    assert (
+        run(["worker", "temporal", "agents:several", "--address", address, "--store", f"sqlite:///{folder}/helix.db"])
+        == ExitCode.FAILED
+    )
     assert f"Temporal at {address} is not answering" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.children import stopping_after
 from helix_agents.engine.effects import Position, Within
-from helix_agents.engine.log import log_exception
+from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.opening import go_on, open_scope, take_writer
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
@@ -179,6 +179,8 @@ class LiveRuns:
         if isinstance(scope, Position):
             await live.close()
             return scope
+        if scope.run.call_hooks and not self.alone and fence.run_id not in self.of_calls:
+            log_event("hooks.call_hooks_lost", session_id=session_id, run_id=fence.run_id)
         kept = self._kept[fence] = _Kept(live, scope, users=1)
         return kept
 

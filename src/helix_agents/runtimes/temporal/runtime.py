@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import ConflictError, HelixError
@@ -172,11 +172,16 @@ class TemporalRuntime:
     async def _watch(self, run: RunRecord) -> RunEnd:
         """How the workflow ended; whoever waits looks into the store afterwards, where the truth is."""
         handle = service.handle_of(self._client, run)
-        try:
-            return from_plain(_without_name(await handle.result()), RunEnd)
-        except (RPCError, WorkflowFailureError):
-            # It was replaced, or the server is not there to be asked.
-            return RunEnd(status="superseded")
+        while True:
+            try:
+                return from_plain(_without_name(await handle.result()), RunEnd)
+            except WorkflowFailureError:
+                return RunEnd(status="superseded")
+            except RPCError as problem:
+                if problem.status == RPCStatusCode.NOT_FOUND:
+                    return RunEnd(status="superseded")
+                log_exception("run.watch_failed", problem, session_id=run.session_id, run_id=run.run_id)
+            await asyncio.sleep(1.0)
 
     def _forget(self, run_id: RunId) -> None:
         self._watched.pop(run_id, None)
