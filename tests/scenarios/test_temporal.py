@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from temporalio.service import RPCError
 
+from helix_agents.domain.runs import RunRecord
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, service
 from helix_agents.testing.clock import ManualClock
@@ -30,16 +31,20 @@ class MortalExecutor(TemporalAgentExecutor):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._dies = settings["grace"] < 1
+        self._lives_on = settings["grace"]
 
     async def close(self) -> None:
         runtime: Any = self._runtime
-        left = [] if runtime.leaving else list(runtime._submitted.values())
+        left = [] if runtime.leaving or self._lives_on >= 1 else list(runtime._submitted.values())
+        if not self._lives_on:
+            await self._end(left)
         await super().close()
-        if self._dies:
-            for run in left:
-                with suppress(RPCError):
-                    await service.handle_of(runtime._client, run).terminate("its process died")
+        await self._end(left)
+
+    async def _end(self, runs: list[RunRecord]) -> None:
+        for run in runs:
+            with suppress(RPCError):
+                await service.handle_of(vars(self._runtime)["_client"], run).terminate("its process died")
 
 
 class TestTemporalOnSQLite(ExecutorContract):
