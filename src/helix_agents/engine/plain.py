@@ -152,10 +152,12 @@ class PlainOps(Ops):
         tasks = [asyncio.create_task(self._run(batch, calls)) for calls in groups]
         try:
             return [outcome for done in await asyncio.gather(*tasks) for outcome in done]
-        finally:
+        except (Exception, asyncio.CancelledError):
+            # Not whatever happens: an engine that forgets a workflow closes it, and then nothing can be awaited.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            raise
 
     async def _run(self, batch: Batch, calls: tuple[PlannedCall, ...]) -> tuple[CallOutcome, ...]:
         name = f"calls:{batch.step}.{batch.round}:{calls[0].tool_call_id}"
