@@ -158,6 +158,7 @@ __all__ = [
     "CapabilityError",
     "Checkpoint",
     "Completed",
+    "DBOSAgentExecutor",
     "DefaultAnswer",
     "DefinitionError",
     "Delete",

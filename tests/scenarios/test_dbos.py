@@ -8,17 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dbos import DBOS
 
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.tools import tool
+from helix_agents.domain.errors import DBOSInUseError
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.dbos import DBOSAgentExecutor, instance
+from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
-from helix_agents.testing.contracts.executor.stage import OpenExecutor, OpenParts
+from helix_agents.testing.contracts.executor.stage import SESSION, OpenExecutor, OpenParts, completed, runs_of
 from helix_agents.testing.postgres_service import PostgresService
 from tests.scenarios.test_in_process import LONG_LEASE_MS
 
 PREFIXES = itertools.count(1)
 CONFIG = {"notification_listener_polling_interval_sec": 0.01}
+
+
+def quick() -> Agent[Any, Any, Any]:
+    return Agent(name="quick", model=ScriptedModel(["Quick."]))
 
 
 class OnDBOS(ExecutorContract):
@@ -47,7 +56,7 @@ class OnDBOS(ExecutorContract):
             backend: Backend = await open_backend(store_url, clock=clock, **of_store)
             async with backend:
                 parts = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
-                async with DBOSAgentExecutor(**parts, **own, **given) as executor:
+                async with DBOSAgentExecutor(**parts, **{**own, **given}) as executor:
                     yield executor
 
         return open_executor
@@ -64,6 +73,47 @@ class TestDBOSOnSQLite(OnDBOS):
     @classmethod
     def system_database_url(cls, tmp_path_factory: pytest.TempPathFactory) -> str:
         return f"sqlite:///{tmp_path_factory.mktemp('dbos') / 'dbos.db'}"
+
+    async def test_a_session_that_was_deleted_may_come_again(self, helix: DBOSAgentExecutor) -> None:
+        """Workflows are named after sessions and turns; a name that is taken does not keep a run from starting."""
+        for _ in range(2):
+            assert await completed(await helix.execute(quick(), "Hi", SESSION)) == "Quick."
+            await helix.sessions.delete(SESSION)
+
+    async def test_runs_of_a_shared_queue_are_driven_by_whoever_takes_them(self, open_executor: OpenExecutor) -> None:
+        async with open_executor(placement="shared", poll_seconds=0.02, agents=[quick()]) as helix:
+            handle = await helix.execute(quick(), "Hi", SESSION)
+            assert await completed(handle) == "Quick."
+            (run,) = await runs_of(helix)
+            status = await DBOS.get_workflow_status_async(run.workflow_id or "")
+            assert status is not None
+            assert status.queue_name is not None
+            assert run.owner is not None
+
+    async def test_workflows_and_steps_have_names_that_tell(self, helix: DBOSAgentExecutor) -> None:
+        @tool
+        async def work() -> str:
+            """Work."""
+            return "worked"
+
+        busy = Agent(name="busy", model=ScriptedModel([call("work", id="w1"), "Done.", "Again."]), tools=[work])
+        await completed(await helix.execute(busy, "Go", SESSION))
+        await completed(await helix.execute(busy, "Go", SESSION))
+        first, second = (run.workflow_id or "" for run in await runs_of(helix))
+        assert first.endswith(f"__busy__{SESSION}")
+        assert second == f"{first}__resume-2"
+        steps = await DBOS.list_workflow_steps_async(first)
+        assert [step["function_name"] for step in steps] == [
+            *("open", "ask_model:1", "calls:1.0:w1", "commit:1.0"),
+            *("ask_model:2", "commit:2.0"),
+        ]
+
+    async def test_an_executor_that_wants_another_dbos_is_told_why(self, open_executor: OpenExecutor) -> None:
+        async with open_executor():
+            for other in ({"system_database_url": "sqlite:///other.db"}, {"executor_id": "me"}, {"dbos_config": {}}):
+                with pytest.raises(DBOSInUseError, match="one per process"):
+                    async with open_executor(**other):
+                        pass
 
 
 class TestDBOSOnPostgres(OnDBOS):

@@ -86,9 +86,11 @@ def system_database_beside(url: str) -> str:
         InvalidStoreUrlError: the store has no place for them.
     """
     scheme, _, rest = url.partition("://")
-    place = rest.partition("?")[0]
+    place, _, options = rest.partition("?")
     if scheme in ("postgresql", "postgres"):
-        return url
+        # Options of our backend mean nothing to DBOS; how to reach the server does.
+        kept = [each for each in options.split("&") if each.startswith("ssl")]
+        return f"postgresql://{place}" + (f"?{'&'.join(kept)}" if kept else "")
     if scheme == "sqlite" and place:
         return f"sqlite://{place}.dbos"
     raise InvalidStoreUrlError(url, "DBOS needs a database of its own here; give system_database_url")

@@ -1,0 +1,31 @@
+"""The number of the effect sequence is raised with the loop."""
+
+import ast
+import hashlib
+import inspect
+
+from helix_agents.engine import plain, turn
+
+# What the loop looked like when it got its number: raise EFFECT_SEQUENCE together with this.
+KNOWN = {1: "f22cd8e5563412bc"}
+
+
+def shape_of(*functions: object) -> str:
+    """The code of functions, without comments, docstrings and layout."""
+    digest = hashlib.sha256()
+    for function in functions:
+        tree = ast.parse(inspect.getsource(function))  # pyright: ignore[reportArgumentType]
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+                first = body[0].value
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    body[0] = ast.Pass()
+        digest.update(ast.dump(tree).encode())
+    return digest.hexdigest()[:16]
+
+
+def test_a_changed_loop_has_a_new_number() -> None:
+    """A history that was written by another loop must not be replayed by this one."""
+    now = shape_of(turn, plain.PlainOps, plain._effects_of)  # pyright: ignore[reportPrivateUsage]
+    assert KNOWN.get(plain.EFFECT_SEQUENCE) == now, f"raise EFFECT_SEQUENCE if effects changed, and note {now} here"
