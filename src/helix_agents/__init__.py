@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from helix_agents.runtimes.dbos.executor import DBOSAgentExecutor as DBOSAgentExecutor
     from helix_agents.runtimes.executor.handle import RunHandle as RunHandle
     from helix_agents.runtimes.in_process.executor import Executor as Executor
+    from helix_agents.runtimes.temporal.executor import TemporalAgentExecutor as TemporalAgentExecutor
     from helix_agents.server.app import AgentServer as AgentServer
     from helix_agents.server.auth import Principal as Principal
 
@@ -123,6 +124,7 @@ _HOME: dict[str, str] = {
     "StreamChunk": "helix_agents.domain.chunks",
     "StreamManager": "helix_agents.ports.streams",
     "Suspended": "helix_agents.domain.results",
+    "TemporalAgentExecutor": "helix_agents.runtimes.temporal.executor",
     "Text": "helix_agents.domain.messages",
     "Tool": "helix_agents.agent.tools",
     "ToolAnswer": "helix_agents.domain.pending",
@@ -193,6 +195,7 @@ __all__ = [
     "StreamChunk",
     "StreamManager",
     "Suspended",
+    "TemporalAgentExecutor",
     "Text",
     "Tool",
     "ToolAnswer",

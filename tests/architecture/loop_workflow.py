@@ -2,6 +2,7 @@
 
 from temporalio import workflow
 
+from helix_agents.engine.plain import run_plain_turn
 from helix_agents.engine.turn import run_turn
 
 
@@ -9,4 +10,4 @@ from helix_agents.engine.turn import run_turn
 class Turn:
     @workflow.run
     async def run(self) -> str:
-        return run_turn.__name__
+        return f"{run_turn.__name__} {run_plain_turn.__name__}"

@@ -36,6 +36,7 @@ COMMANDS = {
     "state": "helix_agents.cli.state",
     "usage": "helix_agents.cli.usage",
     "vault": "helix_agents.cli.vault",
+    "worker": "helix_agents.cli.worker",
 }
 
 

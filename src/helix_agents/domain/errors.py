@@ -64,6 +64,7 @@ HelixError
 │   ├── BackupKeyMismatchError
 │   ├── BackupTooNewError
 │   └── PathRefusedError           a link, a file that is there already, a place outside the allowed folders
+├── RuntimeUnavailableError        look after the durable engine
 └── StoreError                     look after the store
     ├── StoreUnavailableError
     ├── StoreFullError
@@ -873,6 +874,19 @@ class StoreError(HelixError):
     """The store itself has a problem."""
 
     code = "store_error"
+
+
+class RuntimeUnavailableError(HelixError):
+    """The server of a durable engine did not answer; runs that were started rest in the store."""
+
+    code = "runtime_unavailable"
+    retryable = True
+    engine: str
+    address: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} at {self.address} is not answering: {self.reason}. Check address and server."
 
 
 class StoreUnavailableError(StoreError):

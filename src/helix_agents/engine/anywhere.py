@@ -1,23 +1,28 @@
 """The four effects as any process can do them: by ids and a small dictionary, with everything else in the store."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
-from helix_agents.domain.errors import HelixError, SupersededError
+from helix_agents.domain.errors import HelixError, StateSchemaChangedError, SupersededError, UnknownAgentError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.asking import ask_model
+from helix_agents.engine.children import fail_child
 from helix_agents.engine.committing import commit_step
 from helix_agents.engine.effects import (
     Ask,
     Batch,
     CommitAck,
     CommitRequest,
+    DriveRun,
     Position,
     Reply,
     RunEnd,
     Stopped,
+    Within,
 )
 from helix_agents.engine.live_runs import LiveRuns, Place
 from helix_agents.engine.log import log_exception
@@ -27,7 +32,16 @@ from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.settling import end_run, fail_run
 from helix_agents.engine.store_desk import StoreDesk
-from helix_agents.engine.working import run_call
+from helix_agents.engine.working import hand_out_call, run_call
+
+
+@dataclass(frozen=True)
+class _Whose:
+    """Which attempt of which run an effect belongs to, and for which call of another one that works."""
+
+    session_id: SessionId
+    fence: Fence
+    within: Within | None
 
 
 class Effects:
@@ -37,64 +51,76 @@ class Effects:
         self._services = services
         self._runs = runs
 
-    async def perform(self, effect: EffectName, session_id: SessionId, fence: Fence, request: Plain) -> Plain:
-        """Do one effect and say what came of it.
+    async def perform(
+        self, effect: EffectName, session_id: SessionId, fence: Fence, request: Plain, within: Plain | None = None
+    ) -> Plain:
+        """Do one effect and say what came of it; `within` is the call that a child's run works for.
 
         A run that another driver has, or that cannot be driven, ends here; that is an answer like others.
 
         Raises:
-            HelixError: the infrastructure failed in a way that passes; the effect may be repeated.
+            HelixError: the infrastructure failed in a way that passes, or this process does not know the agent as it
+                was when others share the run; the effect may be repeated, there or here.
         """
         try:
-            answer = await self._perform(effect, session_id, fence, request)
+            above = None if within is None else from_plain(within, Within)
+            answer = await self._perform(effect, _Whose(session_id, fence, above), request)
         except SupersededError:
             answer = RunEnd(status="superseded")
-        except Exception as problem:
-            if isinstance(problem, HelixError) and problem.retryable:
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:
+            # Whatever user code raises ends here: an engine that meets something it does not know waits for ever.
+            if isinstance(problem, HelixError) and (problem.retryable or self._is_for_others(problem)):
                 await self._runs.release(fence)
                 raise
-            log_exception("run.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
-            await fail_run(self._services, session_id, fence, problem)
+            if within is None:
+                log_exception("run.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
+                await fail_run(self._services, session_id, fence, problem)
+            else:
+                await fail_child(self._services, session_id, fence, problem)
             answer = RunEnd(status="failed")
         if isinstance(answer, RunEnd) or (isinstance(answer, CommitAck) and answer.next == "ended"):
             await self._runs.release(fence)
         return to_plain(answer)
 
-    async def _perform(self, effect: EffectName, session_id: SessionId, fence: Fence, request: Plain) -> Record:
+    def _is_for_others(self, problem: HelixError) -> bool:
+        """Whether the run is fine and only this process is not the one to drive it."""
+        return not self._runs.alone and isinstance(problem, UnknownAgentError | StateSchemaChangedError)
+
+    async def _perform(self, effect: EffectName, whose: _Whose, request: Plain) -> Record:
         match effect:
             case "open":
-                return await self._on(session_id, fence, Place.beginning(), open_run)
+                return await self._on(whose, Place.beginning(), open_run)
             case "ask_model":
-                return await self._ask(session_id, fence, from_plain(request, Ask))
+                return await self._ask(whose, from_plain(request, Ask))
             case "run_calls":
                 wanted = from_plain(request, CallsRequest)
                 place = Place(step=wanted.step, round=wanted.round, join=True)
-                return await self._on(session_id, fence, place, lambda scope: _run_calls(scope, wanted))
+                return await self._on(whose, place, lambda scope: _run_calls(scope, wanted))
             case "commit":
                 commit = from_plain(request, CommitRequest)
                 place = Place(step=commit.batch.step, round=commit.batch.round, join=True)
-                return await self._on(session_id, fence, place, lambda scope: self._commit(scope, commit))
+                return await self._on(whose, place, lambda scope: self._commit(scope, commit))
 
-    async def _ask(self, session_id: SessionId, fence: Fence, ask: Ask) -> Record:
+    async def _ask(self, whose: _Whose, ask: Ask) -> Record:
         """A reply that rests already is told: becoming the stream's writer for it would take back what readers saw."""
         if not self._runs.alone:
-            desk = StoreDesk(self._services.store, session_id, fence, alone=False)
-            resting = await desk.find_reply(step_id_of(fence.run_id, ask.step))
+            desk = StoreDesk(self._services.store, whose.session_id, whose.fence, alone=False)
+            resting = await desk.find_reply(step_id_of(whose.fence.run_id, ask.step))
             if resting is not None:
                 return resting.as_answer()
 
         async def body(scope: RunScope) -> Reply | Stopped | Record:
             return await ask_model(scope, ask)
 
-        return await self._on(session_id, fence, Place(step=ask.step, round=0, join=False), body)
+        return await self._on(whose, Place(step=ask.step, round=0, join=False), body)
 
-    async def _on(
-        self, session_id: SessionId, fence: Fence, place: Place, body: Callable[[RunScope], Awaitable[Record]]
-    ) -> Record:
-        async with self._runs.take(session_id, fence, place) as taken:
+    async def _on(self, whose: _Whose, place: Place, body: Callable[[RunScope], Awaitable[Record]]) -> Record:
+        async with self._runs.take(whose.session_id, whose.fence, place, whose.within) as taken:
             if isinstance(taken, RunScope):
                 return await body(taken)
-        return await self._over(taken, begins=place.begins)
+        return await self._over(taken, begins=place.begins, has_stream=whose.within is None)
 
     async def _commit(self, scope: RunScope, request: CommitRequest) -> CommitAck:
         """Commit a step, unless only the answer of that was lost; a run that ends brings its stream to rest."""
@@ -103,14 +129,14 @@ class Effects:
             if scope.is_shared:
                 await take_notes_of_calls(scope, request.batch)
             ack = await commit_step(scope, request)
-        if ack.next == "ended":
+        if ack.next == "ended" and scope.parent is None:
             await end_run(self._services, scope.session, scope.run, scope.writer)
         return ack
 
-    async def _over(self, position: Position, *, begins: bool) -> Record:
+    async def _over(self, position: Position, *, begins: bool, has_stream: bool) -> Record:
         """What an effect says of a run that is not there to be taken in hand: the commit whose answer was lost may
         have ended it."""
-        if position.ended != "superseded":
+        if position.ended != "superseded" and has_stream:
             run = await self._services.store.get_run(position.run_id)
             if run is not None:
                 await end_run(self._services, await self._services.store.load_state(run.session_id), run)
@@ -120,9 +146,13 @@ class Effects:
         return RunEnd(status=position.ended)
 
 
-async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes:
+async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes | DriveRun:
     batch = Batch(step=wanted.step, round=wanted.round, calls=wanted.calls)
-    return CallOutcomes(outcomes=tuple([await run_call(scope, batch, call) for call in wanted.calls]))
+    if wanted.hand_out:
+        handed = await hand_out_call(scope, batch, wanted.calls[0], driven=wanted.driven)
+        return handed if isinstance(handed, DriveRun) else CallOutcomes(outcomes=(handed,))
+    outcomes = [await run_call(scope, batch, call, gave_up=wanted.gave_up) for call in wanted.calls]
+    return CallOutcomes(outcomes=tuple(outcomes))
 
 
 def answer_given_before(session: SessionState, request: CommitRequest) -> CommitAck | None:

@@ -23,21 +23,23 @@ from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.domain.chunks import SubagentStart
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError, SupersededError
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
-from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord
 from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import abandoned, tool_is_gone
 from helix_agents.engine.desk import Note, RestingResult
-from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.effects import Batch, CallOutcome, DriveRun, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.ledger import resting_reply
 from helix_agents.engine.letting_go import child_id_of, end_chunk, let_go, write_end
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import RunScope
+from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.engine.stop import StopSignal, watching
 from helix_agents.ports.state_store import SessionStateStore
@@ -49,12 +51,38 @@ ABANDONED = "abandoned"
 
 async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
     """Bring a delegated call as far as its child goes."""
+    opened = await _bring_to_drive(scope, batch, planned, driven=False)
+    if isinstance(opened, CallOutcome):
+        return opened
+    await drive_to_rest(scope, planned, opened, planned.timeout_ms)
+    return await _outcome(scope, batch, planned)
+
+
+async def hand_out_child(
+    scope: RunScope, batch: Batch, planned: PlannedCall, *, driven: bool
+) -> CallOutcome | DriveRun:
+    """Open the child of a delegated call for somebody else to drive, or say what it came to."""
+    if driven and not scope.stop.requested.is_set():
+        # The child may have been stopped with the whole tree, and this process not have heard of it.
+        flag = await scope.services.store.find_interrupt_flag(scope.session.root_session_id)
+        if flag is not None:
+            scope.stop.request(flag)
+    opened = await _bring_to_drive(scope, batch, planned, driven=driven)
+    if isinstance(opened, CallOutcome):
+        return opened
+    return DriveRun(session_id=opened.session_id, run_id=opened.run_id, attempt=opened.attempt)
+
+
+async def _bring_to_drive(
+    scope: RunScope, batch: Batch, planned: PlannedCall, *, driven: bool
+) -> CallOutcome | RunRecord:
+    """The child's run, to be driven; or what became of the call without that."""
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
     if not isinstance(tool, SubAgentTool):
         await let_go(scope, child_id_of(planned))
         return await settle(scope, batch, tool_is_gone(call))
-    if scope.stop.requested.is_set():
+    if scope.stop.requested.is_set() and not driven:
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     try:
         given = tool.parse(call.arguments)
@@ -62,13 +90,12 @@ async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> Call
     except HelixError as problem:
         return await _dispatch_failed(scope, batch, planned, problem)
     try:
-        await _announce_start(scope, batch, planned, tool, given)
+        if not driven:
+            await _announce_start(scope, batch, planned, tool, given)
     except FailRun as decision:
         await let_go(scope, run.session_id)
         return await _outcome(scope, batch, planned, fail_run=decision.reason)
-    if run.status == "running":
-        await drive_to_rest(scope, planned, run, tool.timeout_ms)
-    return await _outcome(scope, batch, planned)
+    return run if run.status == "running" else await _outcome(scope, batch, planned)
 
 
 async def _open_child(
@@ -89,7 +116,7 @@ async def _open_child(
         try:
             start = next_start(scope, tool.agent, session, run)
         except StateSchemaChangedError as problem:
-            await fail_child(scope, run, problem)
+            await fail_child(scope.services, run.session_id, run.fence, problem)
             return await store.get_current_run(child_id) or run
         # Linked anew, so that the parent's fence is checked in the transaction that starts the run.
         linked = msgspec.structs.replace(start, parent=await _link(scope, batch, planned, tool))
@@ -201,40 +228,41 @@ async def drive_to_rest(
 async def _drive_to_rest(
     scope: RunScope, planned: PlannedCall, run: RunRecord, timeout_ms: int | None, stop: StopSignal
 ) -> None:
-    with _stopping_after(timeout_ms, stop, run):
+    with stopping_after(timeout_ms, stop, run):
         try:
             end = await scope.services.drive_child(scope, run, planned.tool_call_id, stop)
         except Exception as problem:
             if isinstance(problem, HelixError) and (problem.retryable or isinstance(problem, ConflictError)):
                 raise
-            await fail_child(scope, run, problem)
+            await fail_child(scope.services, run.session_id, run.fence, problem)
             return
     if end.status == "superseded":
         raise SupersededError(run.session_id, run.run_id, run.attempt, "another driver took the child over")
 
 
 @contextmanager
-def _stopping_after(timeout_ms: int | None, stop: StopSignal, run: RunRecord) -> Generator[None]:
-    if timeout_ms is None:
+def stopping_after(timeout_ms: int | None, stop: StopSignal, run: RunRecord | None) -> Generator[None]:
+    """Stop a child that takes longer than it may."""
+    if timeout_ms is None or run is None:
         yield
         return
     flag = InterruptFlag(run_id=run.run_id, reason=TIMED_OUT, set_at=run.started_at + timeout_ms)
-    timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, stop.request, flag)
+    timer = asyncio.get_running_loop().call_later(max(timeout_ms, 0) / 1000, stop.request, flag)
     try:
         yield
     finally:
         timer.cancel()
 
 
-async def fail_child(scope: RunScope, run: RunRecord, problem: Exception) -> None:
+async def fail_child(services: Services, session_id: SessionId, fence: Fence, problem: BaseException) -> None:
     """A child that cannot be driven fails alone; its siblings and its parent go on."""
-    log_exception("subagent.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
+    log_exception("subagent.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
-    await scope.services.store.settle_session(
+    await services.store.settle_session(
         SettleSession(
-            session_id=run.session_id,
+            session_id=session_id,
             expected=("active", "paused"),
-            expected_run=run.fence,
+            expected_run=fence,
             status="failed",
             error=str(problem),
             failure_reason=code,
@@ -329,8 +357,8 @@ async def _announce_start(
 
 
 async def _start_was_said(scope: RunScope, step: int, planned: PlannedCall) -> bool:
-    """Whether an attempt that died said so: a start is never discarded."""
-    if scope.run.attempt == 1:
+    """Whether an attempt that died said so, or an effect that is repeated: a start is never discarded."""
+    if scope.run.attempt == 1 and not scope.is_shared:
         return False
     said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
     return any(isinstance(chunk, SubagentStart) and chunk.tool_call_id == planned.tool_call_id for chunk in said)

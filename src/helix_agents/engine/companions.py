@@ -208,7 +208,7 @@ class _Companions:
         try:
             start = next_start(self._scope, agent.agent, session, suspended)
         except StateSchemaChangedError as problem:
-            await fail_child(self._scope, suspended, problem)
+            await fail_child(self._scope.services, suspended.session_id, suspended.fence, problem)
             return suspended
         run = (await self._store.start_run(msgspec.structs.replace(start, parent=self._link(ref)))).run
         await drive_to_rest(self._scope, self._planned, run, watched=True)

@@ -17,12 +17,18 @@ ANSWERED_BY_SOMEBODY: frozenset[CallKind] = frozenset(("gated", "client"))
 
 
 class PlannedCall(Record):
-    """One call of a reply, as the model effect planned it."""
+    """One call of a reply, as the model effect planned it.
+
+    A runtime that hands calls to other processes reads how long one of our functions may take, and how many processes
+    may die of it before it is given up.
+    """
 
     tool_call_id: ToolCallId
     tool_name: str
     kind: CallKind
     child_session_id: SessionId | None = None
+    timeout_ms: int | None = None
+    attempts: int | None = None
 
 
 class OpenBatch(Record):
@@ -97,6 +103,27 @@ class CallOutcome(Record):
 
     tool_call_id: ToolCallId
     state: Literal["settled", "waiting", "stopped"]
+
+
+class DriveRun(Record):
+    """A call waits for its child: whoever drives the call drives this attempt of the child's run, and asks again."""
+
+    session_id: SessionId
+    run_id: RunId
+    attempt: int
+
+
+class Within(Record):
+    """For which call of which run a child works; its effects, wherever they run, need to know."""
+
+    session_id: SessionId
+    run_id: RunId
+    attempt: int
+    step: int
+    round: int
+    tool_call_id: ToolCallId
+    timeout_ms: int | None = None
+    within: "Within | None" = None
 
 
 class Advance(Record, tag_field="outcome", tag="advance"):

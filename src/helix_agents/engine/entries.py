@@ -91,7 +91,8 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
     if session.parent_session_id is not None:
         raise NotARootSessionError(session_id, session.root_session_id)
     run = await store.get_current_run(session_id)
-    if run is not None and run.status == "running" and await services.inspect(run) == "alive":
+    # One that is missing was begun a moment ago, or will be submitted by recovery: it is nobody's to replace.
+    if run is not None and run.status == "running" and await services.inspect(run) != "dead":
         raise AgentAlreadyRunningError(session_id, run.run_id)
     return Standing(session=session, run=run, answered=await answered_below(store, session))
 

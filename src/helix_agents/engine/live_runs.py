@@ -5,18 +5,20 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import HelixError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import SessionState
-from helix_agents.engine.effects import Position
-from helix_agents.engine.log import log_exception
+from helix_agents.engine.children import stopping_after
+from helix_agents.engine.effects import Position, Within
+from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.opening import go_on, open_scope, take_writer
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
-from helix_agents.engine.stop import watching
+from helix_agents.engine.stop import StopSignal, watching
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.llm import LLMAdapter
 
@@ -29,6 +31,11 @@ class Place:
     round: int
     join: bool
     begins: bool = False
+
+    @classmethod
+    def of_call(cls, within: Within) -> Self:
+        """Where a run stands while a child works for one of its calls."""
+        return cls(step=within.step, round=within.round, join=True)
 
     @classmethod
     def beginning(cls) -> Self:
@@ -79,40 +86,53 @@ class LiveRuns:
     keep_seconds: float = 30.0
     of_calls: dict[RunId, OfOneCall] = field(default_factory=dict[RunId, OfOneCall])
     _kept: dict[Fence, _Kept] = field(default_factory=dict[Fence, _Kept])
+    # Whoever takes a run in hand or puts it back does so alone: both take a moment, and effects run side by side.
+    _doors: WeakValueDictionary[Fence, asyncio.Lock] = field(default_factory=WeakValueDictionary[Fence, asyncio.Lock])
     _closing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     @asynccontextmanager
-    async def take(self, session_id: SessionId, fence: Fence, place: Place) -> AsyncGenerator[RunScope | Position]:
+    async def take(
+        self, session_id: SessionId, fence: Fence, place: Place, within: Within | None = None
+    ) -> AsyncGenerator[RunScope | Position]:
         """The scope of a run while an effect needs it, or where the run stands if it is not there to be taken.
 
+        A run that works for a call `within` another one has that one in hand too: it speaks, and is stopped, with it.
+
         Raises:
-            SupersededError: another driver has the run or its stream.
+            SupersededError: another driver has the run, its stream, or the run that it works for.
         """
-        kept = await self._find(fence, place)
-        if kept is None:
-            live = self._new(session_id, fence)
-            try:
-                scope = await live.open(begins=place.begins, join=place.join and not self.alone)
-            except BaseException:
-                await live.close()
-                raise
-            if isinstance(scope, Position):
-                await live.close()
-                yield scope
-                return
-            kept = _Kept(live, scope)
-            self._kept.setdefault(fence, kept)
-        kept.users += 1
+        if within is None:
+            async with self._take(session_id, fence, place, None) as taken:
+                yield taken
+            return
+        above = Fence(run_id=within.run_id, attempt=within.attempt)
+        async with self.take(within.session_id, above, Place.of_call(within), within.within) as parent:
+            if isinstance(parent, Position):
+                raise SupersededError(within.session_id, within.run_id, within.attempt, "the parent's run is over")
+            async with self._take(session_id, fence, place, Delegation(parent, within)) as taken:
+                yield taken
+
+    @asynccontextmanager
+    async def _take(
+        self, session_id: SessionId, fence: Fence, place: Place, delegation: "Delegation | None"
+    ) -> AsyncGenerator[RunScope | Position]:
+        door = self._doors.setdefault(fence, asyncio.Lock())
+        async with door:
+            kept = await self._find(fence, place, delegation) or await self._open(session_id, fence, place, delegation)
+        if isinstance(kept, Position):
+            yield kept
+            return
         try:
             yield kept.scope
         finally:
             kept.users -= 1
-            await self._put_back(fence, kept)
+            async with door:
+                await self._put_back(fence, kept)
 
     async def release(self, fence: Fence) -> None:
-        """Let go of a run; idempotent."""
+        """Let go of a run, once nobody needs it any more; idempotent."""
         kept = self._kept.pop(fence, None)
-        if kept is not None:
+        if kept is not None and (self.alone or not kept.users):
             await self._close(kept)
 
     async def release_all(self) -> None:
@@ -122,28 +142,53 @@ class LiveRuns:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def _find(self, fence: Fence, place: Place) -> _Kept | None:
+    async def _find(self, fence: Fence, place: Place, delegation: "Delegation | None") -> _Kept | None:
+        """The run in hand, if it serves: nobody went on with it, and it works for the same scope as before."""
         kept = self._kept.get(fence)
-        if kept is None or self.alone:
-            return kept
+        if kept is None:
+            return None
         if kept.timer is not None:
             kept.timer.cancel()
-        if not place.follows(kept.scope.session):
-            await self.release(fence)
-            return None
-        if not kept.users:
-            await take_writer(kept.scope, join=place.join)
+        if not self.alone:
+            stays = delegation is None or kept.scope.parent is delegation.parent
+            if not stays or not place.follows(kept.scope.session):
+                await self.release(fence)
+                return None
+            if not kept.users:
+                await take_writer(kept.scope, join=place.join)
+        kept.users += 1
         return kept
 
-    def _new(self, session_id: SessionId, fence: Fence) -> "LiveRun":
-        given = self.of_calls.get(fence.run_id, _NOTHING)
-        return LiveRun(self.services, session_id, fence, given, open_deps=self.open_deps, alone=self.alone)
+    async def _open(
+        self, session_id: SessionId, fence: Fence, place: Place, delegation: "Delegation | None"
+    ) -> _Kept | Position:
+        live = LiveRun(
+            self.services,
+            session_id,
+            fence,
+            self.of_calls.get(fence.run_id, _NOTHING),
+            open_deps=self.open_deps,
+            alone=self.alone,
+            delegation=delegation,
+        )
+        try:
+            scope = await live.open(begins=place.begins, join=place.join and not self.alone)
+        except BaseException:
+            await live.close()
+            raise
+        if isinstance(scope, Position):
+            await live.close()
+            return scope
+        if scope.run.call_hooks and not self.alone and fence.run_id not in self.of_calls:
+            log_event("hooks.call_hooks_lost", session_id=session_id, run_id=fence.run_id)
+        kept = self._kept[fence] = _Kept(live, scope, users=1)
+        return kept
 
     async def _put_back(self, fence: Fence, kept: _Kept) -> None:
         if self.alone or kept.users:
             return
         if self._kept.get(fence) is not kept:
-            # A call beside this one opened the run as well, or it was let go of meanwhile.
+            # It was let go of meanwhile.
             await self._close(kept)
             return
         if not self.keep_seconds:
@@ -166,6 +211,14 @@ class LiveRuns:
         await kept.run.close()
 
 
+@dataclass(frozen=True)
+class Delegation:
+    """A run in hand, and for which of its calls another one works."""
+
+    parent: RunScope
+    within: Within
+
+
 class LiveRun:
     """One attempt of a run in this process: the scope with its stream writer, the stop that is watched, the deps.
 
@@ -181,8 +234,10 @@ class LiveRun:
         *,
         open_deps: OpenDeps | None,
         alone: bool,
+        delegation: Delegation | None = None,
     ) -> None:
         self._services = services
+        self._delegation = delegation
         self._session_id = session_id
         self._fence = fence
         self._given = given
@@ -205,7 +260,8 @@ class LiveRun:
 
     async def _hold(self, opened: "asyncio.Future[RunScope | Position]", *, begins: bool, join: bool) -> None:
         try:
-            async with watching(self._services.store, self._session_id) as stop, await self._deps() as deps:
+            async with self._surroundings() as (stop, deps):
+                delegation = self._delegation
                 scope = await open_scope(
                     self._services,
                     self._session_id,
@@ -216,6 +272,8 @@ class LiveRun:
                     hooks=self._given.hooks,
                     model=self._given.model,
                     join=join,
+                    parent=None if delegation is None else delegation.parent,
+                    delegated_by=None if delegation is None else delegation.within.tool_call_id,
                 )
                 if isinstance(scope, RunScope):
                     scope.is_shared = not self._alone
@@ -235,6 +293,26 @@ class LiveRun:
                 log_exception("run.release_failed", problem, session_id=self._session_id)
             else:
                 raise
+
+    @asynccontextmanager
+    async def _surroundings(self) -> AsyncGenerator[tuple[StopSignal, Any]]:
+        """What lives beside the scope: the stop that is watched and the deps; a child has its parent's."""
+        if self._delegation is None:
+            async with watching(self._services.store, self._session_id) as stop, await self._deps() as deps:
+                yield stop, deps
+            return
+        parent, within = self._delegation.parent, self._delegation.within
+        run = await self._services.store.get_run(self._fence.run_id)
+        left = None
+        if run is not None and within.timeout_ms is not None:
+            left = run.started_at + within.timeout_ms - self._services.clock.now_ms()
+        stop = parent.stop.below()
+        if not stop.requested.is_set():
+            flag = await self._services.store.find_interrupt_flag(parent.session.root_session_id)
+            if flag is not None:
+                stop.request(flag)
+        with stopping_after(left, stop, run):
+            yield stop, parent.deps
 
     async def _deps(self) -> AbstractAsyncContextManager[Any]:
         if self._open_deps is None:

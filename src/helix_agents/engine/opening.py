@@ -22,6 +22,7 @@ from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, Resti
 from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
 from helix_agents.engine.executing import announce
 from helix_agents.engine.letting_go import end_forgotten_children
+from helix_agents.engine.planning import limits_of
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.stop import StopSignal
@@ -105,7 +106,7 @@ async def _writer(
     """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said."""
     step, after = _first_unsaid_step(session), await _said_for_good(services, session, run)
     if parent is not None:
-        if run.attempt > 1:
+        if not join and (run.attempt > 1 or parent.is_shared):
             await parent.writer.flush()
             await services.streams.cleanup_to_step(parent.stream_id, run.run_id, step - 1, after=after)
         return DelegatedWriter(parent)
@@ -147,7 +148,7 @@ def _hooks(services: Services, own: SomeHooks, call: SomeHooks, parent: RunScope
 async def open_run(scope: RunScope) -> Position:
     """Where the run stands; the first time it is asked, readers and hooks are told that it begins."""
     session, run = scope.session, scope.run
-    batch = _open_batch(session)
+    batch = _open_batch(scope)
     beginning = Note(round=0 if batch is None else batch.round)
     resting = await _pick_up(scope, batch, anew=True)
     if batch is None:
@@ -172,7 +173,7 @@ async def open_run(scope: RunScope) -> Position:
 
 async def go_on(scope: RunScope, *, joined: bool) -> None:
     """Have in hand what earlier effects of the step left at the desk; who took the stream over says it again."""
-    batch = _open_batch(scope.session)
+    batch = _open_batch(scope)
     resting = await _pick_up(scope, batch, anew=False)
     if not joined:
         await _say_again(scope, batch, resting)
@@ -234,9 +235,9 @@ def _elsewhere(session: SessionState, run: RunRecord | None, fence: Fence) -> Po
     )
 
 
-def _open_batch(session: SessionState) -> OpenBatch | None:
+def _open_batch(scope: RunScope) -> OpenBatch | None:
     """The calls a suspension left, to be looked at once more."""
-    suspended = session.suspension_context
+    suspended = scope.session.suspension_context
     if suspended is None:
         return None
     return OpenBatch(
@@ -248,6 +249,7 @@ def _open_batch(session: SessionState) -> OpenBatch | None:
                 tool_name=call.tool_name,
                 kind=_kind(call.kind),
                 child_session_id=call.child_session_id,
+                **limits_of(scope.agent, call.tool_name, call.kind),
             )
             for call in suspended.calls
         ),

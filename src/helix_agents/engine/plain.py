@@ -6,6 +6,7 @@ Temporal's sandbox: it does no I/O and knows nothing of the bodies.
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from helix_agents.domain.records import Record, decode, decode_json, encode
@@ -17,6 +18,7 @@ from helix_agents.engine.effects import (
     CallOutcome,
     CommitAck,
     CommitRequest,
+    DriveRun,
     Ops,
     PlannedCall,
     Position,
@@ -24,6 +26,7 @@ from helix_agents.engine.effects import (
     RunEnd,
     RunFailed,
     Stopped,
+    Within,
 )
 from helix_agents.engine.turn import run_turn
 
@@ -41,11 +44,17 @@ _INSTANT: frozenset[CallKind] = frozenset(("client", "rejected", "finish"))
 
 
 class CallsRequest(Record):
-    """Bring calls of a batch as far as they go."""
+    """Bring calls of a batch as far as they go; `gave_up` says why nobody is to run a call again.
+
+    Who asks to `hand_out` a child drives it, and asks again once it was `driven`.
+    """
 
     step: int
     round: int
     calls: tuple[PlannedCall, ...]
+    gave_up: str | None = None
+    hand_out: bool = False
+    driven: bool = False
 
 
 class CallOutcomes(Record):
@@ -60,6 +69,7 @@ _ANSWERS: dict[str, type[Record]] = {
     "stopped": Stopped,
     "failed": RunFailed,
     "outcomes": CallOutcomes,
+    "drive": DriveRun,
     "ack": CommitAck,
     "end": RunEnd,
 }
@@ -73,6 +83,12 @@ class Perform(Protocol):
     async def __call__(self, effect: EffectName, name: str, request: Plain, /) -> Plain: ...
 
 
+class DriveChild(Protocol):
+    """How a runtime drives the run of a child outside the effect of its parent's call."""
+
+    async def __call__(self, run: DriveRun, within: Within, /) -> RunEnd: ...
+
+
 class RunIsOver(Exception):  # noqa: N818  # nothing went wrong: the loop is left because there is nothing more to do
     """An effect found that this driver has nothing more to do."""
 
@@ -84,15 +100,28 @@ class RunIsOver(Exception):  # noqa: N818  # nothing went wrong: the loop is lef
 class PlainOps(Ops):
     """The four effects of a run, each a request that goes somewhere and an answer that comes back.
 
-    Companions of one step take their names one after another, in the model's order, wherever their calls run.
+    Companions of one step take their names one after another, in the model's order, wherever their calls run. With
+    `drive`, children are driven beside the effects of their parent and not inside one; the effects of a run that works
+    for another one are those of a call `within` that one.
     """
 
-    def __init__(self, perform: Perform, *, should_yield: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        perform: Perform,
+        *,
+        should_yield: Callable[[], bool] = lambda: False,
+        drive: DriveChild | None = None,
+        within: Within | None = None,
+    ) -> None:
         self._perform = perform
+        self._drive = drive
+        self._within = within
+        self._is_yielding = False
         self._should_yield = should_yield
 
     async def open(self) -> Position:
-        return _expect(await self._perform("open", "open", {}), Position)
+        self._position = _expect(await self._perform("open", "open", {}), Position)
+        return self._position
 
     async def ask_model(self, ask: Ask) -> Reply | Stopped | RunFailed:
         answer = await self._perform("ask_model", f"ask_model:{ask.step}", to_plain(ask))
@@ -103,6 +132,9 @@ class PlainOps(Ops):
         done = await self._side_by_side(batch, groups)
         for call in in_turn:
             done.extend(await self._run(batch, (call,)))
+        if self._is_yielding:
+            # A child wants a fresh driver, and so does everything above it; its siblings have come to rest.
+            raise RunIsOver(RunEnd(status="yielded"))
         outcomes = {outcome.tool_call_id: outcome for outcome in done}
         waiting = (CallOutcome(tool_call_id=call.tool_call_id, state="waiting") for call in batch.calls)
         return tuple(outcomes.get(each.tool_call_id, each) for each in waiting)
@@ -120,15 +152,49 @@ class PlainOps(Ops):
         tasks = [asyncio.create_task(self._run(batch, calls)) for calls in groups]
         try:
             return [outcome for done in await asyncio.gather(*tasks) for outcome in done]
-        finally:
+        except (Exception, asyncio.CancelledError):
+            # Not whatever happens: an engine that forgets a workflow closes it, and then nothing can be awaited.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            raise
 
     async def _run(self, batch: Batch, calls: tuple[PlannedCall, ...]) -> tuple[CallOutcome, ...]:
-        request = to_plain(CallsRequest(step=batch.step, round=batch.round, calls=calls))
         name = f"calls:{batch.step}.{batch.round}:{calls[0].tool_call_id}"
-        return _expect(await self._perform("run_calls", name, request), CallOutcomes).outcomes
+        if self._drive is not None and calls[0].kind == "child":
+            return await self._run_child(batch, calls, name, self._drive)
+        request = CallsRequest(step=batch.step, round=batch.round, calls=calls)
+        return _expect(await self._perform("run_calls", name, to_plain(request)), CallOutcomes).outcomes
+
+    async def _run_child(
+        self, batch: Batch, calls: tuple[PlannedCall, ...], name: str, drive: DriveChild
+    ) -> tuple[CallOutcome, ...]:
+        """Drive the child of a call until the call has its outcome, or the child wants a fresh driver."""
+        for asked in count():
+            request = CallsRequest(step=batch.step, round=batch.round, calls=calls, hand_out=True, driven=asked > 0)
+            answer = await self._perform("run_calls", f"{name}.{asked}", to_plain(request))
+            match _expect(answer, CallOutcomes, DriveRun):
+                case DriveRun() as child:
+                    end = await drive(child, self._call_within(batch, calls[0]))
+                    if end.status == "yielded":
+                        self._is_yielding = True
+                        break
+                case CallOutcomes(outcomes=outcomes):
+                    return outcomes
+        return ()
+
+    def _call_within(self, batch: Batch, call: PlannedCall) -> Within:
+        at = self._position
+        return Within(
+            session_id=at.session_id,
+            run_id=at.run_id,
+            attempt=at.attempt,
+            step=batch.step,
+            round=batch.round,
+            tool_call_id=call.tool_call_id,
+            timeout_ms=call.timeout_ms,
+            within=self._within,
+        )
 
 
 def _effects_of(batch: Batch) -> tuple[list[tuple[PlannedCall, ...]], list[PlannedCall]]:

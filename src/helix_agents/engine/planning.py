@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from helix_agents.agent.agent import Agent
 from helix_agents.agent.companions import SPAWN_AGENT
 from helix_agents.agent.names import FINISH
 from helix_agents.agent.tools import Tool
@@ -28,10 +29,9 @@ class Plan:
         self.output: JSON = None
         self.children_before: int | None = None
 
-    def add(self, call: ToolCall, kind: CallKind, child_session_id: SessionId | None = None) -> None:
-        self.calls.append(
-            PlannedCall(tool_call_id=call.id, tool_name=call.name, kind=kind, child_session_id=child_session_id)
-        )
+    def add(self, call: ToolCall, kind: CallKind, child_session_id: SessionId | None = None, **limits: Any) -> None:
+        about = {"tool_call_id": call.id, "tool_name": call.name, "kind": kind}
+        self.calls.append(PlannedCall(**about, child_session_id=child_session_id, **limits))
 
     def reject(self, call: ToolCall, code: str, sentence: str) -> None:
         """The call gets an error instead of a run; the model may do better next time."""
@@ -86,11 +86,26 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
     elif tool.kind != "server":
         plan.add(call, "client")
     elif await _needs_approval(scope, step, tool, values):
-        plan.add(call, "gated")
+        plan.add(call, "gated", **limits_of(scope.agent, call.name, "gated"))
         if tool.preview is not None:
             plan.previews[call.id] = await _preview(scope, step, tool, values)
     else:
-        plan.add(call, "finish_with" if tool.finish_with else "server")
+        kind = "finish_with" if tool.finish_with else "server"
+        plan.add(call, kind, **limits_of(scope.agent, call.name, kind))
+
+
+def limits_of(agent: Agent[Any, Any, Any], tool_name: str, kind: str) -> dict[str, Any]:
+    """How long a call of our function, or of a sub-agent, may take, and in how many processes it may be tried.
+
+    One that must not run twice has a single try; what became of it, the ledger knows.
+    """
+    tool = agent.find_tool(tool_name)
+    if tool is not None and kind == "child":
+        return {"timeout_ms": tool.timeout_ms}
+    if tool is None or tool.kind != "server" or kind not in ("server", "finish_with", "gated"):
+        return {}
+    once = tool.effect_of_call(approved=kind == "gated") == "once"
+    return {"timeout_ms": tool.timeout_ms, "attempts": 1 if once else agent.retries_of(tool_name) + 1}
 
 
 async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan, kind: CallKind) -> None:
@@ -107,7 +122,7 @@ async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan, kind: CallKin
     if problem is not None:
         plan.reject(call, SUB_AGENT_LIMIT, f"This call was not delegated: {problem}. Do the work yourself.")
     else:
-        plan.add(call, kind, scope.services.ids.new("child"))
+        plan.add(call, kind, scope.services.ids.new("child"), **limits_of(scope.agent, call.name, kind))
 
 
 async def _children_of_root(scope: RunScope, plan: Plan) -> int:

@@ -4,20 +4,28 @@ from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import refused_input, run_answered, tool_is_gone
-from helix_agents.engine.children import run_child
+from helix_agents.engine.children import hand_out_child, run_child
 from helix_agents.engine.companions import run_companion
 from helix_agents.engine.desk import RestingResult
-from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.effects import Batch, CallOutcome, DriveRun, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.ledger import run_tool
 from helix_agents.engine.scope import RunScope
 
+TOOL_LOST = "tool_lost"
 
-async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
-    """Bring one call to a result, to waiting, or to a stop; one that has its result already is not run again."""
+
+async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, gave_up: str | None = None) -> CallOutcome:
+    """Bring one call to a result, to waiting, or to a stop; one that has its result already is not run again.
+
+    A function that processes died of, or that took too long in all of them, is not run once more; what became of one
+    that must not run twice, the ledger is asked.
+    """
     recorded = await scope.desk.results(scope.step_id(batch.step))
     if planned.tool_call_id in recorded:
         return CallOutcome(tool_call_id=planned.tool_call_id, state="settled")
+    if gave_up is not None and _may_repeat(scope, planned):
+        return await _settle_unrun(scope, batch, _lost(planned, gave_up))
     match planned.kind:
         case "rejected":
             return await _settle_unrun(scope, batch, await _rejection(scope, batch, planned))
@@ -45,6 +53,32 @@ async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> Ca
     except HelixError as problem:
         return await _settle_unrun(scope, batch, refused_input(call, str(problem)))
     return await run_tool(scope, batch, planned, tool, values, approved=False)
+
+
+async def hand_out_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, driven: bool) -> CallOutcome | DriveRun:
+    """Like `run_call` for a delegated call whose child somebody else drives."""
+    if planned.tool_call_id in await scope.desk.results(scope.step_id(batch.step)):
+        return CallOutcome(tool_call_id=planned.tool_call_id, state="settled")
+    return await hand_out_child(scope, batch, planned, driven=driven)
+
+
+def _may_repeat(scope: RunScope, planned: PlannedCall) -> bool:
+    tool = scope.agent.find_tool(planned.tool_name)
+    is_ours = planned.kind in ("server", "finish_with")
+    return is_ours and tool is not None and tool.effect_of_call(approved=False) != "once"
+
+
+def _lost(planned: PlannedCall, gave_up: str) -> RestingResult:
+    lost = gave_up == TOOL_LOST
+    text = "was given up: the processes that ran it died" if lost else "did not finish in time"
+    message = ToolMessage(
+        tool_call_id=planned.tool_call_id,
+        tool_name=planned.tool_name,
+        content=f"Tool {planned.tool_name!r} {text}.",
+        error=True,
+        code=gave_up,
+    )
+    return RestingResult(message=message)
 
 
 async def _was_asked_about(scope: RunScope, planned: PlannedCall) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -110,13 +110,18 @@ async def _sweep_until_quiet(janitor: Executor, clock: ManualClock, rounds: list
 
 
 class JanitorsContract(ScenarioContract):
-    """Any number of janitors may run; a case is handled by one of them, also when one dies on the way."""
+    """Any number of janitors may run; a case is handled by one of them, also when one dies on the way.
+
+    A runtime whose runs take their time may give them less to do.
+    """
+
+    much_work: Mapping[str, int] = {"asking": 10, "orphans": 200, "expiring": 450}
 
     async def test_four_janitors_of_which_one_dies_handle_each_case_once(
         self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock
     ) -> None:
         work, told = _Work(open_executor, parts, clock), _Timeouts()
-        await work.prepare(asking=10, orphans=200, expiring=450)
+        await work.prepare(**self.much_work)
         rounds: list[Swept] = []
         async with AsyncExitStack() as stack:
             settings: dict[str, Any] = {"agents": [guest()], "hooks": told, "grace": 10}

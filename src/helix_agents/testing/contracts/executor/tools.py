@@ -321,6 +321,7 @@ class ToolsContract(ScenarioContract):
 
     async def test_tools_run_at_most_as_many_at_once_as_the_executor_allows(self, open_executor: OpenExecutor) -> None:
         running = most = 0
+        two_at_once = asyncio.Event()
 
         @tool
         async def work() -> str:
@@ -328,7 +329,10 @@ class ToolsContract(ScenarioContract):
             nonlocal running, most
             running += 1
             most = max(most, running)
-            await asyncio.sleep(0)
+            if running == 2:
+                two_at_once.set()
+            await within(two_at_once.wait())
+            await asyncio.sleep(0.02)
             running -= 1
             return "done"
 

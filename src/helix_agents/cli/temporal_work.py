@@ -1,0 +1,23 @@
+"""The work of `helix worker temporal`: an executor that waits to be told to leave."""
+
+import asyncio
+
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.cli.options import shown_url
+from helix_agents.cli.output import Output
+from helix_agents.runtimes.temporal import TemporalAgentExecutor
+from helix_agents.runtimes.temporal.service import connect, register_attributes
+
+
+async def work(
+    output: Output, agents: AgentRegistry, store_url: str, where: dict[str, str], *, register: bool, grace: float
+) -> None:
+    """Drive runs of these agents until the process is told to end; then effects get their grace."""
+    if register:
+        await register_attributes(await connect(where["address"], where["temporal_namespace"], {}))
+        output.say("HelixSession and HelixAgent can be searched for.")
+    async with TemporalAgentExecutor.open(store_url, agents=list(agents), grace=grace, **where):
+        known = ", ".join(sorted(agent.name for agent in agents))
+        queue = f"{where['task_queue']!r} of {where['address']}"
+        output.say(f"Working on queue {queue}, store {shown_url(store_url)}: {known}.")
+        await asyncio.Event().wait()

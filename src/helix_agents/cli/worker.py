@@ -1,0 +1,59 @@
+"""`helix worker`: drives runs of a durable engine in this process, until somebody says stop."""
+
+import asyncio
+
+import click
+
+from helix_agents.cli.options import agents_argument, store_option
+from helix_agents.cli.output import Output
+
+
+@click.group("worker")
+def command() -> None:
+    """Drive runs of a durable engine here, until somebody says stop."""
+
+
+@command.command("temporal")
+@agents_argument
+@click.option(
+    "--address",
+    envvar="TEMPORAL_ADDRESS",
+    default="127.0.0.1:7233",
+    show_default=True,
+    show_envvar=True,
+    help="Where Temporal is.",
+)
+@click.option(
+    "--namespace",
+    envvar="TEMPORAL_NAMESPACE",
+    default="default",
+    show_default=True,
+    show_envvar=True,
+    help="The namespace at Temporal.",
+)
+@click.option("--task-queue", default="helix", show_default=True, help="The queue to work on.")
+@click.option("--prefix", default="helix", show_default=True, help="How the ids of workflows begin.")
+@click.option("--register", is_flag=True, help="Make HelixSession and HelixAgent searchable there first.")
+@click.option("--grace", default=20.0, show_default=True, help="Seconds that running effects get when it ends.")
+@store_option
+@click.pass_obj
+def temporal_command(
+    output: Output,
+    agents: str,
+    address: str,
+    namespace: str,
+    task_queue: str,
+    prefix: str,
+    register: bool,
+    grace: float,
+    store_url: str,
+) -> None:
+    """Work on a task queue of Temporal.
+
+    Any number of workers share a queue. What one of them leaves, or dies of, another one goes on with.
+    """
+    from helix_agents.cli.agent_modules import load_agents
+    from helix_agents.cli.temporal_work import work
+
+    where = {"address": address, "temporal_namespace": namespace, "task_queue": task_queue, "prefix": prefix}
+    asyncio.run(work(output, load_agents(agents), store_url, where, register=register, grace=grace))

@@ -1,0 +1,63 @@
+"""Effects as this process does them for workflows: on the loop of its executor, each once even if asked for twice."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from helix_agents.domain.runs import Fence
+from helix_agents.engine.anywhere import Effects
+from helix_agents.engine.live_runs import LiveRuns
+from helix_agents.engine.plain import EffectName, Plain
+
+
+class Bodies:
+    """The effects that are going on here.
+
+    Temporal hands an effect out again when it has not heard of it for a while. Where that is this process itself, the
+    second one waits for the first: it has been going on all the time. It is cancelled when nobody waits any more.
+    """
+
+    def __init__(self, runs: LiveRuns, *, max_running: int | None, max_parallel_tools: int | None) -> None:
+        self._effects = Effects(runs.services, runs)
+        self._room: dict[str, AbstractAsyncContextManager[Any]] = {
+            "ask_model": asyncio.Semaphore(max_running) if max_running is not None else nullcontext(),
+            "run_calls": asyncio.Semaphore(max_parallel_tools) if max_parallel_tools is not None else nullcontext(),
+        }
+        self._going: dict[tuple[str, int, str, str], _Going] = {}
+
+    async def perform(self, effect: EffectName, work: Plain) -> Plain:
+        """Do an effect of a workflow, or wait for it."""
+        key = (work["run_id"], work["attempt"], work["name"], str(work["request"].get("gave_up")))
+        going = self._going.get(key)
+        if going is None:
+            going = self._going[key] = _Going(lambda: self._perform(effect, work))
+            going.task.add_done_callback(lambda _: self._going.pop(key, None))
+        return await going.wait()
+
+    async def let_go(self) -> None:
+        """Cancel what is still going on."""
+        late = [going.task for going in self._going.values()]
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _perform(self, effect: EffectName, work: Plain) -> Plain:
+        fence = Fence(run_id=work["run_id"], attempt=work["attempt"])
+        async with self._room.get(effect) or nullcontext():
+            return await self._effects.perform(effect, work["session_id"], fence, work["request"], work.get("within"))
+
+
+class _Going:
+    def __init__(self, work: Callable[[], Awaitable[Plain]]) -> None:
+        self.task = asyncio.ensure_future(work())
+        self._waiting = 0
+
+    async def wait(self) -> Plain:
+        self._waiting += 1
+        try:
+            return await asyncio.shield(self.task)
+        finally:
+            self._waiting -= 1
+            if not self._waiting and not self.task.done():
+                self.task.cancel()

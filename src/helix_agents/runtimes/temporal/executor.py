@@ -1,0 +1,60 @@
+"""The executor on Temporal: the same entries, answers and handles, with workflows behind them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Unpack
+
+from helix_agents.agent.agent import Agent
+from helix_agents.engine.services import OpenDeps
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.ports.streams import StreamManager
+from helix_agents.ports.usage_store import UsageStore
+from helix_agents.runtimes.executor.core import ExecutorCore, ExecutorSettings
+from helix_agents.runtimes.temporal.options import DEFAULT_ADDRESS, TemporalOptions
+from helix_agents.runtimes.temporal.runtime import TemporalRuntime
+
+
+class TemporalAgentExecutor(ExecutorCore):
+    """Runs agents as Temporal workflows; transcripts, states and streams stay in the store.
+
+    Use it as `async with TemporalAgentExecutor.open(url, agents=[…], address="127.0.0.1:7233") as helix:`. It works on
+    its `task_queue` as well, unless `works` is false and other processes do (`helix worker temporal`). Processes of one
+    application have one `prefix`, with which the ids of their workflows begin.
+
+    `max_running` says how many model calls this process makes at once, `max_parallel_tools` how many tools it runs.
+    `client_settings` go to Temporal's client as they are (`tls`, `api_key`, …). Further settings are those of every
+    executor.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: SessionStateStore,
+        streams: StreamManager,
+        usage: UsageStore,
+        agents: Iterable[Agent[Any, Any, Any]] = (),
+        deps: OpenDeps | None = None,
+        address: str = DEFAULT_ADDRESS,
+        temporal_namespace: str = "default",
+        task_queue: str = "helix",
+        prefix: str = "helix",
+        works: bool = True,
+        temporal: TemporalOptions | None = None,
+        client_settings: Mapping[str, Any] | None = None,
+        max_running: int | None = None,
+        max_parallel_tools: int | None = None,
+        **settings: Unpack[ExecutorSettings],
+    ) -> None:
+        runtime = TemporalRuntime(
+            address=address,
+            namespace=temporal_namespace,
+            task_queue=task_queue,
+            prefix=prefix,
+            works=works,
+            options=temporal or TemporalOptions(),
+            client_settings=dict(client_settings or {}),
+            open_deps=deps,
+            max_running=max_running,
+            max_parallel_tools=max_parallel_tools,
+            grace=settings.get("grace", 20.0),
+        )
+        super().__init__(runtime, state=state, streams=streams, usage=usage, agents=agents, **settings)

@@ -1,0 +1,196 @@
+"""The Temporal runtime: submits turns as workflows, and does effects of whichever workflows ask for them."""
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.service import RPCError, RPCStatusCode
+
+from helix_agents.agent.hooks import SomeHooks
+from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.ids import RunId, SessionId, ToolCallId
+from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.inline import drive_child
+from helix_agents.engine.live_runs import LiveRuns, OfOneCall
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.plain import from_plain
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.services import Liveness, OpenDeps, Services
+from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.store_desk import StoreDesk
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.runtimes.executor.runtime import Runtime
+from helix_agents.runtimes.temporal import service
+from helix_agents.runtimes.temporal.bodies import Bodies
+from helix_agents.runtimes.temporal.options import TemporalOptions
+from helix_agents.runtimes.temporal.turns import TURN, name_turn, order_for
+from helix_agents.runtimes.temporal.worker import WorkerThread
+
+
+class TemporalRuntime:
+    """One process of many: it may submit, and it may work, for itself and for others."""
+
+    services: Services
+    owner = None
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        namespace: str,
+        task_queue: str,
+        prefix: str,
+        works: bool,
+        options: TemporalOptions,
+        client_settings: dict[str, Any],
+        open_deps: OpenDeps | None,
+        max_running: int | None,
+        max_parallel_tools: int | None,
+        grace: float,
+    ) -> None:
+        self.leaving = False
+        self._address = address
+        self._namespace = namespace
+        self._task_queue = task_queue
+        self._prefix = prefix
+        self._works = works
+        self._options = options
+        self._client_settings = client_settings
+        self._open_deps = open_deps
+        self._max_running = max_running
+        self._max_parallel_tools = max_parallel_tools
+        self._grace = grace
+        self._submitted: dict[RunId, RunRecord] = {}
+        self._watched: dict[RunId, asyncio.Task[RunEnd]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+        self._worker: WorkerThread | None = None
+
+    # -- coming and going
+
+    async def start(self) -> None:
+        self._client: Client = await service.connect(self._address, self._namespace, self._client_settings)
+        self._searchable = await service.knows_attributes(self._client)
+        self._runs = LiveRuns(services=self.services, alone=False, open_deps=self._open_deps)
+        self._bodies = Bodies(self._runs, max_running=self._max_running, max_parallel_tools=self._max_parallel_tools)
+        if self._works:
+            self._worker = WorkerThread(
+                self._client,
+                task_queue=self._task_queue,
+                options=self._options,
+                perform=self._bodies.perform,
+                grace=self._grace,
+            )
+            await self._worker.start()
+
+    async def idle(self) -> None:
+        while self._watched:
+            await asyncio.wait(tuple(self._watched.values()))
+
+    async def leave(self, grace: float) -> None:
+        """Let effects that are going on end; Temporal gives what follows to other workers."""
+        self.leaving = True
+        for task in self._background:
+            task.cancel()
+        if self._worker is not None:
+            await self._worker.stop()
+
+    async def let_go(self) -> None:
+        late = (*self._watched.values(), *self._background)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        if self._worker is not None:
+            await self._worker.stop()
+        await self._bodies.let_go()
+        await self._runs.release_all()
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # -- the port
+
+    def name_workflow(self, agent_type: str, session_id: SessionId, turn: int) -> str:
+        return name_turn(self._prefix, agent_type, session_id, turn)
+
+    def drives(self, run: RunRecord) -> bool:
+        return run.workflow_id is not None and run.workflow_id.startswith(f"{self._prefix}__")
+
+    async def submit(self, run: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None) -> None:
+        """Start the workflow of a run. Where Temporal does not answer, recovery finds the run missing and submits it.
+
+        What is given for one call lives here; the turn begins in this process if it works.
+        """
+        if hooks is not None or model is not None:
+            self._runs.of_calls[run.run_id] = OfOneCall(hooks=hooks, model=model)
+        try:
+            run = await self._start(run)
+        except ConflictError:
+            return
+        except (RPCError, HelixError) as problem:
+            log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
+        self._submitted[run.run_id] = run
+        self._watched[run.run_id] = watching = asyncio.create_task(self._watch(run))
+        watching.add_done_callback(lambda _: self._forget(run.run_id))
+
+    async def inspect(self, run: RunRecord) -> Liveness:
+        """A run of another runtime is that one's to judge."""
+        return await service.inspect(self._client, run) if self.drives(run) else "alive"
+
+    def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
+        """What waits for the workflow of a run that was submitted here."""
+        return self._watched.get(run_id)
+
+    def drive_detached(self, run: RunRecord) -> None:
+        if not self.leaving and run.run_id not in self._watched:
+            self.in_background(self.submit(run))
+
+    async def drive_child(self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal) -> RunEnd:
+        desk = StoreDesk(self.services.store, run.session_id, run.fence, alone=True)
+        return await drive_child(parent, run, tool_call_id, stop, desk=desk, max_parallel=self._max_parallel_tools)
+
+    # -- inside
+
+    async def _start(self, run: RunRecord) -> RunRecord:
+        """Start the run under a name that no workflow of another run has."""
+        session = await self.services.store.load_state(run.session_id)
+        how: dict[str, Any] = {
+            "task_queue": self._task_queue,
+            "request_eager_start": self._works,
+            "task_timeout": timedelta(seconds=self._options.task_seconds),
+        }
+        if self._searchable:
+            how["search_attributes"] = service.attributes_of(session)
+        while not await service.start(self._client, TURN, order_for(run, self._options), run, session, **how):
+            run = await self.services.store.claim_run(run.session_id, run.fence, None)
+        return run
+
+    async def _watch(self, run: RunRecord) -> RunEnd:
+        """How the workflow ended; whoever waits looks into the store afterwards, where the truth is."""
+        handle = service.handle_of(self._client, run)
+        while True:
+            try:
+                return from_plain(_without_name(await handle.result()), RunEnd)
+            except WorkflowFailureError:
+                return RunEnd(status="superseded")
+            except RPCError as problem:
+                if problem.status == RPCStatusCode.NOT_FOUND:
+                    return RunEnd(status="superseded")
+                log_exception("run.watch_failed", problem, session_id=run.session_id, run_id=run.run_id)
+            await asyncio.sleep(1.0)
+
+    def _forget(self, run_id: RunId) -> None:
+        self._watched.pop(run_id, None)
+        self._submitted.pop(run_id, None)
+        self._runs.of_calls.pop(run_id, None)
+
+
+def _without_name(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name != "is"}
+
+
+_: type[Runtime] = TemporalRuntime

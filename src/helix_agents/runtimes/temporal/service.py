@@ -1,0 +1,144 @@
+"""What the runtime asks of a Temporal server: start a turn, look at one, and which search attributes it knows."""
+
+import logging
+from functools import cache
+from typing import Any
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+from temporalio.service import RPCError, RPCStatusCode
+
+from helix_agents.domain.errors import RuntimeUnavailableError
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.engine.services import Liveness
+from helix_agents.runtimes.temporal.turns import workflow_of
+
+SESSION = SearchAttributeKey.for_keyword("HelixSession")
+AGENT = SearchAttributeKey.for_keyword("HelixAgent")
+
+
+async def connect(address: str, namespace: str, settings: dict[str, Any]) -> Client:
+    """A client of a server.
+
+    Raises:
+        RuntimeUnavailableError: nobody answers there.
+    """
+    settings = {"runtime": _quiet_runtime(), **settings}
+    try:
+        return await Client.connect(address, namespace=namespace, **settings)
+    except (RPCError, RuntimeError) as problem:
+        raise RuntimeUnavailableError("Temporal", address, str(problem)) from problem
+
+
+@cache
+def _quiet_runtime() -> Runtime:
+    """What Temporal's core has to say goes to Python's logging; by itself it would write to standard output."""
+    forwarded = LogForwardingConfig(logger=logging.getLogger("temporalio.core"))
+    told = LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarded)
+    return Runtime(telemetry=TelemetryConfig(logging=told))
+
+
+def facts_about(run: RunRecord, session: SessionState) -> dict[str, Any]:
+    """What an operator reads about a turn without opening our store. Run and attempt tell whose it is."""
+    return {
+        "session": session.session_id,
+        "root": session.root_session_id,
+        "agent": session.agent_type,
+        "turn": run.turn,
+        "user": session.user_id,
+        "run": run.run_id,
+        "attempt": run.attempt,
+    }
+
+
+def attributes_of(session: SessionState) -> TypedSearchAttributes:
+    """By what an operator finds turns."""
+    pairs = [SearchAttributePair(SESSION, session.session_id), SearchAttributePair(AGENT, session.agent_type)]
+    return TypedSearchAttributes(pairs)
+
+
+async def start(client: Client, kind: str, order: Any, run: RunRecord, session: SessionState, **how: Any) -> bool:
+    """Start the workflow of this attempt unless it was started before; false when its name is another run's.
+
+    That happens to sessions that were deleted and made again, and where several stores share a prefix.
+    """
+    try:
+        await client.start_workflow(
+            kind,
+            order,
+            id=workflow_of(run),
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            # Not USE_EXISTING: whether the one that exists is this run's has to be looked at.
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            memo=facts_about(run, session),
+            **how,
+        )
+    except WorkflowAlreadyStartedError:
+        return await inspect(client, run) != "missing"
+    return True
+
+
+async def inspect(client: Client, run: RunRecord) -> Liveness:
+    """Whether a workflow is behind this attempt. One that has closed while the run goes on is as dead as a failed one.
+
+    Raises:
+        RuntimeUnavailableError: the server did not answer.
+    """
+    try:
+        found = await client.get_workflow_handle(workflow_of(run)).describe()
+        memo = await found.memo()
+    except RPCError as problem:
+        if problem.status == RPCStatusCode.NOT_FOUND:
+            return "missing"
+        raise RuntimeUnavailableError("Temporal", client.service_client.config.target_host, str(problem)) from problem
+    if (memo.get("run"), memo.get("attempt")) != (run.run_id, run.attempt):
+        return "missing"
+    alive = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
+    return "alive" if found.status in alive else "dead"
+
+
+def handle_of(client: Client, run: RunRecord) -> WorkflowHandle[Any, Any]:
+    """The workflow of this attempt, to wait for."""
+    return client.get_workflow_handle(workflow_of(run))
+
+
+async def knows_attributes(client: Client) -> bool:
+    """Whether the namespace has our search attributes; a server that may not be asked counts as one that has not."""
+    try:
+        listed = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+    except RPCError:
+        return False
+    return {SESSION.name, AGENT.name} <= set(listed.custom_attributes)
+
+
+async def register_attributes(client: Client) -> None:
+    """Add our search attributes to the namespace; idempotent.
+
+    Raises:
+        RuntimeUnavailableError: the server refused.
+    """
+    if await knows_attributes(client):
+        return
+    keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+    wanted = AddSearchAttributesRequest(
+        namespace=client.namespace, search_attributes={SESSION.name: keyword, AGENT.name: keyword}
+    )
+    try:
+        await client.operator_service.add_search_attributes(wanted)
+    except RPCError as problem:
+        if problem.status != RPCStatusCode.ALREADY_EXISTS:
+            target = client.service_client.config.target_host
+            raise RuntimeUnavailableError("Temporal", target, str(problem)) from problem

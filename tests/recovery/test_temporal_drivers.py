@@ -1,0 +1,340 @@
+"""Two living drivers of one run on Temporal, histories that no longer fit, and what Temporal is told: all end right."""
+
+import itertools
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from helix_agents import Agent, ScriptedModel, Suspended, ToolAnswer, client_tool, sub_agent_tool, tool
+from helix_agents.domain.errors import MissingExtraError, RuntimeUnavailableError
+from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, runtime, service, worker
+from helix_agents.runtimes.temporal.turns import workflow_of
+from helix_agents.testing import call, reply
+from helix_agents.testing.contracts.executor.stage import Gate, completed, runs_of, spoken, until, within
+from helix_agents.testing.service_process import free_port
+from helix_agents.testing.temporal_service import temporal_address as temporal_address
+from helix_agents.testing.temporal_service import temporal_service as temporal_service
+from tests.recovery.temporal_jobs import QUICK
+
+QUEUES = itertools.count(1)
+SESSION = "s-1"
+
+OpenHelix = Callable[..., Any]
+
+
+@pytest.fixture
+def open_helix(tmp_path: Path, temporal_address: str) -> OpenHelix:
+    """Opens one more executor on the same store and queue."""
+    queue = f"drivers-{os.getpid()}-{next(QUEUES)}"
+
+    @asynccontextmanager
+    async def open_helix(**settings: Any) -> AsyncGenerator[TemporalAgentExecutor]:
+        url = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
+        own = {"address": temporal_address, "task_queue": queue, "prefix": queue, "temporal": QUICK, "grace": 0.0}
+        async with TemporalAgentExecutor.open(url, **{**own, "janitor_seconds": None, **settings}) as helix:
+            yield helix
+
+    return open_helix
+
+
+def client_of(helix: TemporalAgentExecutor) -> Client:
+    return vars(helix._runtime)["_client"]
+
+
+async def is_dead(helix: Any) -> bool:
+    return await helix._runtime.inspect((await runs_of(helix))[-1]) == "dead"
+
+
+def held(gate: Gate, effect: Any = "repeatable") -> tuple[Agent[Any, Any, Any], list[str]]:
+    """An agent whose tool waits at a gate; and how often it was begun."""
+    begun: list[str] = []
+
+    @tool(effect=effect)
+    async def work() -> str:
+        """Work."""
+        begun.append("work")
+        await gate.wait()
+        return "worked"
+
+    return Agent(name="worker", description="Works.", model=ScriptedModel([call("work"), "Done."]), tools=[work]), begun
+
+
+# -- two living drivers
+
+
+@pytest.mark.parametrize("effect", ["repeatable", "once"])
+async def test_an_effect_that_gives_no_sign_of_life_is_tried_elsewhere_and_both_come_to_one_result(
+    open_helix: OpenHelix, monkeypatch: pytest.MonkeyPatch, effect: str
+):
+    @asynccontextmanager
+    async def silent(timeout: timedelta | None) -> AsyncGenerator[None]:
+        yield
+
+    monkeypatch.setattr(worker, "_beating", silent)
+    gate = Gate()
+    agent, begun = held(gate, effect)
+    async with open_helix(agents=[agent]) as one, open_helix(agents=[agent]):
+        handle = await one.execute(agent, "Go", SESSION)
+        await gate.until_reached()
+        described = client_of(one).get_workflow_handle(workflow_of((await runs_of(one))[0]))
+
+        async def tried_again() -> bool:
+            pending = (await described.describe()).raw_description.pending_activities
+            return any(each.attempt > 1 for each in pending) or not pending
+
+        await until(tried_again)
+        gate.opened.set()
+        assert await completed(handle) == "Done."
+        assert (await spoken(one))[2] == "result work#call_1_1: worked"
+        assert len(begun) == 1 if effect == "once" else len(begun) <= 2
+
+
+async def test_a_child_goes_on_when_the_workflow_that_drives_it_is_replaced(open_helix: OpenHelix):
+    gate = Gate()
+    child, begun = held(gate, "once")
+    script = [call("subagent__worker", {"message": "Work"}, id="c"), "All done."]
+    parent = Agent(name="boss", model=ScriptedModel(script), tools=[sub_agent_tool(child)])
+    async with open_helix(agents=[parent]) as helix:
+        handle = await helix.execute(parent, "Go", SESSION)
+        await gate.until_reached()
+        (run,) = await runs_of(helix)
+        await client_of(helix).get_workflow_handle(workflow_of(run)).terminate("an operator was in a hurry")
+        await until(lambda: is_dead(helix))
+        assert (await helix.recover()).run_ids == (run.run_id,)
+        gate.opened.set()
+        assert await completed(handle) == "All done."
+        (run,) = await runs_of(helix)
+        assert (run.attempt, run.status) == (2, "completed")
+        assert begun == ["work"]
+        refs = await helix._services.store.get_sub_session_refs(SESSION)
+        (child_run,) = await runs_of(helix, refs[0].sub_session_id)
+        assert (child_run.attempt, child_run.status) == (2, "completed")
+
+
+# -- histories that do not fit
+
+
+async def test_a_run_of_another_version_of_the_loop_goes_on_as_its_next_attempt(
+    open_helix: OpenHelix, monkeypatch: pytest.MonkeyPatch
+):
+    agent = Agent(name="worker", model=ScriptedModel(["Done."]))
+    async with open_helix(agents=[agent]) as helix:
+        monkeypatch.setattr(runtime, "TURN", "HelixTurn0")
+        handle = await helix.execute(agent, "Go", SESSION)
+        await until(lambda: is_dead(helix))
+        monkeypatch.undo()
+        await helix.recover()
+        assert await completed(handle) == "Done."
+        assert [(run.attempt, run.status) for run in await runs_of(helix)] == [(2, "completed")]
+
+
+async def test_a_deploy_that_changes_the_loop_under_a_running_turn_fails_its_workflow_and_not_the_run(
+    open_helix: OpenHelix, monkeypatch: pytest.MonkeyPatch
+):
+    gate = Gate()
+    agent, begun = held(gate)
+    from helix_agents.engine import plain
+
+    loop = plain.run_turn
+
+    async def opens_twice(ops: Any) -> Any:
+        await ops.open()
+        return await loop(ops)
+
+    async with open_helix(agents=[agent]) as before:
+        await before.execute(agent, "Go", SESSION)
+        await gate.until_reached()
+    gate.opened.set()
+    monkeypatch.setattr(plain, "run_turn", opens_twice)
+    async with open_helix(agents=[agent]) as helix:
+        await until(lambda: is_dead(helix))
+        await helix.recover()
+        handle = await helix.get_handle(agent, SESSION)
+        assert handle is not None
+        assert await completed(handle) == "Done."
+        assert [(run.attempt, run.status) for run in await runs_of(helix)] == [(2, "completed")]
+    assert len(begun) <= 2
+
+
+async def test_what_waited_for_somebody_goes_on_under_another_loop(
+    open_helix: OpenHelix, monkeypatch: pytest.MonkeyPatch
+):
+    @client_tool
+    def ask(what: str) -> str:
+        """Ask."""
+        raise NotImplementedError
+
+    script = [call("ask", {"what": "name"}, id="name"), "Thanks."]
+    agent = Agent(name="asker", model=ScriptedModel(script), tools=[ask])
+    async with open_helix(agents=[agent]) as before:
+        assert isinstance(await within((await before.execute(agent, "Go", SESSION)).result()), Suspended)
+    from helix_agents.engine import plain
+
+    loop = plain.run_turn
+
+    async def opens_twice(ops: Any) -> Any:
+        await ops.open()
+        return await loop(ops)
+
+    monkeypatch.setattr(plain, "run_turn", opens_twice)
+    async with open_helix(agents=[agent]) as helix:
+        await helix.submit_tool_result(SESSION, "name", ToolAnswer(result="Ann"))
+        assert await completed(await helix.resume(agent, SESSION)) == "Thanks."
+
+
+# -- what must not hang
+
+
+class Escaping(BaseException):
+    """What user code may raise although it should not."""
+
+
+async def test_whatever_user_code_raises_the_run_ends(open_helix: OpenHelix):
+    def answer(request: Any) -> str:
+        raise Escaping("out of here")
+
+    agent = Agent(name="worker", model=ScriptedModel(answer))
+    async with open_helix(agents=[agent]) as helix:
+        result = await within((await helix.execute(agent, "Go", SESSION)).result())
+        assert (result.status, getattr(result, "code", "")) == ("failed", "internal_error")
+
+
+async def test_a_tool_whose_time_is_up_in_every_process_is_an_error_the_model_sees(open_helix: OpenHelix):
+    gate = Gate()
+    agent, begun = held(gate)
+    short = TemporalOptions(heartbeat_seconds=1.0, task_seconds=1.0, sticky_seconds=1.0, tool_seconds=1.0)
+    async with open_helix(agents=[agent], temporal=short) as helix:
+        agent = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=agent.tools, retries=1)
+        assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+        assert (await spoken(helix))[2] == "error work#call_1_1: tool_timeout"
+    assert len(begun) == 2
+
+
+async def test_a_name_that_another_run_has_is_left_to_it(open_helix: OpenHelix):
+    agent = Agent(name="talker", model=ScriptedModel(lambda request: "Done."))
+    async with open_helix(agents=[agent]) as helix:
+        assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+        await helix.sessions.delete(SESSION)
+        assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+        assert [(run.attempt, run.status) for run in await runs_of(helix)] == [(2, "completed")]
+
+
+async def test_a_server_that_is_not_there_is_named(tmp_path: Path):
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RuntimeUnavailableError, match=address):
+        async with TemporalAgentExecutor.open(f"sqlite:///{tmp_path / 'helix.db'}", address=address):
+            raise AssertionError("nobody is there")
+
+
+def test_without_the_extra_the_cure_is_named(monkeypatch: pytest.MonkeyPatch):
+    import importlib
+
+    from helix_agents.runtimes import temporal
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"helix-agents\[temporal\]"):
+        importlib.reload(temporal)
+
+
+# -- history
+
+
+def chatty(steps: int, text: str) -> Agent[Any, Any, Any]:
+    @tool
+    async def note(what: str) -> str:
+        """Note something."""
+        return what
+
+    script = [*(reply(text, calls=[call("note", {"what": text})]) for _ in range(steps)), "Done."]
+    return Agent(name="chatty", description="Talks.", model=ScriptedModel(script), tools=[note], max_steps=steps + 1)
+
+
+async def history_of(helix: Any, session_id: str) -> list[bytes]:
+    (run,) = await runs_of(helix, session_id)
+    found = client_of(helix).get_workflow_handle(workflow_of(run)).fetch_history_events()
+    return [event.SerializeToString() async for event in found]
+
+
+async def test_a_step_adds_the_same_to_a_history_however_long_the_conversation_is(open_helix: OpenHelix):
+    sizes: dict[int, int] = {}
+    text = "not for histories " * 500
+    async with open_helix(temporal=TemporalOptions(sticky_seconds=1.0)) as helix:
+        for steps in (2, 6, 10):
+            handle = await helix.execute(chatty(steps, text), "Go", f"s-{steps}")
+            assert await completed(handle) == "Done."
+            history = await history_of(helix, f"s-{steps}")
+            assert not any(b"not for histories" in event for event in history)
+            sizes[steps] = sum(map(len, history))
+    first, later = (sizes[6] - sizes[2]) / 4, (sizes[10] - sizes[6]) / 4
+    assert first < 3_000
+    assert later < first * 1.2
+
+
+async def test_a_long_turn_goes_on_in_fresh_workflows_with_short_histories(open_helix: OpenHelix):
+    short = TemporalOptions(sticky_seconds=1.0, history_events=30)
+    agent = chatty(8, "hello")
+    async with open_helix(agents=[agent], temporal=short) as helix:
+        assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+        (run,) = await runs_of(helix)
+        assert (run.attempt, run.step_count) == (1, 9)
+        last = await client_of(helix).get_workflow_handle(workflow_of(run)).describe()
+        first_run = last.raw_description.workflow_execution_info.first_run_id
+        assert last.run_id != first_run
+        assert last.history_length < 60
+        assert len(await spoken(helix)) == 2 + 8 * 2
+
+
+async def test_a_child_with_a_long_turn_is_driven_on_by_fresh_workflows(open_helix: OpenHelix):
+    short = TemporalOptions(sticky_seconds=1.0, history_events=30)
+    tools = [sub_agent_tool(chatty(8, "hello"))]
+    script = [call("subagent__chatty", {"message": "Talk"}), "All done."]
+    parent = Agent(name="boss", model=ScriptedModel(script), tools=tools)
+    async with open_helix(agents=[parent], temporal=short) as helix:
+        assert await completed(await helix.execute(parent, "Go", SESSION)) == "All done."
+        (run,) = await runs_of(helix)
+        last = await client_of(helix).get_workflow_handle(workflow_of(run)).describe()
+        assert last.run_id != last.raw_description.workflow_execution_info.first_run_id
+        refs = await helix._services.store.get_sub_session_refs(SESSION)
+        (child_run,) = await runs_of(helix, refs[0].sub_session_id)
+        assert (child_run.status, child_run.step_count) == ("completed", 9)
+        assert len(await spoken(helix, refs[0].sub_session_id)) == 2 + 8 * 2
+
+
+# -- what operators see
+
+
+async def test_a_turn_says_whose_it_is_and_can_be_searched_for(open_helix: OpenHelix, temporal_address: str):
+    client = await Client.connect(temporal_address)
+    agent = Agent(name="talker", model=ScriptedModel(lambda request: "Done."))
+    async with open_helix() as plain:
+        assert await completed(await plain.execute(agent, "Go", "unsearchable")) == "Done."
+    await service.register_attributes(client)
+    await service.register_attributes(client)
+    await until(lambda: service.knows_attributes(client))
+    session_id = f"searched-{os.getpid()}"
+    async with open_helix() as helix:
+        assert await completed(await helix.execute(agent, "Go", session_id, user_id="ann")) == "Done."
+        (run,) = await runs_of(helix, session_id)
+        assert workflow_of(run).endswith(f"__talker__{session_id}")
+        memo = await (await client.get_workflow_handle(workflow_of(run)).describe()).memo()
+        assert {name: memo[name] for name in ("session", "root", "agent", "turn", "user")} == {
+            "session": session_id,
+            "root": session_id,
+            "agent": "talker",
+            "turn": 1,
+            "user": "ann",
+        }
+        assert await completed(await helix.execute(agent, "Again", session_id)) == "Done."
+
+    async def found() -> bool:
+        asked = f"HelixSession = '{session_id}' AND HelixAgent = 'talker'"
+        names = {each.id async for each in client.list_workflows(asked)}
+        return {name.rpartition("__")[2] for name in names} == {session_id, "resume-2"}
+
+    await until(found)
