@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from helix_agents.capabilities.vault import Vault
+from helix_agents.testing.postgres_service import postgres_schemas, postgres_service, postgres_url
 from tests.capabilities.samples import CHEAP, PASSPHRASE
 from tests.capabilities.worlds import World
+
+__all__ = ["postgres_schemas", "postgres_service", "postgres_url"]
 
 
 @pytest.fixture
@@ -14,9 +17,10 @@ async def world(tmp_path: Path) -> World:
     return await World.make(tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", "memory", "postgres"])
 async def each_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    return await World.make(tmp_path, request.param)
+    kind = request.getfixturevalue("postgres_url") if request.param == "postgres" else request.param
+    return await World.make(tmp_path, kind)
 
 
 @pytest.fixture

@@ -31,12 +31,13 @@ class World:
 
     @classmethod
     async def make(cls, folder: Path, kind: str = "sqlite", **options: Any) -> "World":
-        url = f"sqlite:///{folder}/helix.db" if kind == "sqlite" else f"memory://world-{next(_numbers)}"
+        """A world on a kind of store, or at a URL."""
+        places = {"sqlite": f"sqlite:///{folder}/helix.db", "memory": f"memory://world-{next(_numbers)}"}
         for name in ("out", "watched"):
             (folder / name).mkdir()
         vault = Vault(folder / "vault.json", cost=CHEAP)
         await vault.init(PASSPHRASE)
-        return cls(folder, url, vault, **options)
+        return cls(folder, places.get(kind, kind), vault, **options)
 
     def settings(self, **changes: Any) -> StateSettings:
         given = {

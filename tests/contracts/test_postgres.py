@@ -8,6 +8,7 @@ import pytest
 
 from helix_agents.backends.postgres import Database, PostgresLockManager, PostgresStateStore, parse_url
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing.contracts.entries import EntryStoreContract
 from helix_agents.testing.contracts.histories import HistoriesContract
 from helix_agents.testing.contracts.locks import LockManagerContract, OpenLocks
 from helix_agents.testing.contracts.processes import KillsContract
@@ -42,6 +43,14 @@ class TestPostgresLockManager(OnOneDatabase, LockManagerContract):
 
 
 class TestPostgresUsageStore(OnOneDatabase, UsageStoreContract):
+    backend = "postgres"
+
+    @pytest.fixture
+    def open_parts(self, store_url: str) -> OpenParts:
+        return lambda **options: open_backend(store_url, **options)
+
+
+class TestPostgresEntryStore(OnOneDatabase, EntryStoreContract):
     backend = "postgres"
 
     @pytest.fixture

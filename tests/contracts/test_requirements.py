@@ -21,6 +21,9 @@ from helix_agents.testing.requirements.registry import (
 )
 
 CONTRACTS = (StateStoreContract, StreamManagerContract, LockManagerContract, UsageStoreContract, EntryStoreContract)
+# The state capabilities need transactions over everything they keep, which Redis has only within one slot: there is no
+# place for them on it, and a store that is asked for one says so.
+EXEMPT = {("redis", EntryStoreContract.port)}
 MODULES = (
     "tests.contracts.test_in_memory",
     "tests.contracts.test_sqlite",
@@ -43,7 +46,8 @@ def test_requirements_and_proofs_of_a_port_match(contract: type[Contract]) -> No
 def test_every_backend_keeps_every_contract() -> None:
     kept = {(cls.backend, cls.port): unproven(cls) for cls in contracts_in(MODULES)}
     backends = {backend for backend, _ in kept}
-    assert kept == {(backend, contract.port): [] for backend in backends for contract in CONTRACTS}
+    every = {(backend, contract.port) for backend in backends for contract in CONTRACTS}
+    assert kept == {place: [] for place in every - EXEMPT}
     assert backends == {"in_memory", "sqlite", "postgres", "redis"}
 
 

@@ -260,7 +260,7 @@ def _history(plan: Plan, rows: Rows, before: Entry | None, keep: int | None, ver
     last_gone = version - keep
     history = before.history_bytes + before.size
     if last_gone > 0:
-        gone = rows.older(before.scope, before.key, last_gone)
+        gone = _still_older(plan, rows, before.scope, before.key, last_gone)
         gone += sum(
             each.size
             for each in plan.versions
@@ -269,6 +269,14 @@ def _history(plan: Plan, rows: Rows, before: Entry | None, keep: int | None, ver
         gone += before.size if before.version <= last_gone else 0
         history -= gone
     return history, max(last_gone, 0)
+
+
+def _still_older(plan: Plan, rows: Rows, scope: str, key: str, up_to: int) -> int:
+    """The weight of older versions in the store that the changes before this one have left there."""
+    if (scope, key) in plan.dropped:
+        return 0
+    pruned = plan.pruned.get((scope, key), 0)
+    return rows.older(scope, key, up_to) - (rows.older(scope, key, min(pruned, up_to)) if pruned else 0)
 
 
 def _keep_older(plan: Plan, before: Entry, keep: int | None, version: int, freed: int) -> None:

@@ -1,10 +1,10 @@
 """What a restore makes of one key: the value comes back, the counters go on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from helix_agents.domain.entries import Entry, EntryEvent
+from helix_agents.domain.entries import Change, Entry, EntryEvent, Put, Remove
 from helix_agents.domain.entry_plan import Plan
 
 
@@ -77,3 +77,21 @@ def restored_at(versions: Sequence[Entry], mark: int) -> Entry | None:
     """The version that a session had at one of its own versions, out of all a key had; None when it had none yet."""
     known = [each for each in versions if each.mark is not None and each.mark <= mark]
     return max(known, key=lambda each: each.version, default=None)
+
+
+def rewound(scope: str, versions: Iterable[Entry], to: int) -> list[Change]:
+    """What gives a session's keys the values they had at one of its versions; `versions` are all that are kept."""
+    by_key: dict[str, list[Entry]] = {}
+    for entry in versions:
+        by_key.setdefault(entry.key, []).append(entry)
+    changes: list[Change] = []
+    for key, known in sorted(by_key.items()):
+        then, present = restored_at(known, to), max(known, key=lambda each: each.version)
+        value = then.value if then is not None else None
+        if value == present.value:
+            continue
+        if value is None:
+            changes.append(Remove(scope=scope, key=key, keep_versions=None))
+        else:
+            changes.append(Put(scope=scope, key=key, value=value, keep_versions=None))
+    return changes

@@ -6,9 +6,9 @@ from dataclasses import replace
 from helix_agents.backends.in_memory.tables import EntryHead, EntryTables
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain.audit import entry_text, genesis, next_row
-from helix_agents.domain.entries import Change, Entry, Put, Remove, ScopeUsage, session_scope
+from helix_agents.domain.entries import Change, Entry, ScopeUsage, session_scope
 from helix_agents.domain.entry_plan import Plan, next_revision, plan_changes
-from helix_agents.domain.entry_restore import restored_at
+from helix_agents.domain.entry_restore import rewound
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON
 
@@ -112,16 +112,12 @@ def write_session_entries(
 def rewind_session_entries(tx: Transaction, session_id: SessionId, *, to: int, mark: int) -> None:
     """Give a session's entries the values they had at an earlier version of it, as new versions."""
     scope, tables = session_scope(session_id), tx.tables.entries
-    changes: list[Change] = []
-    for key, present in sorted(tables.entries.get(scope, {}).items()):
-        then = restored_at([present, *tables.versions.get((scope, key), {}).values()], to)
-        value = then.value if then is not None else None
-        if value == present.value:
-            continue
-        if value is None:
-            changes.append(Remove(scope=scope, key=key, keep_versions=None))
-        else:
-            changes.append(Put(scope=scope, key=key, value=value, keep_versions=None))
+    known = [
+        entry
+        for key, present in tables.entries.get(scope, {}).items()
+        for entry in (present, *tables.versions.get((scope, key), {}).values())
+    ]
+    changes = rewound(scope, known, to)
     if changes:
         write_session_entries(tx, changes, owner="rewind", mark=mark)
 

@@ -1,4 +1,4 @@
-"""Sessions, streams, locks and usage in one Postgres database, for any number of processes."""
+"""Sessions, streams, locks, usage and entries in one Postgres database, for any number of processes."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -10,6 +10,7 @@ if find_spec("asyncpg") is None:
 
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.database import Database
+from helix_agents.backends.postgres.entries import PostgresEntryStore
 from helix_agents.backends.postgres.locks import PostgresLockManager
 from helix_agents.backends.postgres.settings import PostgresSettings, parse_url
 from helix_agents.backends.postgres.store import PostgresStateStore
@@ -20,6 +21,7 @@ from helix_agents.ports.backend import Backend, Migrate
 __all__ = [
     "Connection",
     "Database",
+    "PostgresEntryStore",
     "PostgresLockManager",
     "PostgresSettings",
     "PostgresStateStore",
@@ -45,4 +47,5 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
         streams=PostgresStreamManager(database, namespace=namespace, clock=clock, limits=stream_limits, **options),
         locks=PostgresLockManager(database, namespace=namespace, clock=clock),
         usage=PostgresUsageStore(database, namespace=namespace, clock=clock),
+        entries=PostgresEntryStore(database, namespace=namespace, clock=clock),
     )

@@ -122,6 +122,11 @@ async def read_checkpoint(connection: Connection, number: int) -> Checkpoint | N
     return checkpoint_of(row) if row is not None else None
 
 
+def version_of(checkpoint_id: CheckpointId) -> int:
+    """The session's version that a checkpoint marks."""
+    return (checkpoint_number(checkpoint_id) or 0) & 0xFFFFFFFF
+
+
 async def own_checkpoint(
     connection: Connection, namespace: str, session_id: SessionId, checkpoint_id: CheckpointId
 ) -> tuple[int, int, int]:

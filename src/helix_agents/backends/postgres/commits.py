@@ -4,8 +4,9 @@ import contextlib
 from collections.abc import Sequence
 
 from helix_agents.backends.postgres.branches import rewind
-from helix_agents.backends.postgres.checkpoints import commit_at
+from helix_agents.backends.postgres.checkpoints import commit_at, version_of
 from helix_agents.backends.postgres.connection import Connection, Row, Value, has_to_be_looked_at
+from helix_agents.backends.postgres.entry_writes import delete_session_entries, rewind_session_entries
 from helix_agents.backends.postgres.flags import drop_flag
 from helix_agents.backends.postgres.lineage import append_messages, load_custom_state
 from helix_agents.backends.postgres.pending import calls_below, change_calls, driven_calls, save_calls
@@ -184,11 +185,15 @@ class PostgresCommits(PostgresSessions):
                 return conflict
             await change_calls(connection, self._namespace, await calls_below(connection, row), abandon)
             await append_messages(connection, row, bodies, now)
+            ended = [row.session_id]
             for child in await children_of(connection, self._namespace, request.session_id):
                 below = await load_session(connection, self._namespace, child)
                 if is_unsettled(record_of(below)):
                     await self._settle(connection, below, request, now)
+                    ended.append(child)
             await self._settle(connection, row, request, now)
+            if request.destroy_entries:
+                await delete_session_entries(connection, self._namespace, ended)
             return StatusChanged(new_version=row.version)
 
         return await self._db.write(work)
@@ -220,6 +225,9 @@ class PostgresCommits(PostgresSessions):
         run = started_run(start, await next_turn(connection, row), now)
         await make_current(connection, row, run, started=True)
         await save_session(connection, row)
+        if start.rewind_to is not None:
+            to = version_of(start.rewind_to)
+            await rewind_session_entries(connection, self._namespace, row.session_id, to=to, mark=row.version, now=now)
         return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count)
 
     async def _lock_trees(self, connection: Connection, start: StartRun) -> None:

@@ -5,7 +5,8 @@
 # pyright: reportArgumentType=false
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import asyncpg
@@ -125,6 +126,20 @@ class Database:
 
         return await self._again_when_lost(consistently, asks=True)
 
+    @asynccontextmanager
+    async def view(self) -> AsyncGenerator["View"]:
+        """One consistent view of the data for as long as the block lasts, on a connection of its own."""
+        if self._closed:
+            raise StoreClosedError(self.name)
+        raw = await self._tell(lambda: uninterrupted(self._connect()))
+        try:
+            view = View(Connection(raw, self._statements, self._seam, asks=True), self._tell)
+            await view.begin()
+            yield view
+        finally:
+            # Nothing was written, so there is nothing to end.
+            raw.terminate()
+
     async def one(self, statement: str, values: Sequence[Value] = ()) -> Row | None:
         """One question: its first row, or None."""
         return await self._again_when_lost(lambda connection: connection.one(statement, values), asks=True)
@@ -140,6 +155,19 @@ class Database:
     async def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
         """One statement in a transaction of its own, which may be sent twice; answers how many rows it changed."""
         return await self._again_when_lost(lambda connection: connection.execute(statement, values))
+
+    async def call_once(self, statement: str, values: Sequence[Value]) -> Row | None:
+        """One statement that writes, in a transaction of its own, and may not be sent twice: its first row, or None."""
+
+        async def in_doubt(connection: Connection) -> Row | None:
+            try:
+                return await connection.one(statement, values)
+            except Exception as problem:
+                if is_lost(problem, connection.raw):
+                    raise CommitUnknownError(str(problem)) from problem
+                raise
+
+        return await self._again_when_lost(in_doubt)
 
     async def execute_once(self, statement: str) -> None:
         """One statement outside any transaction, which is not repeated."""
@@ -240,6 +268,22 @@ class Database:
         self._closed = True
         await self.listener.close()
         await self._pool.close()
+
+
+class View:
+    """Questions that are all answered as of the first of them."""
+
+    def __init__(self, connection: Connection, tell: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]) -> None:
+        self._connection = connection
+        self._tell = tell
+
+    async def begin(self) -> None:
+        """Open the transaction that keeps the view."""
+        await self._tell(lambda: self._connection.execute(READ))
+
+    async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """The answer; a lost connection cannot be replaced, as another one has another view."""
+        return await self._tell(lambda: work(self._connection))
 
 
 async def undo(raw: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from helix_agents.backends.postgres.branches import open_branch
 from helix_agents.backends.postgres.checkpoints import write_checkpoint
 from helix_agents.backends.postgres.connection import Connection, Value
+from helix_agents.backends.postgres.entry_writes import delete_session_entries
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.flags import flag_of
 from helix_agents.backends.postgres.lineage import (
@@ -131,6 +132,8 @@ class PostgresSessions(Facet):
                 await connection.execute("SELECT __agents_delete_sessions(?, ?, ?)", (self._namespace, ids, streams))
             for row in reversed(rows):
                 await release_segments(connection, self._namespace, row.session_id)
+            if rows:
+                await delete_session_entries(connection, self._namespace, [row.session_id for row in rows])
 
         with contextlib.suppress(UnstorableValueError):
             # An id that can never be is not there.

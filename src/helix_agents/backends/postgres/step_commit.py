@@ -13,6 +13,7 @@ import msgspec
 
 from helix_agents.backends.postgres.checkpoints import read_checkpoint
 from helix_agents.backends.postgres.connection import Connection, Row, Value
+from helix_agents.backends.postgres.entry_writes import write_session_entries
 from helix_agents.backends.postgres.lineage import load_custom_state, materialise, outweighs
 from helix_agents.backends.postgres.pending import (
     ask_calls,
@@ -153,7 +154,13 @@ class PlainStep:
         ops = step.commit.writes.ops
         self._known = state_writes.found(step.session_id)
         appends = Append in map(type, ops)
-        self.is_plain = not (step.waits_for_somebody or step.commit.ref_updates or (appends and self._known is None))
+        self.is_plain = not (
+            step.waits_for_somebody
+            or step.commit.ref_updates
+            or step.commit.entries
+            or step.commit.audit
+            or (appends and self._known is None)
+        )
         self._not_lists: frozenset[str] | None = None
         if self.is_plain and self._known is not None:
             try:
@@ -231,6 +238,16 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     assert stored is not None, "the fence was checked under the lock"
     if text is not None:
         await _materialise_if_large(connection, row, stored, state_writes)
+    if commit.entries or commit.audit:
+        await write_session_entries(
+            connection,
+            step.namespace,
+            commit.entries,
+            commit.audit,
+            owner=step.state.agent_type,
+            mark=row.version,
+            now=step.now,
+        )
     return step.answer(stored, ops, extra)
 
 

@@ -108,5 +108,10 @@ _WITH_TEXT = (
     "__agents_sub_session_refs",
     "__agents_interrupt_flags",
     "__agents_usage",
+    "__agents_entries",
+    "__agents_entry_versions",
+    "__agents_entry_events",
+    "__agents_entry_staging",
+    "__agents_audit",
 )
 _: type[SessionStateStore] = PostgresStateStore

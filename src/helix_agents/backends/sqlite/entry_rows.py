@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.domain.audit import entry_text, genesis, next_row
-from helix_agents.domain.entries import Change, Entry, EntryEvent, Put, Remove, ScopeUsage, session_scope
+from helix_agents.domain.entries import Change, Entry, EntryEvent, ScopeUsage, session_scope
 from helix_agents.domain.entry_plan import Plan, next_revision, plan_changes
-from helix_agents.domain.entry_restore import restored_at
+from helix_agents.domain.entry_restore import rewound
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON
 from helix_agents.system import RandomIds
@@ -250,24 +250,12 @@ def rewind_session_entries(
 ) -> None:
     """Give a session's entries the values they had at an earlier version of it, as new versions."""
     scope = session_scope(session_id)
-    versions: dict[str, list[Entry]] = {}
-    for source in ("__agents_entries", "__agents_entry_versions"):
-        columns = ENTRY if source == "__agents_entries" else VERSION
-        for row in connection.all(
-            f"SELECT {columns} FROM {source} WHERE namespace = ? AND scope = ?", (namespace, scope)
-        ):
-            entry = entry_of(row)
-            versions.setdefault(entry.key, []).append(entry)
-    changes: list[Change] = []
-    for key, known in sorted(versions.items()):
-        then, present = restored_at(known, to), max(known, key=lambda each: each.version)
-        value = then.value if then is not None else None
-        if value == present.value:
-            continue
-        if value is None:
-            changes.append(Remove(scope=scope, key=key, keep_versions=None))
-        else:
-            changes.append(Put(scope=scope, key=key, value=value, keep_versions=None))
+    known = connection.all(
+        f"SELECT {ENTRY} FROM __agents_entries WHERE namespace = ?1 AND scope = ?2"
+        f" UNION ALL SELECT {VERSION} FROM __agents_entry_versions WHERE namespace = ?1 AND scope = ?2",
+        (namespace, scope),
+    )
+    changes = rewound(scope, map(entry_of, known), to)
     if changes:
         write_session_entries(connection, namespace, changes, owner="rewind", mark=mark, now=now)
 

@@ -83,6 +83,17 @@ class EntryStoreContract(
         assert await store.find_version(SCOPE, "k", 12) is None
         assert len(kept) == KEPT
 
+    @proves("entries.usage-exact", "entries.transaction-whole")
+    async def test_several_writes_to_one_key_in_a_transaction_count_right(self, store: EntryStore) -> None:
+        for number in range(KEPT + 2):
+            await set_value(store, "k", "x" * number)
+        await write(store, put("k", "a"), put("k", "bb"), put("k", "ccc"))
+        assert [each.version for each in await history(store, "k")] == [10, 9, 8, 7, 6]
+        assert tuple(await recount(store)) == (1, (await store.usage(SCOPE)).bytes)
+        await write(store, remove("k"), put("k", "d"), put("k", "e"))
+        assert [each.version for each in await history(store, "k")] == [12, 11]
+        assert tuple(await recount(store)) == (1, (await store.usage(SCOPE)).bytes)
+
     @proves("entries.quota-refused", "entries.lighter-write-allowed", "entries.usage-exact")
     async def test_a_write_over_the_limit_changes_nothing(self, store: EntryStore) -> None:
         await set_value(store, "big", "x" * 100)

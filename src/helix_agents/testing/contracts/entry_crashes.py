@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helix_agents.domain.capability_errors import VersionConflict
-from helix_agents.domain.entries import RestoreEntries, Transacted
+from helix_agents.domain.entries import Change, Clear, RestoreEntries, Transacted
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.entries import EntryStore
@@ -27,6 +27,10 @@ def _write(store: EntryStore, scope: str) -> Awaitable[Any]:
     return write(store, *changes, audit=({"scope": "case"},), once=f"once-{scope}")
 
 
+def _clear(store: EntryStore, scope: str) -> Awaitable[Any]:
+    return write(store, Clear(scope=scope), put("c", 3, scope), audit=({"scope": "case"},))
+
+
 async def _restore(store: EntryStore, scope: str) -> None:
     async with store.dump([f"agent:source-{scope}"]) as dump:
         rows = [row async for batch in dump.rows() for row in batch]
@@ -34,7 +38,11 @@ async def _restore(store: EntryStore, scope: str) -> None:
     await store.restore(RestoreEntries(restore_id=scope, scopes=(scope,), owner="operator", audit=({"a": 1},)))
 
 
-CASES: dict[str, Callable[[EntryStore, str], Awaitable[Any]]] = {"a write": _write, "a restore": _restore}
+CASES: dict[str, Callable[[EntryStore, str], Awaitable[Any]]] = {
+    "a write": _write,
+    "a clear": _clear,
+    "a restore": _restore,
+}
 
 
 class EntryCrashesContract(EntriesContract):
@@ -76,14 +84,17 @@ class EntryCrashesContract(EntriesContract):
         assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
 
     @proves("entries.held-race")
-    async def test_of_two_writers_on_one_version_one_wins(self, handles: Handles[Backend]) -> None:
+    @pytest.mark.parametrize("also", [(), (Clear(scope="agent:other"),)], ids=["alone", "with-a-clear"])
+    async def test_of_two_writers_on_one_version_one_wins(
+        self, handles: Handles[Backend], also: tuple[Change, ...]
+    ) -> None:
         watching, passing = entries_of(await handles.open()), entries_of(await handles.open())
         for statement in range(1, MOST_STATEMENTS):
             key, seam = f"race-{statement}", HoldingSeam()
             await set_value(watching, key, "start")
             holding = await handles.open(seam=seam)
             seam.arm(after=statement)
-            first = asyncio.ensure_future(write(entries_of(holding), put(key, "held", expected_version=1)))
+            first = asyncio.ensure_future(write(entries_of(holding), put(key, "held", expected_version=1), *also))
             waiting = asyncio.ensure_future(seam.wait_until_held())
             await asyncio.wait({first, waiting}, return_when=asyncio.FIRST_COMPLETED)
             second = asyncio.ensure_future(write(passing, put(key, "other", expected_version=1)))

@@ -2,17 +2,20 @@
 
 from helix_agents.domain.commits import SettleSession, StartRun, StepCommit
 from helix_agents.domain.entries import Change, Clear, Put, Remove, session_scope
-from helix_agents.domain.errors import SupersededError
+from helix_agents.domain.errors import StoreUnavailableError, SupersededError
 from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.entries import EntryStore
-from helix_agents.testing.contracts.entry_handles import EntriesContract
+from helix_agents.testing.contracts.entry_handles import EntriesContract, entries_of
+from helix_agents.testing.contracts.handles import Handles
 from helix_agents.testing.contracts.operations import record
 from helix_agents.testing.entry_scenes import values
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import fence_of, step_meta
+from helix_agents.testing.seams import ConnectionLostError, DyingSeam
 
+MOST_STATEMENTS = 200
 SESSION = "s-1"
 SCOPE = session_scope(SESSION)
 
@@ -61,6 +64,35 @@ class EntrySessionsContract(EntriesContract):
         else:
             raise AssertionError("a replaced run may not write")
         assert (await store.usage(SCOPE)).bytes == 2
+
+    @proves("entries.ride-in-the-step", "entries.all-or-nothing")
+    async def test_a_step_cut_off_at_any_statement_moves_session_and_scope_together(
+        self, handles: Handles[Backend]
+    ) -> None:
+        healthy = await handles.open()
+        for statement in range(1, MOST_STATEMENTS):
+            await begin(healthy)
+            await step(healthy, 1, kept("a", "1"))
+            seam = DyingSeam()
+            dying = await handles.open(seam=seam)
+            seam.arm(after=statement)
+            completed = True
+            try:
+                await step(dying, 2, kept("a", "2"), kept("b", "2"))
+            except (ConnectionLostError, StoreUnavailableError):
+                completed = False
+            seam.disarm()
+            await dying.close()
+            steps = (await healthy.state.load_state(SESSION)).step_count
+            found = await values(entries_of(healthy), SCOPE)
+            assert (steps, found) in ((1, {"a": 1}), (2, {"a": 2, "b": 2}))
+            if completed:
+                assert steps == 2
+                return
+            await step(healthy, 2, kept("a", "2"), kept("b", "2"))
+            assert await values(entries_of(healthy), SCOPE) == {"a": 2, "b": 2}
+            await healthy.state.delete_session(SESSION)
+        raise AssertionError(f"the step did not end within {MOST_STATEMENTS} statements")
 
     @proves("entries.rewind")
     async def test_a_rewind_restores_the_scope_back_and_forth(self, parts: Backend, store: EntryStore) -> None:

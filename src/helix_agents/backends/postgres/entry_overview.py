@@ -1,0 +1,57 @@
+"""One consistent look at a namespace in Postgres, for snapshots of the whole system."""
+
+from collections.abc import Sequence
+
+from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.entry_rows import ENTRY, entry_of, find_head
+from helix_agents.domain.entries import Entry, Overview, ScopeUsage, SessionSummary
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.records import decode
+
+
+async def read_overview(connection: Connection, namespace: str, system: Sequence[str], now: int) -> Overview:
+    """Everything in one read transaction."""
+    head = await find_head(connection, namespace)
+    sessions = await connection.all(
+        "SELECT s.session_id, s.agent_type, s.status, s.updated_at, r.status FROM __agents_sessions s"
+        " LEFT JOIN __agents_runs r ON r.namespace = s.namespace AND r.run_id = s.run_id"
+        " WHERE s.namespace = ? ORDER BY s.session_id",
+        (namespace,),
+    )
+    runs = await connection.all(
+        "SELECT status, count(*) FROM __agents_runs WHERE namespace = ? GROUP BY status", (namespace,)
+    )
+    pending = await connection.all(
+        "SELECT body FROM __agents_pending_calls WHERE namespace = ? AND state = 'waiting'"
+        " ORDER BY created_at, tool_call_id",
+        (namespace,),
+    )
+    scopes = await connection.all(
+        "SELECT scope, keys, bytes, revision FROM __agents_entry_usage WHERE namespace = ? AND keys > 0 ORDER BY scope",
+        (namespace,),
+    )
+    usage = await connection.all(
+        "SELECT source_type, count(*) FROM __agents_usage WHERE namespace = ? GROUP BY source_type", (namespace,)
+    )
+    entries = await connection.all(
+        f"SELECT {ENTRY} FROM __agents_entries WHERE namespace = ? AND scope = ANY(?) AND value IS NOT NULL"
+        " ORDER BY scope, key",
+        (namespace, list(system)),
+    )
+    shown: dict[str, list[Entry]] = {scope: [] for scope in system}
+    for entry in map(entry_of, entries):
+        shown[entry.scope].append(entry)
+    return Overview(
+        revision=head.revision if head is not None else 0,
+        at=now,
+        epoch=head.epoch if head is not None else 0,
+        scopes=tuple(ScopeUsage(scope=row[0], keys=row[1], bytes=row[2], revision=row[3]) for row in scopes),
+        sessions=tuple(
+            SessionSummary(session_id=row[0], agent=row[1], status=row[2], updated_at=row[3], run_status=row[4])
+            for row in sessions
+        ),
+        runs={row[0]: row[1] for row in sorted(map(tuple, runs))},
+        pending=tuple(decode(row[0], PendingCall) for row in pending),
+        usage={row[0]: row[1] for row in sorted(map(tuple, usage))},
+        system={scope: tuple(found) for scope, found in shown.items()},
+    )
