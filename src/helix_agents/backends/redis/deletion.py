@@ -9,7 +9,7 @@ from helix_agents.backends.redis.pending import call_id_of, load_calls
 from helix_agents.backends.redis.rows import find_session, gone_entry, load_members, tree
 from helix_agents.backends.redis.stream_rows import remove_stream
 from helix_agents.backends.redis.transaction import Known, Transaction
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import SessionId, StreamId
 from helix_agents.ports.clock import Clock
 
 
@@ -36,6 +36,15 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
     # What is left of these is read anew when it is needed.
     segments.value = members.value = None  # pyright: ignore[reportAttributeAccessIssue]
     return gone
+
+
+async def streams_aside(tx: Transaction, session_id: SessionId) -> list[StreamId]:
+    """Streams of the session and of those below it that are not named after them, and so may lie in another slot."""
+    if await find_session(tx, session_id) is None:
+        return []
+    found = [await find_session(tx, member) for member in await tree(tx, session_id)]
+    records = [known.value.record for known in found if known is not None]
+    return [record.stream_id for record in records if record.stream_id not in (None, record.session_id)]
 
 
 async def _delete_one(tx: Transaction, space: Keyspace, session_id: SessionId) -> None:

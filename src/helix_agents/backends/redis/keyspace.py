@@ -5,7 +5,7 @@ import contextlib
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from helix_agents.backends.redis.errors import LookAgainError
 from helix_agents.backends.redis.index import MARKS_LAST_MS, Entry, Found, Index, Mark, marked_id
@@ -29,6 +29,13 @@ REMEMBERED = 4_096
 NO_LIMITS = StoreLimits()
 
 
+class Place(NamedTuple):
+    """Where something lies; `settled` if a note or its creation said so, else for lack of any note."""
+
+    tag: str
+    settled: bool
+
+
 class ServerClock:
     """The clock of the server, which all processes on it share."""
 
@@ -49,7 +56,7 @@ class Keyspace:
         self.ids: IdSource = RandomIds()
         self.project: Project | None = None
         self._cache: OrderedDict[str, Known[Any]] = OrderedDict()
-        self._places: OrderedDict[str, str] = OrderedDict()
+        self._places: OrderedDict[str, Place] = OrderedDict()
         self._turns: dict[str, asyncio.Lock] = {}
 
     # -- where things lie -------------------------------------------------------------------------------
@@ -58,17 +65,18 @@ class Keyspace:
         """The tag of the slot in which the session or stream of this name lies, or would lie by itself."""
         if not fresh and name in self._places:
             self._places.move_to_end(name)
-            return self._places[name]
+            return self._places[name].tag
         slot = self.keys.slot(name)
         ran = await self.run("place", (), (("HGET", slot.place(name), "tag"),), 0)
         found: bytes | None = ran.replies[0]
         tag = found.decode() if found else name
-        self.place(name, tag)
+        self.place(name, tag, settled=found is not None)
         return tag
 
-    def place(self, name: SessionId, tag: str) -> None:
-        """Remember where a session lies. It is a guess: a session that is not there is looked for again."""
-        self._places[name] = tag
+    def place(self, name: SessionId, tag: str, *, settled: bool = True) -> None:
+        """Remember where a session lies. What is not there is looked for again; a stream only if nobody was seen there
+        either."""
+        self._places[name] = Place(tag, settled)
         self._places.move_to_end(name)
         if len(self._places) > REMEMBERED:
             self._places.popitem(last=False)
@@ -96,7 +104,7 @@ class Keyspace:
         while True:
             certain = again or name not in self._places
             tag = await self.locate(name, fresh=again)
-            tx = self._transaction(what, tag, clock, NO_LIMITS, fresh=True, certain=certain)
+            tx = self._transaction(what, name, tag, clock, NO_LIMITS, fresh=True, certain=certain)
             try:
                 return await work(tx)
             except LookAgainError:
@@ -123,7 +131,7 @@ class Keyspace:
                 async with self._turn(tag or name) if again else contextlib.nullcontext():
                     certain = again or tag is not None or name not in self._places
                     here = tag or await self.locate(name, fresh=again)
-                    tx = self._transaction(what, here, clock, limits, fresh=again, certain=certain)
+                    tx = self._transaction(what, name, here, clock, limits, fresh=again, certain=certain)
                     try:
                         result = await work(tx)
                     except LookAgainError:
@@ -205,8 +213,9 @@ class Keyspace:
         return Ran(reply[1], [], [], differs, reply[0] == -1)
 
     def _transaction(
-        self, what: str, tag: str, clock: Clock, limits: StoreLimits, *, fresh: bool, certain: bool
+        self, what: str, name: str, tag: str, clock: Clock, limits: StoreLimits, *, fresh: bool, certain: bool
     ) -> Transaction:
+        place = self._places.get(name)
         return Transaction(
             self,
             tag,
@@ -217,6 +226,7 @@ class Keyspace:
             limits=limits,
             fresh=fresh,
             certain=certain,
+            settled=place is not None and place.settled,
         )
 
     def slot(self, tag: str) -> Slot:

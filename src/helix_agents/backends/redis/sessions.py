@@ -7,7 +7,7 @@ from typing import TypeVar
 from helix_agents.backends.redis import index
 from helix_agents.backends.redis.checkpoints import add_checkpoint
 from helix_agents.backends.redis.creation import ClaimLostError, claim_place, create, home_of
-from helix_agents.backends.redis.deletion import delete_tree, leave_place
+from helix_agents.backends.redis.deletion import delete_tree, leave_place, streams_aside
 from helix_agents.backends.redis.facet import Facet
 from helix_agents.backends.redis.lineage import add_writes, custom_state
 from helix_agents.backends.redis.pending import every_call
@@ -20,6 +20,7 @@ from helix_agents.backends.redis.rows import (
     save_session,
     session_of,
 )
+from helix_agents.backends.redis.stream_rows import delete_stream
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
 from helix_agents.domain.commits import Committed
@@ -91,6 +92,9 @@ class RedisSessions(Facet):
 
     async def delete_session(self, session_id: SessionId) -> None:
         space = self._space
+        # These first: whoever is interrupted in between deletes the session again, and finds them again.
+        for stream_id in await self._read("delete_session", session_id, lambda tx: streams_aside(tx, session_id)):
+            await delete_stream(space, stream_id, self._clock)
 
         async def work(tx: Transaction) -> tuple[list[SessionId], str]:
             return await delete_tree(tx, space, session_id), tx.tag

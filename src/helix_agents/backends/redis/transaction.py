@@ -69,7 +69,7 @@ class Transaction:
 
     Every read checks that what was read before still stands, so a decision is always made on one moment. `fresh` says
     that nothing may be taken from the cache: a refusal has to be decided on what the server says. `certain` says that
-    the slot is not only where a session was last seen.
+    the slot is not only where a session was last seen, `settled` that it is no mere guess: somebody was seen there.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Transaction:
         limits: StoreLimits,
         fresh: bool,
         certain: bool,
+        settled: bool,
     ) -> None:
         self._runner = runner
         self.tag = tag
@@ -94,6 +95,7 @@ class Transaction:
         self.limits = limits
         self.fresh = fresh
         self.certain = certain
+        self.settled = certain or settled
         self.used_cache = False
         self.at_us = b"0"
         self.known: dict[str, Known[Any]] = {}
