@@ -4,7 +4,7 @@ from typing import Any
 
 from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
-from helix_agents.backends.redis.lineage import Segment, release, segments_of
+from helix_agents.backends.redis.lineage import load_segments, release
 from helix_agents.backends.redis.pending import call_id_of, load_calls
 from helix_agents.backends.redis.rows import find_session, gone_entry, load_members, tree
 from helix_agents.backends.redis.stream_rows import remove_stream
@@ -19,9 +19,7 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
         return []
     members = await load_members(tx)
     gone = await tree(tx, session_id)
-    segments: Known[dict[str, Segment]] = await tx.load(
-        tx.slot.segments, (("HGETALL", tx.slot.segments),), lambda replies: segments_of(replies[0])
-    )
+    segments = await load_segments(tx)
     tx.change(members)
     tx.change(segments)
     for member in gone:

@@ -27,7 +27,13 @@ DEADLINES = "deadlines"
 READY = "ready"
 USED = "used"
 RESTING = "resting"
+VANISHING = "vanishing"
 GONE = "gone"
+
+
+def tree_order(tag: str) -> str:
+    """The order of everything that is told of one slot, where sessions may expire."""
+    return f"tree/{tag}"
 
 
 class Entry(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from helix_agents.backends.redis.errors import LookAgainError
-from helix_agents.backends.redis.index import MARKS_LAST_MS, Entry, Found, Index, Mark, marked_id
+from helix_agents.backends.redis.index import MARKS_LAST_MS, Entry, Found, Index, Mark, marked_id, tree_order
 from helix_agents.backends.redis.keys import Keys, Slot
 from helix_agents.backends.redis.scripts import ATOMIC
 from helix_agents.backends.redis.server import RedisServer
@@ -22,6 +22,7 @@ from helix_agents.system import RandomIds
 T = TypeVar("T")
 Work = Callable[[Transaction], Awaitable[T]]
 Project = Callable[[str, tuple[str, ...]], Awaitable[list[tuple[Entry, bytes]]]]
+Expire = Callable[[Transaction], Awaitable[None]]
 
 REMEMBERED = 4_096
 """So many entities, and as many places, are remembered."""
@@ -55,6 +56,8 @@ class Keyspace:
         self.index = Index(server, self.keys)
         self.ids: IdSource = RandomIds()
         self.project: Project | None = None
+        self.expire: Expire | None = None
+        self.state_ttl_ms: int | None = None
         self._cache: OrderedDict[str, Known[Any]] = OrderedDict()
         self._places: OrderedDict[str, Place] = OrderedDict()
         self._turns: dict[str, asyncio.Lock] = {}
@@ -134,6 +137,8 @@ class Keyspace:
                     tx = self._transaction(what, name, here, clock, limits, fresh=again, certain=certain)
                     try:
                         result = await work(tx)
+                        if self.expire is not None:
+                            await self.expire(tx)
                     except LookAgainError:
                         tries = await self._next_try(tries)
                         continue
@@ -179,6 +184,8 @@ class Keyspace:
         revisions = dict(zip((key for key, kind, _ in expectations if kind != "#"), ran.revisions, strict=True))
         for known in tx.known.values():
             known.revision = revisions[known.key]
+            if known.key in tx.touched:
+                known.value = None
         self._keep_all(tx)
         return True
 
@@ -254,9 +261,15 @@ class Keyspace:
 
     async def _follow(self, tx: Transaction, token: str) -> None:
         """Bring the index up to date. The change stands already: if this fails, the mark has the next one do it."""
-        entries = [(entry, self._revision_of(tx, key)) for key, entry, _ in tx.entries.values()]
+        entries = [(self._in_tree(entry, tx.tag), self._revision_of(tx, key)) for key, entry, _ in tx.entries.values()]
         with contextlib.suppress(StoreError):
             await self.index.put(entries, unmark=(token,))
+
+    def _in_tree(self, entry: Entry, tag: str) -> Entry:
+        """The entry, to be found with all the others of its slot where they may all have to be forgotten."""
+        if self.state_ttl_ms is None or not entry.payload:
+            return entry
+        return entry._replace(orders=(*entry.orders, (tree_order(tag), 0.0)))
 
     def _revision_of(self, tx: Transaction, key: str) -> bytes:
         known = tx.known.get(key)
@@ -285,7 +298,8 @@ class Keyspace:
         entries: list[tuple[Entry, bytes]] = []
         for origin in origins:
             kind, tag, *_ = origin
-            entries += await self.project(kind, (tag, *origin[2:]))
+            found = await self.project(kind, (tag, *origin[2:]))
+            entries += [(self._in_tree(entry, tag), revision) for entry, revision in found]
         old = [token for token, mark in marks.items() if mark.at < now - MARKS_LAST_MS] if wanted is None else []
         await self.index.put(entries, unmark=old)
         return True

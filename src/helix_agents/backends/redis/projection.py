@@ -1,5 +1,6 @@
 """What the index should tell, read from the sessions themselves: how marks of the dead are worked off."""
 
+from helix_agents.backends.redis.expiry import Expiry
 from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.pending import call_entry
@@ -88,5 +89,6 @@ def keyspace_on(server: RedisServer, namespace: str) -> Keyspace:
     if namespace not in spaces:
         space = Keyspace(server, namespace)
         space.project = Projection(space)
+        space.expire = Expiry(space)
         spaces[namespace] = space
     return spaces[namespace]

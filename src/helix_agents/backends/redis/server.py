@@ -118,14 +118,16 @@ class RedisServer:
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as problem:
             raise InvalidStoreUrlError(self.name, f"the server refused us: {problem}") from problem
         self.heard(b"%d" % (seconds * 1_000_000 + micros))
-        version = str(about.get("valkey_version") or about.get("redis_version", "0"))
-        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
-            raise UnsafeRedisError(f"version {version}", "Redis 6.2 or Valkey is needed")
-        policy = str(memory.get("maxmemory_policy", "noeviction"))
-        if policy.startswith("allkeys") or (evictable and policy.startswith("volatile")):
-            raise UnsafeRedisError(
-                f"maxmemory-policy {policy}", "set it to noeviction, so that a full server refuses writes instead"
-            )
+        for node in about:
+            version = str(node.get("valkey_version") or node.get("redis_version", "0"))
+            if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+                raise UnsafeRedisError(f"version {version}", "Redis 6.2 or Valkey is needed")
+        for node in memory:
+            policy = str(node.get("maxmemory_policy", "noeviction"))
+            if policy.startswith("allkeys") or (evictable and policy.startswith("volatile")):
+                raise UnsafeRedisError(
+                    f"maxmemory-policy {policy}", "set it to noeviction, so that a full server refuses writes instead"
+                )
 
     # -- statements -------------------------------------------------------------------------------------
 
@@ -220,11 +222,12 @@ def _time(reply: Any) -> tuple[int, int]:
     return int(reply[0]), int(reply[1])
 
 
-def _facts(reply: Any) -> dict[str, Any]:
-    """What INFO said; a cluster client answers per node."""
+def _facts(reply: Any) -> list[dict[str, Any]]:
+    """What INFO said, for each node that was asked."""
     if isinstance(reply, bytes):
         lines = [line.partition(":") for line in reply.decode().splitlines() if ":" in line]
-        return {name: value for name, _, value in lines}
+        return [{name: value for name, _, value in lines}]
     facts = cast("dict[str, Any]", reply)
-    values = list(facts.values())
-    return cast("dict[str, Any]", values[0]) if values and isinstance(values[0], dict) else facts
+    nodes = [cast("dict[str, Any]", each) for each in facts.values() if isinstance(each, dict)]
+    # What one node says of itself has a dict here and there; what several say has nothing else.
+    return nodes if nodes and len(nodes) == len(facts) else [facts]

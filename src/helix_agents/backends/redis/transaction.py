@@ -151,7 +151,7 @@ class Transaction:
         self.changed.add(known.key)
 
     def touch(self, key: str) -> None:
-        """The same for an entity that was not read."""
+        """The same for an entity that was not read, or whose value is of no use after this."""
         self.touched.add(key)
 
     def push(self, key: str, items: Sequence[str | bytes], *, after: int) -> None:
@@ -171,7 +171,8 @@ class Transaction:
     def expectations(self) -> list[tuple[str, str, bytes | int]]:
         """What has to hold for this to be done."""
         wanted: list[tuple[str, str, bytes | int]] = [
-            (known.key, "+" if known.key in self.changed else "=", known.revision) for known in self.known.values()
+            (known.key, "+" if known.key in self.changed or known.key in self.touched else "=", known.revision)
+            for known in self.known.values()
         ]
         wanted.extend((key, "*", b"") for key in self.touched if key not in self.known)
         wanted.extend((key, "#", length) for key, length in self.lengths.items())
