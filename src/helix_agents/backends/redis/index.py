@@ -15,7 +15,9 @@ from helix_agents.backends.redis.server import RedisServer
 from helix_agents.domain.records import Record, decode, encode
 
 ARRIVES_WITHIN_MS = 5_000
-MARKS_LAST_MS = 15_000
+MARKS_LAST_MS = 6_000
+# Between nodes of a cluster clocks may differ.
+CLUSTER_MARKS_LAST_MS = 15_000
 GONE_LASTS_MS = 3_600_000
 
 # The orders entries stand in.

@@ -8,7 +8,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from helix_agents.backends.redis.errors import LookAgainError
-from helix_agents.backends.redis.index import MARKS_LAST_MS, Entry, Found, Index, Mark, marked_id, tree_order
+from helix_agents.backends.redis.index import (
+    CLUSTER_MARKS_LAST_MS,
+    MARKS_LAST_MS,
+    Entry,
+    Found,
+    Index,
+    Mark,
+    marked_id,
+    tree_order,
+)
 from helix_agents.backends.redis.keys import Keys, Slot
 from helix_agents.backends.redis.scripts import ATOMIC
 from helix_agents.backends.redis.server import RedisServer
@@ -21,7 +30,7 @@ from helix_agents.system import RandomIds
 
 T = TypeVar("T")
 Work = Callable[[Transaction], Awaitable[T]]
-Project = Callable[[str, tuple[str, ...]], Awaitable[list[tuple[Entry, bytes]]]]
+Project = Callable[[str, Sequence[str]], Awaitable[list[tuple[Entry, bytes]]]]
 Expire = Callable[[Transaction], Awaitable[None]]
 
 REMEMBERED = 4_096
@@ -295,11 +304,13 @@ class Keyspace:
         if not origins or self.project is None:
             return False
         now = self.server.now_ms()
-        entries: list[tuple[Entry, bytes]] = []
-        for origin in origins:
-            kind, tag, *_ = origin
-            found = await self.project(kind, (tag, *origin[2:]))
-            entries += [(self._in_tree(entry, tag), revision) for entry, revision in found]
-        old = [token for token, mark in marks.items() if mark.at < now - MARKS_LAST_MS] if wanted is None else []
+        projected = await asyncio.gather(*(self.project(kind, names) for kind, *names in origins))
+        entries = [
+            (self._in_tree(entry, tag), revision)
+            for (_, tag, *_), found in zip(origins, projected, strict=True)
+            for entry, revision in found
+        ]
+        lasts = CLUSTER_MARKS_LAST_MS if self.server.cluster else MARKS_LAST_MS
+        old = [token for token, mark in marks.items() if mark.at < now - lasts] if wanted is None else []
         await self.index.put(entries, unmark=old)
         return True
