@@ -104,7 +104,7 @@ class Index:
         """Say what is about to change; answers until when it may."""
         now = self._server.now_ms()
         body = encode(Mark(at=now, origins=tuple(dict.fromkeys(origins))))
-        await self._server.write(ATOMIC, "mark", (self._marks,), (0, 0, 0, 2, "HSET", 1, token, body))
+        await self._server.write(ATOMIC, "mark", (self._marks,), ("0 0 0 HSET 1 2", token, body))
         return now + ARRIVES_WITHIN_MS
 
     async def put(self, entries: Sequence[tuple[Entry, bytes]], *, unmark: Sequence[str] = ()) -> None:

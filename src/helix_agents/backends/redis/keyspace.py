@@ -37,6 +37,7 @@ REMEMBERED = 4_096
 """So many entities, and as many places, are remembered."""
 
 NO_LIMITS = StoreLimits()
+NONE = b"-"
 
 
 class Place(NamedTuple):
@@ -214,19 +215,28 @@ class Keyspace:
     ) -> Ran:
         """Send one script: expectations first, then commands."""
         numbers: dict[str, int] = {}
-        args: list[Any] = [latest_ms, 0 if write else 1, len(expectations)]
+        plan = [f"{latest_ms} {0 if write else 1} {len(expectations)}"]
         for key, kind, value in expectations:
-            args += (numbers.setdefault(key, len(numbers) + 1), kind, value)
+            word = (value or NONE).decode() if isinstance(value, bytes) else value
+            plan.append(f"{numbers.setdefault(key, len(numbers) + 1)} {kind} {word}")
+        args: list[Any] = [""]
         for name, key, *rest in commands:
             number = 0 if key is None else numbers.setdefault(key, len(numbers) + 1)
-            args += (len(rest), name, number, *rest)
-        send = self.server.write if write else self.server.read
-        reply = await send(ATOMIC, what, tuple(numbers), args)
-        self.server.heard(reply[1])
-        if reply[0] == 1:
-            return Ran(reply[1], reply[2], reply[3], None, False)
-        differs = next((key for key, number in numbers.items() if number == reply[2]), "its time")
-        return Ran(reply[1], [], [], differs, reply[0] == -1)
+            plan.append(f"{name} {number} {len(rest)}")
+            args += rest
+        args[0] = " ".join(plan)
+        if write:
+            line: bytes = await self.server.write(ATOMIC, what, tuple(numbers), args)
+            code, at_us, *words = line.split()
+            answer: list[Any] = [int(code), at_us, [b"" if word == NONE else word for word in words], []]
+        else:
+            answer = await self.server.read(ATOMIC, what, tuple(numbers), args)
+        self.server.heard(answer[1])
+        if answer[0] == 1:
+            return Ran(answer[1], answer[2], answer[3], None, False)
+        number = int(answer[2][0] if write else answer[2])
+        differs = next((key for key, place in numbers.items() if place == number), "its time")
+        return Ran(answer[1], [], [], differs, answer[0] == -1)
 
     def _transaction(
         self, what: str, name: str, tag: str, clock: Clock, limits: StoreLimits, *, fresh: bool, certain: bool

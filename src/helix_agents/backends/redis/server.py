@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from helix_agents.backends.redis.bell import Bell
-from helix_agents.backends.redis.errors import translating
+from helix_agents.backends.redis.errors import translated, translating
 from helix_agents.backends.redis.keys import DEFAULT_PREFIX
 from helix_agents.backends.redis.line import Line
 from helix_agents.backends.redis.scripts import Script
@@ -145,20 +145,21 @@ class RedisServer:
     async def _statement(self, script: Script, what: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         if self._closed:
             raise StoreClosedError(self.name)
-        with translating(self.name):
-            try:
-                reply = await self._sender.send("EVALSHA", script.digest, len(keys), *keys, *args)
-            except exceptions.NoScriptError:
-                # A new server, a restart or SCRIPT FLUSH: sending the text runs it and has it remembered.
+        try:
+            reply = await self._sender.send("EVALSHA", script.digest, len(keys), *keys, *args)
+        except exceptions.NoScriptError:
+            # A new server, a restart or SCRIPT FLUSH: sending the text runs it and has it remembered.
+            with translating(self.name):
                 reply = await self._sender.send("EVAL", script.text, len(keys), *keys, *args)
-        await self._pass_seam(f"{script.name} {what}")
+        except (exceptions.RedisError, OSError) as problem:
+            raise translated(problem, self.name) or problem from problem
+        if self._seam is not None:
+            await self._pass_seam(self._seam, f"{script.name} {what}")
         return reply
 
-    async def _pass_seam(self, statement: str) -> None:
-        if self._seam is None:
-            return
+    async def _pass_seam(self, seam: Seam, statement: str) -> None:
         try:
-            held = self._seam(statement)
+            held = seam(statement)
         except Exception as problem:
             raise StoreUnavailableError(self.name, str(problem)) from problem
         if held is not None:
