@@ -58,8 +58,13 @@ async def captured(store: RedisStateStore, commit: Commit) -> tuple[list[str], l
         sender.send = send
     (command,) = sent
     count = command[2]
-    keys, args = list(command[3 : 3 + count]), list(command[3 + count :])
-    return keys, args[3 + 3 * args[2] :]
+    keys, plan, args = list(command[3 : 3 + count]), command[3 + count].split(), list(command[4 + count :])
+    commands: list[Any] = []
+    for at in range(3 + 3 * int(plan[2]), len(plan), 3):
+        name, number, own = plan[at : at + 3]
+        commands += (own, name, number, *args[: int(own)])
+        del args[: int(own)]
+    return keys, commands
 
 
 async def measure(quick: bool, make_session: Any, pairs: Any, prepare: Prepare) -> dict[str, float]:

@@ -14,7 +14,12 @@ from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing import reply
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
+from helix_agents.testing.contracts.executor.conversations import ConversationsContract
+from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
+from helix_agents.testing.contracts.executor.returning import ReturningContract
 from helix_agents.testing.contracts.executor.stage import OpenExecutor, OpenParts
+from helix_agents.testing.contracts.executor.sub_agents import SubAgentsContract
+from helix_agents.testing.contracts.executor.waiting import WaitingContract
 from helix_agents.testing.redis_service import ForeignRedis, RedisService
 from tests.scenarios.test_in_process import LONG_LEASE_MS
 
@@ -33,10 +38,12 @@ async def open_both(state_url: str, streams_url: str, clock: ManualClock, **of_s
 
 
 class Mixed:
+    """State where `state_url` says, streams in Redis."""
+
     @pytest.fixture
-    def open_both(self, tmp_path: Path, redis_service: RedisService | ForeignRedis, clock: ManualClock) -> OpenBoth:
-        state, streams = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal", redis_service.new_url()
-        return lambda **of_state: open_both(state, streams, clock, **of_state)
+    def open_both(self, state_url: str, redis_service: RedisService | ForeignRedis, clock: ManualClock) -> OpenBoth:
+        streams = redis_service.new_url()
+        return lambda **of_state: open_both(state_url, streams, clock, **of_state)
 
     @pytest.fixture
     def open_parts(self, open_both: OpenBoth) -> OpenParts:
@@ -56,9 +63,8 @@ class Mixed:
         return open_executor
 
 
-class TestStateInSQLiteAndStreamsInRedis(Mixed, ExecutorContract):
-    backend = "sqlite and redis"
-    several_processes = False
+class MixedContract(Mixed):
+    """What only two backends can get wrong."""
 
     async def test_chunks_do_not_ride_in_commits_of_another_backend(self, parts: Backend) -> None:
         assert not parts.streams.shares_transactions_with(parts.state)
@@ -77,3 +83,30 @@ class TestStateInSQLiteAndStreamsInRedis(Mixed, ExecutorContract):
         assert await parts.streams.get_stream_info("aside") is None
         assert not await parts.state.session_exists("child")
         await helix.sessions.delete("s-1")
+
+
+class TestStateInSQLiteAndStreamsInRedis(MixedContract, ExecutorContract):
+    backend = "sqlite and redis"
+    several_processes = False
+
+    @pytest.fixture
+    def state_url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
+
+
+class TestStateInPostgresAndStreamsInRedis(
+    MixedContract,
+    ConversationsContract,
+    WaitingContract,
+    ReturningContract,
+    RefreshingContract,
+    SubAgentsContract,
+):
+    """The scenarios in which state and stream have to agree; the rest is played on either backend by itself."""
+
+    backend = "postgres and redis"
+    several_processes = False
+
+    @pytest.fixture
+    def state_url(self, postgres_url: str) -> str:
+        return postgres_url

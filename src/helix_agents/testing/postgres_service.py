@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from helix_agents.testing.service_process import (
 )
 
 ENVIRONMENT_URL = "HELIX_TEST_POSTGRES_URL"
+# A server may be shared by processes of several machines.
+_MINE = secrets.token_hex(4)
 _SCHEMAS = itertools.count(1)
 
 
@@ -111,14 +114,21 @@ class PostgresService:
 
 
 class ForeignPostgres:
-    """A server that somebody else runs: it has a URL and cannot be stopped."""
+    """A server that somebody else runs: it has a URL and cannot be stopped, and nothing is left behind there."""
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._urls: list[str] = []
 
     def new_url(self, **options: Any) -> str:
         """A URL with a schema of its own, in which nothing was stored yet."""
-        return with_new_schema(self.url, **options)
+        self._urls.append(with_new_schema(self.url, **options))
+        return self._urls[-1]
+
+    def close(self) -> None:
+        """Drop every schema that was made here."""
+        _in_a_thread(_dropped(self._urls))
+        self._urls = []
 
 
 class Schemas:
@@ -157,6 +167,15 @@ async def _emptied(url: str) -> None:
     await database.close()
 
 
+async def _dropped(urls: list[str]) -> None:
+    from helix_agents.backends.postgres import Database, parse_url
+
+    for settings in (parse_url(url)[0] for url in urls):
+        database = Database(settings).use()
+        await database.execute(f"DROP SCHEMA IF EXISTS {settings.schema} CASCADE")
+        await database.close()
+
+
 def _in_a_thread(work: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine to its end from code that may be inside or outside an event loop."""
     with ThreadPoolExecutor(1) as threads:
@@ -165,7 +184,7 @@ def _in_a_thread(work: Coroutine[Any, Any, None]) -> None:
 
 def with_new_schema(url: str, **options: Any) -> str:
     """The URL with a schema that no other test uses, and these options."""
-    schema = f"test_{os.getpid()}_{next(_SCHEMAS)}"
+    schema = f"test_{_MINE}_{next(_SCHEMAS)}"
     asked = "&".join(f"{name}={value}" for name, value in {"schema": schema, **options}.items())
     return f"{url}{'&' if '?' in url else '?'}{asked}"
 
@@ -201,7 +220,9 @@ def postgres_service() -> Iterator[PostgresService | ForeignPostgres]:
     """The server `HELIX_TEST_POSTGRES_URL` names, or else one that lives as long as this test process."""
     named = os.environ.get(ENVIRONMENT_URL)
     if named:
-        yield ForeignPostgres(named)
+        foreign = ForeignPostgres(named)
+        yield foreign
+        foreign.close()
         return
     try:
         service = PostgresService()

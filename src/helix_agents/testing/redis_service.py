@@ -3,19 +3,22 @@
 import itertools
 import os
 import platform
+import secrets
 import shutil
 import signal
 import socket
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from helix_agents.testing.service_process import ServiceMissingError, ServiceProcess, free_port, tied_to_us
 
 ENVIRONMENT_URL = "HELIX_TEST_REDIS_URL"
+# A server may be shared by processes of several machines.
+_MINE = secrets.token_hex(4)
 _PREFIXES = itertools.count(1)
 
 
@@ -102,7 +105,7 @@ class RedisService:
 
 
 class ForeignRedis:
-    """A server that somebody else runs: it has a URL and cannot be stopped."""
+    """A server that somebody else runs: it has a URL and cannot be stopped, and nothing is left behind there."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -111,10 +114,20 @@ class ForeignRedis:
         """A URL with a key prefix of its own, under which nothing was stored yet."""
         return with_new_prefix(self.url, **options)
 
+    def close(self) -> None:
+        """Remove every key of this process's tests."""
+        from redis import Redis
+
+        client: Any = cast("Any", Redis).from_url(self.url)
+        keys = list(client.scan_iter(match=f"test-{_MINE}-*", count=1_000))
+        for first in range(0, len(keys), 1_000):
+            client.unlink(*keys[first : first + 1_000])
+        client.close()
+
 
 def with_new_prefix(url: str, **options: Any) -> str:
     """The URL with a key prefix that no other test uses, and these options."""
-    prefix = f"test-{os.getpid()}-{next(_PREFIXES)}"
+    prefix = f"test-{_MINE}-{next(_PREFIXES)}"
     asked = "&".join(f"{name}={value}" for name, value in {"prefix": prefix, **options}.items())
     return f"{url}{'&' if '?' in url else '?'}{asked}"
 
@@ -143,7 +156,9 @@ def redis_service() -> Iterator[RedisService | ForeignRedis]:
     """The server `HELIX_TEST_REDIS_URL` names, or else one that lives as long as this test process."""
     named = os.environ.get(ENVIRONMENT_URL)
     if named:
-        yield ForeignRedis(named)
+        foreign = ForeignRedis(named)
+        yield foreign
+        foreign.close()
         return
     try:
         service = RedisService()

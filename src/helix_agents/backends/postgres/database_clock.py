@@ -8,7 +8,11 @@ from typing import Any
 
 from helix_agents.ports.clock import Clock
 
-_LOOK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+SERVER_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+SLOW_SECONDS = 1.0
+"""An answer that took longer says less of the time than what was known before."""
+
+_LOOK = f"SELECT {SERVER_MS}"
 
 
 class DatabaseClock(Clock):
@@ -26,6 +30,11 @@ class DatabaseClock(Clock):
 
     async def look_at(self, raw: Any) -> None:
         """Ask a connection for the server's time."""
-        before = time.monotonic() * 1000
-        server: int = await raw.fetchval(_LOOK)
-        self._ahead = server - (before + time.monotonic() * 1000) / 2
+        asked = time.monotonic()
+        self.heard(await raw.fetchval(_LOOK), asked)
+
+    def heard(self, server_ms: int, asked: float) -> None:
+        """Take in the server's time, which came with the answer to a question asked at a moment of the steady clock."""
+        now = time.monotonic()
+        if now - asked < SLOW_SECONDS:
+            self._ahead = server_ms - (asked + now) * 500

@@ -1,6 +1,9 @@
 """Runs in Postgres, and the leases of the processes that drive them."""
 
+import time
+
 from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.database_clock import SERVER_MS
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.rows import (
@@ -73,6 +76,12 @@ async def store_current(connection: Connection, row: Place, run: RunRecord) -> N
     """Store a change of the session's current run, its fence included."""
     await save_run(connection, row.namespace, run)
     row.attempt, row.running = run.attempt, run.status == "running"
+
+
+_RENEW = f"""
+INSERT INTO __agents_leases (namespace, owner, expires_at) VALUES (?, ?, ?)
+ON CONFLICT (namespace, owner) DO UPDATE SET expires_at = excluded.expires_at RETURNING {SERVER_MS}
+"""
 
 
 class PostgresRuns(Facet):
@@ -159,11 +168,10 @@ class PostgresRuns(Facet):
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
         check_id(owner, "owner")
         lease = Lease(owner=owner, expires_at=self._clock.now_ms() + ttl_ms)
-        await self._db.execute(
-            "INSERT INTO __agents_leases (namespace, owner, expires_at) VALUES (?, ?, ?)"
-            " ON CONFLICT (namespace, owner) DO UPDATE SET expires_at = excluded.expires_at",
-            (self._namespace, lease.owner, lease.expires_at),
-        )
+        asked = time.monotonic()
+        row = await self._db.call(_RENEW, (self._namespace, lease.owner, lease.expires_at))
+        if row is not None:
+            self._db.clock.heard(row[0], asked)
         return lease
 
     async def find_lease(self, owner: str) -> Lease | None:

@@ -7,6 +7,7 @@ from helix_agents.domain.errors import InvalidStoreUrlError, MissingExtraError
 from helix_agents.ports.backend import Backend, Migrate
 
 try:
+    from helix_agents.backends.redis.expiry import StateTTL, ttl_ms
     from helix_agents.backends.redis.locks import RedisLockManager
     from helix_agents.backends.redis.server import RedisServer, shown
     from helix_agents.backends.redis.store import RedisStateStore
@@ -32,17 +33,20 @@ _OF_SERVER = ("prefix", "seam", "cluster")
 async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "auto", **options: Any) -> Backend:
     """Open a server: `redis://host:6379/0`, `rediss://` with TLS, `valkey://` as `redis://`.
 
-    `?prefix=` sets what all keys begin with (`helix`), `?cluster=true` says that the host is one of a cluster. The rest
-    of the query is the driver's. There is nothing to migrate: records of older versions are read as they are.
+    `?prefix=` sets what all keys begin with (`helix`), `?cluster=true` says that the host is one of a cluster,
+    `?state_ttl=` after how many seconds a session at rest expires (never). The rest of the query is the driver's. There
+    is nothing to migrate: records of older versions are read as they are.
     """
     plain, asked = _parse(url)
+    state_ttl: StateTTL = options.pop("state_ttl", asked.pop("state_ttl", None))
     of_server: dict[str, Any] = asked | {name: options.pop(name) for name in _OF_SERVER if name in options}
+    of_server["evictable"] = ttl_ms(state_ttl) is not None
     clock = options.pop("clock", None)
     limits, stream_limits = options.pop("limits", None), options.pop("stream_limits", None)
     server = await RedisServer.open(plain, **of_server)
     return Backend(
         url=url,
-        state=RedisStateStore(server, namespace=namespace, limits=limits, clock=clock),
+        state=RedisStateStore(server, namespace=namespace, limits=limits, clock=clock, state_ttl=state_ttl),
         streams=RedisStreamManager(server, namespace=namespace, clock=clock, limits=stream_limits, **options),
         locks=RedisLockManager(server, namespace=namespace, clock=clock),
         usage=RedisUsageStore(server, namespace=namespace, clock=clock),
@@ -65,6 +69,10 @@ def _parse(url: str) -> tuple[str, dict[str, Any]]:
             if value not in ("true", "false"):
                 raise InvalidStoreUrlError(shown(url), f"cluster={value} is neither true nor false")
             asked[name] = value == "true"
+        elif name == "state_ttl":
+            if not value.isdecimal() or not int(value):
+                raise InvalidStoreUrlError(shown(url), f"state_ttl={value} is not a number of seconds")
+            asked[name] = int(value)
         else:
             rest.append((name, value))
     return urlunsplit(parts._replace(query=urlencode(rest))), asked

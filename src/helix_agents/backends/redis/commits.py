@@ -23,6 +23,7 @@ from helix_agents.backends.redis.runs import begin_run, settle_current_run
 from helix_agents.backends.redis.sessions import RedisSessions
 from helix_agents.backends.redis.staging import discard, stage, staged_for
 from helix_agents.backends.redis.step_commit import Step, commit_step
+from helix_agents.backends.redis.stream_rows import append_chunks
 from helix_agents.backends.redis.sub_sessions import Refs
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
@@ -50,6 +51,7 @@ from helix_agents.domain.records import decode
 from helix_agents.domain.runs import check_fence
 from helix_agents.domain.session_changes import savable, settled, started
 from helix_agents.domain.sessions import SessionState, StatusChanged, StatusOutcome
+from helix_agents.domain.streams import StreamAppend
 
 
 async def _start(tx: Transaction, start: StartRun, claim: str | None) -> RunStartCommitted:
@@ -156,6 +158,12 @@ class RedisCommits(RedisSessions):
         commit: StepCommit | None = None,
     ) -> Committed:
         door.check_step(state, checkpoint_meta, commit)
+        space = self._space
+        if commit is not None and commit.stream is not None and await self._lies_elsewhere(session_id, commit.stream):
+            # No script reaches two slots: then chunks are stored first, as if the stream had a backend of its own.
+            sequence = await append_chunks(space, commit.stream, self._clock)
+            checkpoint_meta = msgspec.structs.replace(checkpoint_meta, stream_sequence=sequence)
+            commit = msgspec.structs.replace(commit, stream=None)
         step = Step(
             session_id=session_id,
             state=savable(state, with_custom_state=commit is None),
@@ -164,7 +172,6 @@ class RedisCommits(RedisSessions):
             expected_version=expected_version,
             commit=commit,
         )
-        space = self._space
         return await self._write("commit", session_id, lambda tx: commit_step(tx, space, step))
 
     async def settle_session(self, request: SettleSession) -> StatusOutcome:
@@ -182,6 +189,13 @@ class RedisCommits(RedisSessions):
             return StatusChanged(new_version=known.value.record.version)
 
         return await self._write("settle_session", request.session_id, work)
+
+    async def _lies_elsewhere(self, session_id: SessionId, append: StreamAppend) -> bool:
+        """Whether a stream lies in another slot than the session whose chunks it gets."""
+        if append.stream_id == session_id:
+            return False
+        space = self._space
+        return await space.locate(append.stream_id) != await space.locate(session_id)
 
     async def _check_unique(self, start: StartRun) -> None:
         """Refuse a run id that another session has."""

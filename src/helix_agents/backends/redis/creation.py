@@ -113,6 +113,9 @@ async def create(tx: Transaction, session_id: SessionId, options: CreateSession,
         raise SessionAlreadyExistsError(session_id)
     known: Known[Session] = tx.known[tx.slot.session(session_id)]
     await _hold_claim(tx, session_id, claim)
+    if tx.tag != session_id:
+        # Whoever was first here does not expire any more, now that another one stands beside it.
+        await find_session(tx, tx.tag)
     if options.branch is not None:
         await _branch(tx, known, session_id, options, options.branch)
     else:

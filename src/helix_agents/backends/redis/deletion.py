@@ -4,12 +4,12 @@ from typing import Any
 
 from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
-from helix_agents.backends.redis.lineage import Segment, release, segments_of
+from helix_agents.backends.redis.lineage import load_segments, release
 from helix_agents.backends.redis.pending import call_id_of, load_calls
 from helix_agents.backends.redis.rows import find_session, gone_entry, load_members, tree
 from helix_agents.backends.redis.stream_rows import remove_stream
 from helix_agents.backends.redis.transaction import Known, Transaction
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import SessionId, StreamId
 from helix_agents.ports.clock import Clock
 
 
@@ -19,9 +19,7 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
         return []
     members = await load_members(tx)
     gone = await tree(tx, session_id)
-    segments: Known[dict[str, Segment]] = await tx.load(
-        tx.slot.segments, (("HGETALL", tx.slot.segments),), lambda replies: segments_of(replies[0])
-    )
+    segments = await load_segments(tx)
     tx.change(members)
     tx.change(segments)
     for member in gone:
@@ -36,6 +34,15 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
     # What is left of these is read anew when it is needed.
     segments.value = members.value = None  # pyright: ignore[reportAttributeAccessIssue]
     return gone
+
+
+async def streams_aside(tx: Transaction, session_id: SessionId) -> list[StreamId]:
+    """Streams of the session and of those below it that are not named after them, and so may lie in another slot."""
+    if await find_session(tx, session_id) is None:
+        return []
+    found = [await find_session(tx, member) for member in await tree(tx, session_id)]
+    records = [known.value.record for known in found if known is not None]
+    return [record.stream_id for record in records if record.stream_id not in (None, record.session_id)]
 
 
 async def _delete_one(tx: Transaction, space: Keyspace, session_id: SessionId) -> None:

@@ -15,7 +15,9 @@ from helix_agents.backends.redis.server import RedisServer
 from helix_agents.domain.records import Record, decode, encode
 
 ARRIVES_WITHIN_MS = 5_000
-MARKS_LAST_MS = 15_000
+MARKS_LAST_MS = 6_000
+# Between nodes of a cluster clocks may differ.
+CLUSTER_MARKS_LAST_MS = 15_000
 GONE_LASTS_MS = 3_600_000
 
 # The orders entries stand in.
@@ -27,7 +29,13 @@ DEADLINES = "deadlines"
 READY = "ready"
 USED = "used"
 RESTING = "resting"
+VANISHING = "vanishing"
 GONE = "gone"
+
+
+def tree_order(tag: str) -> str:
+    """The order of everything that is told of one slot, where sessions may expire."""
+    return f"tree/{tag}"
 
 
 class Entry(NamedTuple):
@@ -96,7 +104,7 @@ class Index:
         """Say what is about to change; answers until when it may."""
         now = self._server.now_ms()
         body = encode(Mark(at=now, origins=tuple(dict.fromkeys(origins))))
-        await self._server.write(ATOMIC, "mark", (self._marks,), (0, 0, 0, 2, "HSET", 1, token, body))
+        await self._server.write(ATOMIC, "mark", (self._marks,), ("0 0 0 HSET 1 2", token, body))
         return now + ARRIVES_WITHIN_MS
 
     async def put(self, entries: Sequence[tuple[Entry, bytes]], *, unmark: Sequence[str] = ()) -> None:

@@ -1,5 +1,6 @@
 """Where everything lies: one cluster slot per tree of sessions, one for the indexes of a namespace, one per lock."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 DEFAULT_PREFIX = "helix"
@@ -124,4 +125,9 @@ class Keys(NamedTuple):
         return f"{self.prefix}:bell/{quoted(self.namespace)}/{topic}"
 
     def _slot(self, kind: str, tag: str) -> Slot:
-        return Slot(f"{self.prefix}:{{{kind}/{quoted(self.namespace)}/{quoted(tag)}}}:")
+        return _slot(self.prefix, self.namespace, kind, tag)
+
+
+@lru_cache(maxsize=4_096)
+def _slot(prefix: str, namespace: str, kind: str, tag: str) -> Slot:
+    return Slot(f"{prefix}:{{{kind}/{quoted(namespace)}/{quoted(tag)}}}:")

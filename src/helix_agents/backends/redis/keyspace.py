@@ -5,10 +5,19 @@ import contextlib
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from helix_agents.backends.redis.errors import LookAgainError
-from helix_agents.backends.redis.index import MARKS_LAST_MS, Entry, Found, Index, Mark, marked_id
+from helix_agents.backends.redis.index import (
+    CLUSTER_MARKS_LAST_MS,
+    MARKS_LAST_MS,
+    Entry,
+    Found,
+    Index,
+    Mark,
+    marked_id,
+    tree_order,
+)
 from helix_agents.backends.redis.keys import Keys, Slot
 from helix_agents.backends.redis.scripts import ATOMIC
 from helix_agents.backends.redis.server import RedisServer
@@ -21,12 +30,21 @@ from helix_agents.system import RandomIds
 
 T = TypeVar("T")
 Work = Callable[[Transaction], Awaitable[T]]
-Project = Callable[[str, tuple[str, ...]], Awaitable[list[tuple[Entry, bytes]]]]
+Project = Callable[[str, Sequence[str]], Awaitable[list[tuple[Entry, bytes]]]]
+Expire = Callable[[Transaction], Awaitable[None]]
 
 REMEMBERED = 4_096
 """So many entities, and as many places, are remembered."""
 
 NO_LIMITS = StoreLimits()
+NONE = b"-"
+
+
+class Place(NamedTuple):
+    """Where something lies; `settled` if a note or its creation said so, else for lack of any note."""
+
+    tag: str
+    settled: bool
 
 
 class ServerClock:
@@ -48,8 +66,10 @@ class Keyspace:
         self.index = Index(server, self.keys)
         self.ids: IdSource = RandomIds()
         self.project: Project | None = None
+        self.expire: Expire | None = None
+        self.state_ttl_ms: int | None = None
         self._cache: OrderedDict[str, Known[Any]] = OrderedDict()
-        self._places: OrderedDict[str, str] = OrderedDict()
+        self._places: OrderedDict[str, Place] = OrderedDict()
         self._turns: dict[str, asyncio.Lock] = {}
 
     # -- where things lie -------------------------------------------------------------------------------
@@ -58,17 +78,18 @@ class Keyspace:
         """The tag of the slot in which the session or stream of this name lies, or would lie by itself."""
         if not fresh and name in self._places:
             self._places.move_to_end(name)
-            return self._places[name]
+            return self._places[name].tag
         slot = self.keys.slot(name)
         ran = await self.run("place", (), (("HGET", slot.place(name), "tag"),), 0)
         found: bytes | None = ran.replies[0]
         tag = found.decode() if found else name
-        self.place(name, tag)
+        self.place(name, tag, settled=found is not None)
         return tag
 
-    def place(self, name: SessionId, tag: str) -> None:
-        """Remember where a session lies. It is a guess: a session that is not there is looked for again."""
-        self._places[name] = tag
+    def place(self, name: SessionId, tag: str, *, settled: bool = True) -> None:
+        """Remember where a session lies. What is not there is looked for again; a stream only if nobody was seen there
+        either."""
+        self._places[name] = Place(tag, settled)
         self._places.move_to_end(name)
         if len(self._places) > REMEMBERED:
             self._places.popitem(last=False)
@@ -96,7 +117,7 @@ class Keyspace:
         while True:
             certain = again or name not in self._places
             tag = await self.locate(name, fresh=again)
-            tx = self._transaction(what, tag, clock, NO_LIMITS, fresh=True, certain=certain)
+            tx = self._transaction(what, name, tag, clock, NO_LIMITS, fresh=True, certain=certain)
             try:
                 return await work(tx)
             except LookAgainError:
@@ -123,9 +144,11 @@ class Keyspace:
                 async with self._turn(tag or name) if again else contextlib.nullcontext():
                     certain = again or tag is not None or name not in self._places
                     here = tag or await self.locate(name, fresh=again)
-                    tx = self._transaction(what, here, clock, limits, fresh=again, certain=certain)
+                    tx = self._transaction(what, name, here, clock, limits, fresh=again, certain=certain)
                     try:
                         result = await work(tx)
+                        if self.expire is not None:
+                            await self.expire(tx)
                     except LookAgainError:
                         tries = await self._next_try(tries)
                         continue
@@ -171,6 +194,8 @@ class Keyspace:
         revisions = dict(zip((key for key, kind, _ in expectations if kind != "#"), ran.revisions, strict=True))
         for known in tx.known.values():
             known.revision = revisions[known.key]
+            if known.key in tx.touched:
+                known.value = None
         self._keep_all(tx)
         return True
 
@@ -190,23 +215,33 @@ class Keyspace:
     ) -> Ran:
         """Send one script: expectations first, then commands."""
         numbers: dict[str, int] = {}
-        args: list[Any] = [latest_ms, 0 if write else 1, len(expectations)]
+        plan = [f"{latest_ms} {0 if write else 1} {len(expectations)}"]
         for key, kind, value in expectations:
-            args += (numbers.setdefault(key, len(numbers) + 1), kind, value)
+            word = (value or NONE).decode() if isinstance(value, bytes) else value
+            plan.append(f"{numbers.setdefault(key, len(numbers) + 1)} {kind} {word}")
+        args: list[Any] = [""]
         for name, key, *rest in commands:
             number = 0 if key is None else numbers.setdefault(key, len(numbers) + 1)
-            args += (len(rest), name, number, *rest)
-        send = self.server.write if write else self.server.read
-        reply = await send(ATOMIC, what, tuple(numbers), args)
-        self.server.heard(reply[1])
-        if reply[0] == 1:
-            return Ran(reply[1], reply[2], reply[3], None, False)
-        differs = next((key for key, number in numbers.items() if number == reply[2]), "its time")
-        return Ran(reply[1], [], [], differs, reply[0] == -1)
+            plan.append(f"{name} {number} {len(rest)}")
+            args += rest
+        args[0] = " ".join(plan)
+        if write:
+            line: bytes = await self.server.write(ATOMIC, what, tuple(numbers), args)
+            code, at_us, *words = line.split()
+            answer: list[Any] = [int(code), at_us, [b"" if word == NONE else word for word in words], []]
+        else:
+            answer = await self.server.read(ATOMIC, what, tuple(numbers), args)
+        self.server.heard(answer[1])
+        if answer[0] == 1:
+            return Ran(answer[1], answer[2], answer[3], None, False)
+        number = int(answer[2][0] if write else answer[2])
+        differs = next((key for key, place in numbers.items() if place == number), "its time")
+        return Ran(answer[1], [], [], differs, answer[0] == -1)
 
     def _transaction(
-        self, what: str, tag: str, clock: Clock, limits: StoreLimits, *, fresh: bool, certain: bool
+        self, what: str, name: str, tag: str, clock: Clock, limits: StoreLimits, *, fresh: bool, certain: bool
     ) -> Transaction:
+        place = self._places.get(name)
         return Transaction(
             self,
             tag,
@@ -217,6 +252,7 @@ class Keyspace:
             limits=limits,
             fresh=fresh,
             certain=certain,
+            settled=place is not None and place.settled,
         )
 
     def slot(self, tag: str) -> Slot:
@@ -244,9 +280,15 @@ class Keyspace:
 
     async def _follow(self, tx: Transaction, token: str) -> None:
         """Bring the index up to date. The change stands already: if this fails, the mark has the next one do it."""
-        entries = [(entry, self._revision_of(tx, key)) for key, entry, _ in tx.entries.values()]
+        entries = [(self._in_tree(entry, tx.tag), self._revision_of(tx, key)) for key, entry, _ in tx.entries.values()]
         with contextlib.suppress(StoreError):
             await self.index.put(entries, unmark=(token,))
+
+    def _in_tree(self, entry: Entry, tag: str) -> Entry:
+        """The entry, to be found with all the others of its slot where they may all have to be forgotten."""
+        if self.state_ttl_ms is None or not entry.payload:
+            return entry
+        return entry._replace(orders=(*entry.orders, (tree_order(tag), 0.0)))
 
     def _revision_of(self, tx: Transaction, key: str) -> bytes:
         known = tx.known.get(key)
@@ -272,10 +314,13 @@ class Keyspace:
         if not origins or self.project is None:
             return False
         now = self.server.now_ms()
-        entries: list[tuple[Entry, bytes]] = []
-        for origin in origins:
-            kind, tag, *_ = origin
-            entries += await self.project(kind, (tag, *origin[2:]))
-        old = [token for token, mark in marks.items() if mark.at < now - MARKS_LAST_MS] if wanted is None else []
+        projected = await asyncio.gather(*(self.project(kind, names) for kind, *names in origins))
+        entries = [
+            (self._in_tree(entry, tag), revision)
+            for (_, tag, *_), found in zip(origins, projected, strict=True)
+            for entry, revision in found
+        ]
+        lasts = CLUSTER_MARKS_LAST_MS if self.server.cluster else MARKS_LAST_MS
+        old = [token for token, mark in marks.items() if mark.at < now - lasts] if wanted is None else []
         await self.index.put(entries, unmark=old)
         return True

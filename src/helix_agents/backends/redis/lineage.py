@@ -303,8 +303,13 @@ def _trim(tx: Transaction, key: str, count: int) -> None:
         tx.do("UNLINK", key)
 
 
-def segments_of(reply: list[Any]) -> dict[str, Segment]:
-    """Every segment of a slot, as its hash holds them."""
-    rows = {reply[n].decode(): reply[n + 1] for n in range(0, len(reply), 2)}
-    rows.pop("#", None)
-    return {name: decode(row, Segment) for name, row in rows.items()}
+async def load_segments(tx: Transaction) -> Known[dict[str, Segment]]:
+    """Every segment of the slot."""
+
+    def of(replies: list[Any]) -> dict[str, Segment]:
+        flat: list[bytes] = replies[0]
+        rows = {flat[n].decode(): flat[n + 1] for n in range(0, len(flat), 2)}
+        rows.pop("#", None)
+        return {name: decode(row, Segment) for name, row in rows.items()}
+
+    return await tx.load(tx.slot.segments, (("HGETALL", tx.slot.segments),), of)

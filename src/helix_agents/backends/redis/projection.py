@@ -1,5 +1,8 @@
 """What the index should tell, read from the sessions themselves: how marks of the dead are worked off."""
 
+from collections.abc import Sequence
+
+from helix_agents.backends.redis.expiry import Expiry
 from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.pending import call_entry
@@ -19,7 +22,7 @@ class Projection:
     def __init__(self, space: Keyspace) -> None:
         self._space = space
 
-    async def __call__(self, kind: str, names: tuple[str, ...]) -> list[tuple[Entry, bytes]]:
+    async def __call__(self, kind: str, names: Sequence[str]) -> list[tuple[Entry, bytes]]:
         tag, *rest = names
         match kind, rest:
             case "s", [session_id]:
@@ -88,5 +91,6 @@ def keyspace_on(server: RedisServer, namespace: str) -> Keyspace:
     if namespace not in spaces:
         space = Keyspace(server, namespace)
         space.project = Projection(space)
+        space.expire = Expiry(space)
         spaces[namespace] = space
     return spaces[namespace]

@@ -42,7 +42,7 @@ class SessionRow(Record):
 
     `name` is its own for ever, unlike its id; its checkpoints are named after it. `turn` is the highest so far.
     `staged` says that staging holds something, `stages` that it did since somebody last cleaned up, `used` that usage
-    does.
+    does. `vanishes_at` is when all of it expires, if nobody changes it.
     """
 
     record: SessionState
@@ -55,6 +55,7 @@ class SessionRow(Record):
     staged: bool = False
     stages: bool = False
     used: bool = False
+    vanishes_at: int | None = None
 
 
 class RunRow(Record):
@@ -94,7 +95,7 @@ class Session:
         self.state: dict[str, JSON] | None = None
         self.grown: set[str] = set()
         self._stored: tuple[Any, ...] = (None, None, None, None) if new else (row, run, flag, memo)
-        self.shown = _shown(row.record, run, row.stages)
+        self.shown = _shown(row, run)
 
     @property
     def record(self) -> SessionState:
@@ -124,8 +125,9 @@ class Session:
         return put, remove
 
 
-def _shown(record: SessionState, run: RunRecord | None, stages: bool) -> tuple[Any, ...]:
+def _shown(row: SessionRow, run: RunRecord | None) -> tuple[Any, ...]:
     """What the index tells of a session."""
+    record = row.record
     return (
         record.status,
         run.status if run is not None else None,
@@ -134,7 +136,8 @@ def _shown(record: SessionState, run: RunRecord | None, stages: bool) -> tuple[A
         record.parent_session_id,
         record.root_session_id,
         record.expires_at,
-        stages,
+        row.stages,
+        row.vanishes_at,
         record.tags,
         record.metadata,
     )
@@ -220,7 +223,7 @@ def save_session(tx: Transaction, known: Known[Session]) -> None:
 def show_session(tx: Transaction, known: Known[Session]) -> None:
     """Have the index follow what it tells of the session, if that changed."""
     session = known.value
-    shown = _shown(session.record, session.run, session.row.stages)
+    shown = _shown(session.row, session.run)
     if known.revision and shown == session.shown:
         return
     session.shown = shown
@@ -348,6 +351,7 @@ class SessionEntry(Record):
     tag: str
     session: SessionState
     run_status: RunStatus | None = None
+    vanishes_at: int | None = None
 
 
 class RunEntry(Record):
@@ -382,7 +386,11 @@ def session_entry(tag: str, session: Session) -> Entry:
         orders.append((index.EXPIRING, record.expires_at))
     if session.row.stages:
         orders.append((index.STAGED, at))
-    payload = SessionEntry(tag=tag, session=told, run_status=run.status if run is not None else None)
+    if (vanishes_at := session.row.vanishes_at) is not None:
+        orders.append((index.VANISHING, vanishes_at))
+        told = msgspec.structs.replace(told, stream_id=record.stream_id)
+    status = run.status if run is not None else None
+    payload = SessionEntry(tag=tag, session=told, run_status=status, vanishes_at=vanishes_at)
     return Entry(entry_id("s", record.session_id), encode(payload), tuple(orders))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from helix_agents.backends.redis.bell import Bell
-from helix_agents.backends.redis.errors import translating
+from helix_agents.backends.redis.errors import translated, translating
 from helix_agents.backends.redis.keys import DEFAULT_PREFIX
 from helix_agents.backends.redis.line import Line
 from helix_agents.backends.redis.scripts import Script
@@ -118,14 +118,16 @@ class RedisServer:
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as problem:
             raise InvalidStoreUrlError(self.name, f"the server refused us: {problem}") from problem
         self.heard(b"%d" % (seconds * 1_000_000 + micros))
-        version = str(about.get("valkey_version") or about.get("redis_version", "0"))
-        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
-            raise UnsafeRedisError(f"version {version}", "Redis 6.2 or Valkey is needed")
-        policy = str(memory.get("maxmemory_policy", "noeviction"))
-        if policy.startswith("allkeys") or (evictable and policy.startswith("volatile")):
-            raise UnsafeRedisError(
-                f"maxmemory-policy {policy}", "set it to noeviction, so that a full server refuses writes instead"
-            )
+        for node in about:
+            version = str(node.get("valkey_version") or node.get("redis_version", "0"))
+            if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+                raise UnsafeRedisError(f"version {version}", "Redis 6.2 or Valkey is needed")
+        for node in memory:
+            policy = str(node.get("maxmemory_policy", "noeviction"))
+            if policy.startswith("allkeys") or (evictable and policy.startswith("volatile")):
+                raise UnsafeRedisError(
+                    f"maxmemory-policy {policy}", "set it to noeviction, so that a full server refuses writes instead"
+                )
 
     # -- statements -------------------------------------------------------------------------------------
 
@@ -143,20 +145,21 @@ class RedisServer:
     async def _statement(self, script: Script, what: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         if self._closed:
             raise StoreClosedError(self.name)
-        with translating(self.name):
-            try:
-                reply = await self._sender.send("EVALSHA", script.digest, len(keys), *keys, *args)
-            except exceptions.NoScriptError:
-                # A new server, a restart or SCRIPT FLUSH: sending the text runs it and has it remembered.
+        try:
+            reply = await self._sender.send("EVALSHA", script.digest, len(keys), *keys, *args)
+        except exceptions.NoScriptError:
+            # A new server, a restart or SCRIPT FLUSH: sending the text runs it and has it remembered.
+            with translating(self.name):
                 reply = await self._sender.send("EVAL", script.text, len(keys), *keys, *args)
-        await self._pass_seam(f"{script.name} {what}")
+        except (exceptions.RedisError, OSError) as problem:
+            raise translated(problem, self.name) or problem from problem
+        if self._seam is not None:
+            await self._pass_seam(self._seam, f"{script.name} {what}")
         return reply
 
-    async def _pass_seam(self, statement: str) -> None:
-        if self._seam is None:
-            return
+    async def _pass_seam(self, seam: Seam, statement: str) -> None:
         try:
-            held = self._seam(statement)
+            held = seam(statement)
         except Exception as problem:
             raise StoreUnavailableError(self.name, str(problem)) from problem
         if held is not None:
@@ -220,11 +223,12 @@ def _time(reply: Any) -> tuple[int, int]:
     return int(reply[0]), int(reply[1])
 
 
-def _facts(reply: Any) -> dict[str, Any]:
-    """What INFO said; a cluster client answers per node."""
+def _facts(reply: Any) -> list[dict[str, Any]]:
+    """What INFO said, for each node that was asked."""
     if isinstance(reply, bytes):
         lines = [line.partition(":") for line in reply.decode().splitlines() if ":" in line]
-        return {name: value for name, _, value in lines}
+        return [{name: value for name, _, value in lines}]
     facts = cast("dict[str, Any]", reply)
-    values = list(facts.values())
-    return cast("dict[str, Any]", values[0]) if values and isinstance(values[0], dict) else facts
+    nodes = [cast("dict[str, Any]", each) for each in facts.values() if isinstance(each, dict)]
+    # What one node says of itself has a dict here and there; what several say has nothing else.
+    return nodes if nodes and len(nodes) == len(facts) else [facts]

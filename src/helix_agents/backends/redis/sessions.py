@@ -7,7 +7,8 @@ from typing import TypeVar
 from helix_agents.backends.redis import index
 from helix_agents.backends.redis.checkpoints import add_checkpoint
 from helix_agents.backends.redis.creation import ClaimLostError, claim_place, create, home_of
-from helix_agents.backends.redis.deletion import delete_tree, leave_place
+from helix_agents.backends.redis.deletion import delete_tree, leave_place, streams_aside
+from helix_agents.backends.redis.expiry import forget_vanished
 from helix_agents.backends.redis.facet import Facet
 from helix_agents.backends.redis.lineage import add_writes, custom_state
 from helix_agents.backends.redis.pending import every_call
@@ -20,6 +21,7 @@ from helix_agents.backends.redis.rows import (
     save_session,
     session_of,
 )
+from helix_agents.backends.redis.stream_rows import delete_stream
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
 from helix_agents.domain.commits import Committed
@@ -91,6 +93,9 @@ class RedisSessions(Facet):
 
     async def delete_session(self, session_id: SessionId) -> None:
         space = self._space
+        # These first: whoever is interrupted in between deletes the session again, and finds them again.
+        for stream_id in await self._read("delete_session", session_id, lambda tx: streams_aside(tx, session_id)):
+            await delete_stream(space, stream_id, self._clock)
 
         async def work(tx: Transaction) -> tuple[list[SessionId], str]:
             return await delete_tree(tx, space, session_id), tx.tag
@@ -226,13 +231,17 @@ class RedisSessions(Facet):
     ) -> Page[SessionSummary]:
         check_page(offset, limit)
         asked = where or SessionFilter()
+        if self._space.state_ttl_ms is not None:
+            await forget_vanished(self._space, self._clock)
         found = await self._space.find(_order_for(asked), down=True, **_range_for(asked))
         entries = [decode(payload, SessionEntry) for _, payload in found.entries]
-        fitting = [entry for entry in entries if matches(entry.session, asked)]
+        now = self._space.server.now_ms()
+        kept = [entry for entry in entries if entry.vanishes_at is None or entry.vanishes_at > now]
+        fitting = [entry for entry in kept if matches(entry.session, asked)]
         fitting.sort(key=lambda entry: (entry.session.created_at, entry.session.session_id), reverse=True)
         items = await asyncio.gather(*(self._summary(entry) for entry in fitting[offset : offset + limit]))
-        there = tuple(item for item in items if item is not None)
-        return Page(items=there, total=len(fitting), offset=offset, limit=limit)
+        still_there = tuple(item for item in items if item is not None)
+        return Page(items=still_there, total=len(fitting), offset=offset, limit=limit)
 
     async def _summary(self, entry: SessionEntry) -> SessionSummary | None:
         """One line of a listing, as the session itself tells it now."""

@@ -5,6 +5,7 @@ from typing import Any
 from helix_agents.backends.redis.checkpoints import RedisCheckpoints
 from helix_agents.backends.redis.commits import RedisCommits
 from helix_agents.backends.redis.effects import RedisEffects
+from helix_agents.backends.redis.expiry import StateTTL, ttl_ms
 from helix_agents.backends.redis.flags import RedisFlags
 from helix_agents.backends.redis.keyspace import ServerClock
 from helix_agents.backends.redis.messages import RedisMessages
@@ -39,8 +40,14 @@ class RedisStateStore(
         namespace: str = "",
         limits: StoreLimits | None = None,
         clock: Clock | None = None,
+        state_ttl: StateTTL = None,
     ) -> None:
+        """`state_ttl` lets sessions expire that long after their last change, if they are at rest and alone: none that
+        runs or waits, none with a child or a branch, none that is one. Without it nothing ever expires. The server
+        has to be opened as `evictable=True` then."""
+        kept_for = ttl_ms(state_ttl)
         space = keyspace_on(server.use(), namespace)
+        space.state_ttl_ms = kept_for or space.state_ttl_ms
         super().__init__(space, clock=clock or ServerClock(server), limits=limits or StoreLimits())
 
     @classmethod
@@ -51,11 +58,12 @@ class RedisStateStore(
         namespace: str = "",
         limits: StoreLimits | None = None,
         clock: Clock | None = None,
+        state_ttl: StateTTL = None,
         **of_server: Any,
     ) -> "RedisStateStore":
         """Open a store of its own on a server; see `RedisServer.open` for what can be wrong with one."""
-        server = await RedisServer.open(url, **of_server)
-        return cls(server, namespace=namespace, limits=limits, clock=clock)
+        server = await RedisServer.open(url, evictable=ttl_ms(state_ttl) is not None, **of_server)
+        return cls(server, namespace=namespace, limits=limits, clock=clock, state_ttl=state_ttl)
 
     @property
     def server(self) -> RedisServer:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.redis import index
+from helix_agents.backends.redis.errors import LookAgainError
 from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keys import Slot
 from helix_agents.backends.redis.keyspace import Keyspace
@@ -16,6 +17,7 @@ from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, StreamId
 from helix_agents.domain.records import Record, decode, encode
 from helix_agents.domain.streams import StreamAppend, StreamInfo
+from helix_agents.ports.clock import Clock
 
 _CHUNK: type[StreamChunk] = cast("type[StreamChunk]", StreamChunk)
 READ_AT_ONCE = 1_000
@@ -64,7 +66,10 @@ def stream_entry(tag: str, head: StreamHead) -> Entry:
 async def find_stream(tx: Transaction, stream_id: StreamId) -> Known[Stream | None]:
     """The stream of this id; its value is None if there is none."""
     reads = (read_stream(tx.slot, stream_id),)
-    return await tx.load(tx.slot.stream(stream_id), reads, lambda replies: stream_of(replies[0]))
+    known = await tx.load(tx.slot.stream(stream_id), reads, lambda replies: stream_of(replies[0]))
+    if known.value is None and not tx.settled:
+        raise LookAgainError(stream_id)
+    return known
 
 
 class StreamWork:
@@ -233,3 +238,24 @@ async def remove_stream(tx: Transaction, space: Keyspace, stream_id: StreamId) -
     work = await StreamWork.find(tx, space, stream_id)
     if work is not None:
         work.remove()
+
+
+async def delete_stream(space: Keyspace, stream_id: StreamId, clock: Clock) -> None:
+    """Remove a stream, if it is there, in a transaction of its own."""
+    await space.write("delete_stream", stream_id, lambda tx: remove_stream(tx, space, stream_id), clock=clock)
+
+
+async def append_chunks(space: Keyspace, append: StreamAppend, clock: Clock) -> int:
+    """Add what the stream's current writer sent, in a transaction of its own; answers the stream's latest number.
+
+    Raises:
+        SupersededError: it is not the current writer, or the stream was deleted.
+    """
+
+    async def work(tx: Transaction) -> int:
+        stream = await StreamWork.find(tx, space, append.stream_id)
+        if stream is None:
+            raise rules.deleted(append)
+        return await stream.append(append)
+
+    return await space.write("append", append.stream_id, work, clock=clock)

@@ -15,10 +15,11 @@ from helix_agents.backends.redis.server import RedisServer
 from helix_agents.backends.redis.stream_rows import (
     StreamEntry,
     StreamWork,
+    append_chunks,
     chunks_of,
+    delete_stream,
     read_chunks,
     read_stream,
-    remove_stream,
     stream_of,
     topic_of,
 )
@@ -226,8 +227,7 @@ class RedisStreamManager(StreamManager):
         return await self._ask(stream_id, question)
 
     async def delete_stream(self, stream_id: StreamId) -> None:
-        space = self._space
-        await self._write("delete_stream", stream_id, lambda tx: remove_stream(tx, space, stream_id))
+        await delete_stream(self._space, stream_id, self._clock)
 
     async def prune(self, older_than_ms: int) -> int:
         space, due = self._space, self._clock.now_ms() - older_than_ms
@@ -249,15 +249,7 @@ class RedisStreamManager(StreamManager):
             await self._keyspace.server.close()
 
     async def _append(self, append: StreamAppend) -> int:
-        space = self._space
-
-        async def work(tx: Transaction) -> int:
-            stream = await StreamWork.find(tx, space, append.stream_id)
-            if stream is None:
-                raise rules.deleted(append)
-            return await stream.append(append)
-
-        return await self._write("append", append.stream_id, work)
+        return await append_chunks(self._space, append, self._clock)
 
     async def _rest(
         self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None

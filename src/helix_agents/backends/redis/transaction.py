@@ -69,7 +69,7 @@ class Transaction:
 
     Every read checks that what was read before still stands, so a decision is always made on one moment. `fresh` says
     that nothing may be taken from the cache: a refusal has to be decided on what the server says. `certain` says that
-    the slot is not only where a session was last seen.
+    the slot is not only where a session was last seen, `settled` that it is no mere guess: somebody was seen there.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Transaction:
         limits: StoreLimits,
         fresh: bool,
         certain: bool,
+        settled: bool,
     ) -> None:
         self._runner = runner
         self.tag = tag
@@ -94,6 +95,7 @@ class Transaction:
         self.limits = limits
         self.fresh = fresh
         self.certain = certain
+        self.settled = certain or settled
         self.used_cache = False
         self.at_us = b"0"
         self.known: dict[str, Known[Any]] = {}
@@ -149,7 +151,7 @@ class Transaction:
         self.changed.add(known.key)
 
     def touch(self, key: str) -> None:
-        """The same for an entity that was not read."""
+        """The same for an entity that was not read, or whose value is of no use after this."""
         self.touched.add(key)
 
     def push(self, key: str, items: Sequence[str | bytes], *, after: int) -> None:
@@ -169,7 +171,8 @@ class Transaction:
     def expectations(self) -> list[tuple[str, str, bytes | int]]:
         """What has to hold for this to be done."""
         wanted: list[tuple[str, str, bytes | int]] = [
-            (known.key, "+" if known.key in self.changed else "=", known.revision) for known in self.known.values()
+            (known.key, "+" if known.key in self.changed or known.key in self.touched else "=", known.revision)
+            for known in self.known.values()
         ]
         wanted.extend((key, "*", b"") for key in self.touched if key not in self.known)
         wanted.extend((key, "#", length) for key, length in self.lengths.items())

@@ -41,8 +41,7 @@ class RedisUsageStore(Facet):
 
     async def _record(self, session_id: SessionId, entries: Sequence[UsageEntry]) -> int:
         async def work(tx: Transaction) -> int:
-            if not tx.certain:
-                await find_session(tx, session_id)
+            await find_session(tx, session_id)
             key, guard_key = tx.slot.usage(session_id), tx.slot.usage_guard(session_id)
             guard: Known[None] = await tx.load(guard_key, (), lambda _: None)
             (rows,) = await tx.read(("HGETALL", key))

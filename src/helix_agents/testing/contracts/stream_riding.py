@@ -9,6 +9,7 @@ import pytest
 from helix_agents.domain.commits import StepCommit
 from helix_agents.domain.errors import StoreUnavailableError, SupersededError
 from helix_agents.domain.runs import Fence
+from helix_agents.domain.sessions import CreateSession
 from helix_agents.domain.streams import StreamAppend
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.streams import FlushPolicy
@@ -102,6 +103,26 @@ class RidingContract(StreamsContract):
             assert numbers(chunks) == list(range(1, 2 * step + 1))
             assert (await whole.state.load_state(STREAM)).message_count == step
         assert await write(writer, delta("end")) == 2 * STATEMENTS_OF_ONE_COMMIT - 1
+
+    @proves("writing.rides-in-the-commit")
+    async def test_a_stream_under_another_name_gets_the_chunks_of_a_commit_and_goes_with_its_session(
+        self, whole: Backend
+    ):
+        await whole.state.create_session(STREAM, CreateSession(agent_type="writer", stream_id="aside"))
+        await start(whole.state, STREAM)
+        assert await whole.streams.get_stream_info("aside") is None
+        writer = await whole.streams.create_writer("aside", "r-1", "writer", turn=1)
+        for step in (1, 2):
+            await writer.write(delta(f"rides {step}", step))
+            async with writer.take() as stream:
+                committed = await _commit(whole, step, stream)
+            assert committed.stream_sequence == step
+            checkpoint = await whole.state.get_latest_checkpoint(STREAM)
+            assert checkpoint is not None
+            assert checkpoint.stream_sequence == step
+        assert texts(await whole.streams.get_all_chunks("aside")) == ["rides 1", "rides 2"]
+        await whole.state.delete_session(STREAM)
+        assert await whole.streams.get_stream_info("aside") is None
 
     @proves("writing.hand-over-in-order", "writing.flush-is-repeatable")
     async def test_what_a_failed_block_took_is_stored_by_the_next_flush(self, store_url: str):

@@ -3,11 +3,13 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from helix_agents.backends.postgres import PostgresStateStore, parse_url
+from helix_agents.backends.postgres.database_clock import SLOW_SECONDS
 from helix_agents.backends.postgres.migrations import known_version, migrations
 from helix_agents.domain.errors import (
     SchemaTooNewError,
@@ -138,3 +140,16 @@ def test_without_the_driver_the_extra_is_named() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "pip install 'helix-agents[postgres]'" in told.stdout, told.stderr
+
+
+async def test_renewing_a_lease_sets_the_clock_by_the_server(postgres_url: str) -> None:
+    store = await PostgresStateStore.open(postgres_url)
+    clock = store.database.clock
+    clock.heard(0, time.monotonic())
+    assert abs(store.now_ms()) < 60_000, "it believes what it is told"
+    await store.renew_lease("worker", 1_000)
+    assert abs(store.now_ms() - time.time() * 1000) < 60_000
+    right = store.now_ms()
+    clock.heard(0, time.monotonic() - 2 * SLOW_SECONDS)
+    assert store.now_ms() >= right, "an answer that took too long says nothing of the time"
+    await store.close()

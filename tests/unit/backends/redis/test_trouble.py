@@ -126,6 +126,17 @@ async def test_a_server_that_keeps_what_has_no_expiry_is_taken(
     assert {await client.ttl(key) for key in keys} == {-1}, "nothing may expire by itself"
 
 
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl", "allkeys-lru"])
+async def test_a_server_that_may_evict_what_expires_is_refused(
+    service: RedisService, client: Redis, policy: str
+) -> None:
+    await client.execute_command("CONFIG", "SET", "maxmemory-policy", policy)
+    with pytest.raises(UnsafeRedisError, match=policy):
+        await open_backend(service.url, state_ttl=60)
+    with pytest.raises(UnsafeRedisError, match=policy):
+        await RedisStateStore.open(service.url, state_ttl=60)
+
+
 async def test_a_full_server_refuses_and_loses_nothing(backend: Backend, client: Redis) -> None:
     await start(backend.state)
     await commit(backend.state, messages=[said("before")])

@@ -3,39 +3,57 @@
 -- An entity is a hash whose field '#' is its revision; a change to it, or to keys it stands for, raises the revision.
 -- Revisions grow with the server's clock, so that one that was deleted and made again is never taken for the first.
 --
--- ARGV[1]  until which server time, in ms, this may be done; 0 for ever
--- ARGV[2]  1 if the replies are wanted
--- ARGV[3]  how many expectations follow, each as three: number of its key, kind, value
---            '=' the entity has this revision ('' if it is not there)
---            '+' the same, and it is changed now
---            '?' whatever it is
---            '*' whatever it is, and it is changed now
---            '#' the list has this length
--- Then commands, each as: how many arguments, name, number of its key (0: none), arguments.
+-- ARGV[1]  the plan, words with spaces between them:
+--            until which server time, in ms, this may be done, 0 for ever
+--            1 if the replies are wanted
+--            how many expectations follow, each as three: number of its key, kind, value
+--              '=' the entity has this revision ('-' if it is not there)
+--              '+' the same, and it is changed now
+--              '?' whatever it is
+--              '*' whatever it is, and it is changed now
+--              '#' the list has this length
+--            then commands, each as three: name, number of its key (0: none), how many arguments
+-- Then the arguments of the commands, in their order.
 --
--- Answers {1, server time in us, revisions, replies}; {0, server time in us, number} if the entity of that key is not as
--- expected; {-1, server time in us, number} if a list is shorter or longer than it was left.
+-- Answers 1, server time in us and revisions; 0, server time in us and number if the entity of that key is
+-- not as expected; -1, server time in us and number if a list is shorter or longer than it was left. With replies wanted
+-- it is {1, server time in us, {revisions}, {replies}}, or three parts; else one line of words, which is read at once, and
+-- in which '-' stands for no revision.
+local plan, words = {}, 0
+for word in string.gmatch(ARGV[1], '%S+') do
+  words = words + 1
+  plan[words] = word
+end
+local wanted = plan[2] == '1'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local stamp = string.format('%.0f', now)
-local latest = tonumber(ARGV[1])
+
+local function refused(code, number)
+  if wanted then
+    return {code, stamp, number}
+  end
+  return {ok = code .. ' ' .. stamp .. ' ' .. number}
+end
+
+local latest = tonumber(plan[1])
 if latest > 0 and now > latest * 1000 then
-  return {0, stamp, 0}
+  return refused(0, 0)
 end
 
 local revisions, changed = {}, {}
 local at = 4
-for place = 1, tonumber(ARGV[3]) do
-  local number, kind, expected = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
+for place = 1, tonumber(plan[3]) do
+  local number, kind, expected = tonumber(plan[at]), plan[at + 1], plan[at + 2]
   local key = KEYS[number]
   if kind == '#' then
     if redis.call('LLEN', key) ~= tonumber(expected) then
-      return {-1, stamp, number}
+      return refused(-1, number)
     end
   else
-    local found = redis.call('HGET', key, '#') or ''
+    local found = redis.call('HGET', key, '#') or '-'
     if kind ~= '?' and kind ~= '*' and found ~= expected then
-      return {0, stamp, number}
+      return refused(0, number)
     end
     if kind == '+' or kind == '*' then
       found = string.format('%.0f', math.max(now, (tonumber(found) or 0) + 1))
@@ -50,11 +68,10 @@ for key, revision in pairs(changed) do
   redis.call('HSET', key, '#', revision)
 end
 
-local wanted = ARGV[2] == '1'
 local replies = {}
-while at <= #ARGV do
-  local count, name, number = tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2])
-  local first, last = at + 3, at + 2 + count
+local first = 2
+while at <= words do
+  local name, number, last = plan[at], tonumber(plan[at + 1]), first - 1 + tonumber(plan[at + 2])
   local reply
   if number == 0 then
     reply = redis.call(name, unpack(ARGV, first, last))
@@ -64,6 +81,13 @@ while at <= #ARGV do
   if wanted then
     replies[#replies + 1] = reply
   end
-  at = last + 1
+  first = last + 1
+  at = at + 3
 end
-return {1, stamp, revisions, replies}
+if wanted then
+  for place, revision in ipairs(revisions) do
+    revisions[place] = revision ~= '-' and revision or ''
+  end
+  return {1, stamp, revisions, replies}
+end
+return {ok = '1 ' .. stamp .. ' ' .. table.concat(revisions, ' ')}
