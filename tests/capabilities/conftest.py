@@ -18,9 +18,14 @@ async def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture(params=["sqlite", "memory", "postgres"])
-async def each_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    kind = request.getfixturevalue("postgres_url") if request.param == "postgres" else request.param
-    return await World.make(tmp_path, kind)
+def each_kind(request: pytest.FixtureRequest) -> str:
+    """A kind of store, or the URL of one that has to be started first."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgres" else request.param
+
+
+@pytest.fixture
+async def each_world(each_kind: str, tmp_path: Path) -> World:
+    return await World.make(tmp_path, each_kind)
 
 
 @pytest.fixture
