@@ -22,6 +22,10 @@ from helix_agents.testing.service_process import ServiceProcess, free_port, tied
 HERE = Path(__file__).parent
 CLIENTS = HERE / "clients"
 ROOT = HERE.parents[1]
+EXAMPLE = ROOT / "examples" / "chat"
+
+FOLDERS = {"v6": EXAMPLE, "v7": CLIENTS / "v7"}
+"""Where the packages of either major of the library are."""
 
 
 def command_of_node(name: str) -> str | None:
@@ -39,7 +43,7 @@ def installed(version: str) -> Path:
     npm = command_of_node("npm")
     if npm is None or command_of_node("node") is None:
         pytest.skip("Node is missing: install Node 20 or newer to test the server with real front ends")
-    folder = CLIENTS / version
+    folder = FOLDERS[version]
     # Both test processes may come here at the same time; a folder that is half there must not be used.
     with (CLIENTS / ".installing").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -120,7 +124,7 @@ class ChatClient:
     def __init__(self, version: str, api: str, session_id: str) -> None:
         node = command_of_node("node")
         assert node is not None
-        command = tied_to_us([node, str(CLIENTS / "chat.mjs"), version, api, session_id])
+        command = tied_to_us([node, str(CLIENTS / "chat.mjs"), str(FOLDERS[version]), api, session_id])
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def do(self, command: str, **arguments: Any) -> dict[str, Any]:

@@ -1,13 +1,17 @@
 """A React page on an unmodified useChat, in a real browser, while the server is killed underneath it."""
 
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
-from tests.frontend.conftest import Site, installed, with_node
+from helix_agents.testing.service_process import ServiceProcess, tied_to_us
+from tests.frontend.conftest import EXAMPLE, Site, command_of_node, free_port, installed, with_node
 from tests.frontend.site import LINE
 
 pytestmark = pytest.mark.may_block("a browser is driven from the test's own thread")
@@ -17,16 +21,12 @@ QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 
 
 @pytest.fixture(scope="module")
-def page_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page, bundled as a front end would be."""
-    folder = installed("v6")
-    bundle = tmp_path_factory.mktemp("page") / "page.js"
-    subprocess.run(
-        [folder / "node_modules" / ".bin" / "esbuild", "page.jsx", "--bundle", "--format=esm",
-         "--target=es2022", "--jsx=automatic", '--define:process.env.NODE_ENV="production"', f"--outfile={bundle}"],
-        cwd=folder, env=with_node(), check=True, capture_output=True,
-    )  # fmt: skip
-    return bundle
+def page_script() -> Path:
+    """The page of the example, bundled as its own script says."""
+    folder, npm = installed("v6"), command_of_node("npm")
+    assert npm is not None
+    subprocess.run([npm, "run", "--silent", "build"], cwd=folder, env=with_node(), check=True, capture_output=True)
+    return folder / "page.js"
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +108,32 @@ def test_two_tabs_show_the_same_answer_once(browser, site: Site) -> None:
         tab.get_by_text("takes its time about it.").wait_for()
         assert shown(tab) == LINE
     context.close()
+
+
+def test_the_example_is_a_chat_with_approvals(browser, page_script: Path, tmp_path: Path) -> None:
+    port, process = free_port(), ServiceProcess("example")
+    store = f"HELIX_STORE=sqlite:///{tmp_path / 'chat.db'}"
+    command = [sys.executable, "-m", "uvicorn", "examples.chat.app:app", "--port", str(port), "--log-level", "warning"]
+    process.start(
+        ["env", store, f"PYTHONPATH={EXAMPLE.parents[1]}", *tied_to_us(command)],
+        lambda: _answers(f"http://127.0.0.1:{port}/healthz"),
+    )
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{port}/?session=c-1")
+        say(page, "Please book a boat")
+        page.get_by_role("button", name="Approve").click()
+        page.get_by_text("Anything else?").wait_for()
+        assert page.locator(".tool").inner_text().startswith('book: output-available "booked Petrel"')
+    finally:
+        context.close()
+        process.end(signal.SIGTERM)
+        process.remove()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx2.get(url).status_code == 200
+    except httpx2.HTTPError:
+        return False

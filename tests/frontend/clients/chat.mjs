@@ -1,18 +1,19 @@
 // A chat without a page: the real chat class of the `ai` package, driven by one JSON command per line on stdin.
 //
-//   node chat.mjs v6 http://127.0.0.1:8000/chat s-1
+//   node chat.mjs FOLDER-WITH-PACKAGES http://127.0.0.1:8000/chat s-1
 //
 // It answers each command with one JSON line, once the chat has come to rest: its status, error and messages.
+import { existsSync } from "node:fs";
 import { createInterface } from "node:readline";
 
-const [version, api, id] = process.argv.slice(2);
-const entry = version === "v6" ? "index.mjs" : "index.js";
+const [folder, api, id] = process.argv.slice(2);
+const dist = `${folder}/node_modules/ai/dist`;
 const {
   AbstractChat,
   DefaultChatTransport,
   lastAssistantMessageIsCompleteWithApprovalResponses,
   lastAssistantMessageIsCompleteWithToolCalls,
-} = await import(new URL(`./${version}/node_modules/ai/dist/${entry}`, import.meta.url));
+} = await import(existsSync(`${dist}/index.mjs`) ? `${dist}/index.mjs` : `${dist}/index.js`);
 
 class State {
   status = "ready";
