@@ -19,6 +19,7 @@ from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.entries import EntryStore
 from helix_agents.testing import call, reply
+from helix_agents.testing.contracts.entry_handles import entries_of
 from helix_agents.testing.entry_scenes import values
 from tests.capabilities.worlds import PASSPHRASE, World
 
@@ -68,7 +69,7 @@ async def run(world: World, who: Agent[Any, Any, Any], message: str = "go", sess
 
 
 async def test_session_state_rides_in_steps_and_is_taken_back_by_a_rewind(
-    world: World, backend: Backend, entries: EntryStore
+    each_world: World,
 ) -> None:
     script = [
         reply(calls=[call("state__session__set", {"key": "a", "value": 1})]),
@@ -76,9 +77,10 @@ async def test_session_state_rides_in_steps_and_is_taken_back_by_a_rewind(
         reply(calls=[call("state__session__list", {}), call("state__session__clear", {})]),
         "done",
     ]
-    ann = agent(script, bundle_of(world))
+    ann = agent(script, bundle_of(each_world))
     scope = session_scope(SESSION)
-    async with Executor.open(world.url, agents=[ann]) as helix:
+    async with await open_backend(each_world.url) as backend, Executor.open(each_world.url, agents=[ann]) as helix:
+        entries = entries_of(backend)
         assert isinstance(await (await helix.execute(ann, "go", SESSION)).result(), Completed)
         # Calls of one step all start from what was committed before it.
         assert await results(backend) == [
@@ -96,8 +98,8 @@ async def test_session_state_rides_in_steps_and_is_taken_back_by_a_rewind(
         await handle.result()
         assert await values(entries, scope) == {"a": 2}
         assert (await backend.state.load_state(SESSION)).custom_state == {}
-    await backend.state.delete_session(SESSION)
-    assert await values(entries, scope) == {}
+        await backend.state.delete_session(SESSION)
+        assert await values(entries, scope) == {}
 
 
 async def test_calls_of_one_step_share_the_sessions_room(world: World, backend: Backend) -> None:
