@@ -116,7 +116,7 @@ class JanitorsContract(ScenarioContract):
         self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock
     ) -> None:
         work, told = _Work(open_executor, parts, clock), _Timeouts()
-        await work.prepare(asking=10, orphans=200, expiring=450)
+        await work.prepare(asking=10, orphans=60, expiring=210)
         rounds: list[Swept] = []
         async with AsyncExitStack() as stack:
             settings: dict[str, Any] = {"agents": [guest()], "hooks": told, "grace": 10}
