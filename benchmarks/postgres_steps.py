@@ -41,9 +41,12 @@ async def measure(*, rounds: int, patience: float) -> dict[str, float]:
                     theirs = await _per_step(peer, steps)
                     found[f"langgraph_step_us_{steps}"].append(theirs * 1e6)
                     found[f"vs_langgraph_{steps}"].append(theirs / mine)
-            late = (await ours.step_times(1_000))[-WINDOW:]
-            early = (await ours.step_times(WINDOW + 10))[5 : 5 + WINDOW]
-            found["flatness"].append(statistics.median(late) / statistics.median(early))
+            for _ in range(max(rounds, 3)):
+                # Early steps on both sides of the late ones, so that what slows the machine down meanwhile is in both.
+                before = (await ours.step_times(WINDOW + 10))[5 : 5 + WINDOW]
+                late = (await ours.step_times(1_000))[-2 * WINDOW :]
+                after = (await ours.step_times(WINDOW + 10))[5 : 5 + WINDOW]
+                found["flatness"].append(statistics.median(late) / statistics.median([*before, *after]))
     finally:
         await asyncio.to_thread(service.close)
     return {name: statistics.median(values) for name, values in found.items()}

@@ -94,11 +94,13 @@ class Steps:
 
 
 @asynccontextmanager
-async def stepping(url: str, *, seam: Any = None, probe: Callable[[], Any] = time.perf_counter) -> AsyncIterator[Steps]:
-    """An executor with the default settings, on a backend whose statements pass the seam."""
+async def stepping(
+    url: str, *, seam: Any = None, probe: Callable[[], Any] = time.perf_counter, **settings: Any
+) -> AsyncIterator[Steps]:
+    """An executor with the default settings but for these, on a backend whose statements pass the seam."""
     async with (
         await open_backend(url, seam=seam) as backend,
-        Executor(state=backend.state, streams=backend.streams, usage=backend.usage) as helix,
+        Executor(state=backend.state, streams=backend.streams, usage=backend.usage, **settings) as helix,
     ):
         yield Steps(helix, probe)
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.records import Record
-from helix_agents.domain.runs import RunStatus
+from helix_agents.domain.runs import RunRecord, RunStatus
 
 CallKind: TypeAlias = Literal["server", "finish_with", "gated", "client", "child", "companion", "finish", "rejected"]
 """Who settles a call: our function, our function last, a person, the client, a child, a companion, or nobody."""
@@ -166,9 +166,13 @@ class CommitAck(Record):
 
 
 class RunEnd(Record):
-    """How a run left its driver. `yielded` asks for a fresh driver at the position in the store."""
+    """How a run left its driver. `yielded` asks for a fresh driver at the position in the store.
+
+    A driver that has the run of its last commit at hand may add it, for whoever waits for the result.
+    """
 
     status: RunStatus | Literal["superseded", "yielded"]
+    run: RunRecord | None = None
 
 
 class Ops(Protocol):

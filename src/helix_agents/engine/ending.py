@@ -57,6 +57,15 @@ async def repair_stream(services: Services, run_id: RunId) -> None:
         await end_stream(services.streams, session, run)
 
 
+def completed_result(agent: Agent[Any, OutputT, Any], run: RunRecord) -> Completed[OutputT]:
+    """The result of a run that completed, which nothing changes any more.
+
+    Raises:
+        ToolOutputError: the agent's output type has changed and refuses the stored output.
+    """
+    return Completed(output=agent.load_output(run.output), session_id=run.session_id, run_id=run.run_id)
+
+
 async def result_of(
     services: Services, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId
 ) -> RunResult[OutputT] | None:
@@ -72,7 +81,7 @@ async def result_of(
     if run.status == "running":
         return None
     if run.status == "completed":
-        return Completed(output=agent.load_output(run.output), session_id=session_id, run_id=run_id)
+        return completed_result(agent, run)
     session = await services.store.load_state(session_id)
     if run.status == "interrupted":
         context = session.interrupt_context

@@ -1,5 +1,6 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -53,14 +54,16 @@ async def open_scope(
     them in the stream.
     """
     store = services.store
-    session = await store.load_state(session_id)
-    run = await store.get_current_run(session_id)
+    # None of these needs another, and a store may be a network away. Nobody else writes what a run of this fence reads.
+    session, run, stored = await asyncio.gather(
+        store.load_state(session_id), store.get_current_run(session_id), store.load_transcript(session_id)
+    )
     if run is None or run.fence != fence or run.status != "running":
         return _elsewhere(session, run, fence)
     agent = services.agents.get(session.agent_type)
     loaded = agent.load_state(session.custom_state, session.agent_version)
     writer = await _writer(services, session, run, parent, join=join)
-    transcript: list[Message] = [each.message for each in await store.load_transcript(session_id)]
+    transcript: list[Message] = [each.message for each in stored]
     scope = RunScope(
         services,
         agent,

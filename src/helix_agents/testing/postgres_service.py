@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -149,22 +150,19 @@ class Schemas:
 
 
 async def _emptied(url: str) -> None:
-    from helix_agents.backends.postgres import Connection, Database, parse_url
+    from helix_agents.backends.postgres import parse_url
 
     settings, _ = parse_url(url)
-
-    async def empty(connection: Connection) -> None:
-        found = await connection.all(
-            "SELECT tablename FROM pg_tables WHERE schemaname = ? AND tablename NOT LIKE '%migrations'",
-            (settings.schema,),
+    raw: Any = await import_module("asyncpg").connect(settings.dsn)
+    try:
+        found = await raw.fetch(
+            "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename NOT LIKE '%migrations'",
+            settings.schema,
         )
         # Not TRUNCATE: that makes every table anew on disk. Keys go on counting, as they do in a database that lives.
-        for (table,) in found:
-            await connection.execute(f"DELETE FROM {table}")
-
-    database = (await Database.open(settings)).use()
-    await database.write(empty)
-    await database.close()
+        await raw.execute("".join(f"DELETE FROM {settings.schema}.{table};" for (table,) in found))
+    finally:
+        await raw.close()
 
 
 async def _dropped(urls: list[str]) -> None:

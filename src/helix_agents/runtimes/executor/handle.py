@@ -15,7 +15,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.effects import RunEnd
-from helix_agents.engine.ending import repair_stream, result_of
+from helix_agents.engine.ending import completed_result, repair_stream, result_of
 from helix_agents.engine.services import Services
 from helix_agents.ports.usage_store import UsageStore
 
@@ -88,6 +88,9 @@ class RunHandle(Generic[OutputT]):
             await asyncio.wait((self._driver,))
             if self._driver.cancelled() or _was_left(self._driver):
                 raise ExecutorClosedError
+            end = self._driver.result() if self._driver.exception() is None else None
+            if end is not None and end.run is not None and end.status == "completed":
+                return completed_result(self._agent, end.run)
         while True:
             result = await result_of(self._services, self._agent, self.session_id, self.run_id)
             if result is not None:

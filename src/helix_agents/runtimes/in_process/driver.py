@@ -51,7 +51,7 @@ async def drive(
             end = await run_turn(ops if wrap is None else wrap(ops))
             if end.status != "superseded":
                 await end_run(services, scope.session, scope.run, scope.writer)
-            return end
+            return RunEnd(status=end.status, run=scope.run if scope.run.status == end.status else None)
         except SupersededError:
             return RunEnd(status="superseded")
         finally:
