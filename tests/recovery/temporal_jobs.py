@@ -59,7 +59,7 @@ async def converse(
             die()
 
     async with await open_backend(url, clock=LaterClock(life)) as backend:
-        helix = TemporalAgentExecutor(
+        helix: Any = TemporalAgentExecutor(
             state=backend.state,
             streams=backend.streams,
             usage=backend.usage,

@@ -120,7 +120,7 @@ async def test_a_server_that_is_killed_and_started_again_goes_on_with_its_runs(
     settings: dict[str, Any] = {"agents": [AGENT], "deps": dependencies(traces), "janitor_seconds": None}
     own = {"address": mortal_server.address, "temporal": temporal_jobs.QUICK}
     async with TemporalAgentExecutor.open(url_in(tmp_path), **own, **settings) as helix, asyncio.timeout(60):
-        await go_on(helix)
+        await go_on(helix)  # pyright: ignore[reportArgumentType]
     assert killed.is_set()
     async with await open_backend(url_in(tmp_path)) as backend:
         assert await check_end(backend, traces) == set()

@@ -65,7 +65,7 @@ class TestTemporalOnSQLite(ExecutorContract):
         own = {"address": temporal_address, "task_queue": queue, "prefix": queue, "temporal": QUICK}
 
         @asynccontextmanager
-        async def open_executor(**settings: Any) -> AsyncGenerator[TemporalAgentExecutor]:
+        async def open_executor(**settings: Any) -> AsyncGenerator[Any]:
             of_store = {name: settings.pop(name) for name in ("limits", "namespace") if name in settings}
             given = {"janitor_seconds": None, "grace": 1.0, **settings}
             given.pop("lease_ms", None)

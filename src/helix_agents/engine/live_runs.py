@@ -272,6 +272,7 @@ class LiveRun:
                     hooks=self._given.hooks,
                     model=self._given.model,
                     join=join,
+                    shared=not self._alone,
                     parent=None if delegation is None else delegation.parent,
                     delegated_by=None if delegation is None else delegation.within.tool_call_id,
                 )

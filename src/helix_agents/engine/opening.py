@@ -46,12 +46,13 @@ async def open_scope(
     parent: RunScope | None = None,
     delegated_by: ToolCallId | None = None,
     join: bool = False,
+    shared: bool = False,
 ) -> RunScope | Position:
     """Take a run in hand; where it has ended, or belongs to somebody else, only its position.
 
     `hooks` and `model` are those of one call, which live in the process that made it. A child's run is opened for the
     call of its `parent` that delegated to it. Whoever does one effect beside others of the same step has to `join`
-    them in the stream.
+    them in the stream; what `shared` runs said may be looked at by an effect that is done for the second time.
     """
     store = services.store
     # None of these needs another, and a store may be a network away. Nobody else writes what a run of this fence reads.
@@ -62,7 +63,7 @@ async def open_scope(
         return _elsewhere(session, run, fence)
     agent = services.agents.get(session.agent_type)
     loaded = agent.load_state(session.custom_state, session.agent_version)
-    writer = await _writer(services, session, run, parent, join=join)
+    writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
     transcript: list[Message] = [each.message for each in stored]
     scope = RunScope(
         services,
@@ -90,7 +91,7 @@ async def take_writer(scope: RunScope, *, join: bool) -> None:
     """Have the stream's present writer in hand: while others ran effects of the run, it may have changed."""
     before, scope.writer = (
         scope.writer,
-        await _writer(scope.services, scope.session, scope.run, scope.parent, join=join),
+        await _writer(scope.services, scope.session, scope.run, scope.parent, join=join, repeats=True),
     )
     with suppress(SupersededError):
         await before.close()
@@ -104,12 +105,14 @@ async def take_notes_of_calls(scope: RunScope, batch: OpenBatch) -> None:
 
 
 async def _writer(
-    services: Services, session: SessionState, run: RunRecord, parent: RunScope | None, *, join: bool
+    services: Services, session: SessionState, run: RunRecord, parent: RunScope | None, *, join: bool, repeats: bool
 ) -> StreamWriter:
-    """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said."""
-    step, after = _first_unsaid_step(session), await _said_for_good(services, session, run)
+    """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said, or
+    an effect of the same attempt that is repeated."""
+    step = _first_unsaid_step(session)
+    after = await _said_for_good(services, session) if repeats else 0
     if parent is not None:
-        if not join and (run.attempt > 1 or parent.is_shared):
+        if not join and repeats:
             await parent.writer.flush()
             await services.streams.cleanup_to_step(parent.stream_id, run.run_id, step - 1, after=after)
         return DelegatedWriter(parent)
@@ -123,8 +126,8 @@ async def _writer(
         after=after,
         join=join,
     )
-    # A later attempt looks at what its predecessor said, and that has to be without what is discarded.
-    return ComingWriter(coming) if run.attempt == 1 else await coming
+    # Who comes later looks at what its predecessor said, and that has to be without what is discarded.
+    return await coming if repeats else ComingWriter(coming)
 
 
 def _first_unsaid_step(session: SessionState) -> int:
@@ -133,9 +136,9 @@ def _first_unsaid_step(session: SessionState) -> int:
     return suspended.step if suspended is not None else session.step_count + 1
 
 
-async def _said_for_good(services: Services, session: SessionState, run: RunRecord) -> int:
+async def _said_for_good(services: Services, session: SessionState) -> int:
     """The last number of the stream that a commit answers for: of a step that is open, some rounds are committed."""
-    if run.attempt == 1 or session.checkpoint_id is None:
+    if session.checkpoint_id is None:
         return 0
     checkpoint = await services.store.get_checkpoint(session.session_id, session.checkpoint_id)
     return checkpoint.stream_sequence if checkpoint is not None else 0
