@@ -8,9 +8,10 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -116,9 +117,7 @@ class ForeignRedis:
 
     def close(self) -> None:
         """Remove every key of this process's tests."""
-        from redis import Redis
-
-        client: Any = cast("Any", Redis).from_url(self.url)
+        client: Any = import_module("redis").Redis.from_url(self.url)
         keys = list(client.scan_iter(match=f"test-{_MINE}-*", count=1_000))
         for first in range(0, len(keys), 1_000):
             client.unlink(*keys[first : first + 1_000])
