@@ -32,9 +32,17 @@ async def open_both(state_url: str, streams_url: str, clock: ManualClock, **of_s
     namespace = of_state.get("namespace", "")
     other = await open_backend(streams_url, clock=clock, namespace=namespace)
     await one.streams.close()
-    for part in (other.state, other.locks, other.usage):
-        await part.close()
-    return Backend(url=state_url, state=one.state, streams=other.streams, locks=one.locks, usage=one.usage)
+    for part in (other.state, other.locks, other.usage, other.entries):
+        if part is not None:
+            await part.close()
+    return Backend(
+        url=state_url,
+        state=one.state,
+        streams=other.streams,
+        locks=one.locks,
+        usage=one.usage,
+        entries=one.entries,
+    )
 
 
 class Mixed:
