@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from helix_agents.runtimes.in_process.handle import RunHandle as RunHandle
     from helix_agents.server.app import AgentServer as AgentServer
     from helix_agents.server.auth import Principal as Principal
+    from helix_agents.server.remote import HttpRemoteAgentTransport as HttpRemoteAgentTransport
+    from helix_agents.server.remote import remote_agent_tool as remote_agent_tool
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
 _HOME: dict[str, str] = {
@@ -92,6 +94,7 @@ _HOME: dict[str, str] = {
     "HelixError": "helix_agents.domain.errors",
     "Hooks": "helix_agents.agent.hooks",
     "Image": "helix_agents.domain.messages",
+    "HttpRemoteAgentTransport": "helix_agents.server.remote",
     "Interrupted": "helix_agents.domain.results",
     "LLMAdapter": "helix_agents.ports.llm",
     "Message": "helix_agents.domain.messages",
@@ -132,6 +135,7 @@ _HOME: dict[str, str] = {
     "expired_session_cleanup": "helix_agents.engine.cleanup",
     "open_backend": "helix_agents.ports.backend",
     "open_model": "helix_agents.ports.models",
+    "remote_agent_tool": "helix_agents.server.remote",
     "sub_agent_tool": "helix_agents.agent.sub_agents",
     "tool": "helix_agents.agent.tools",
 }
@@ -157,6 +161,7 @@ __all__ = [
     "HelixError",
     "Hooks",
     "Image",
+    "HttpRemoteAgentTransport",
     "Interrupted",
     "LLMAdapter",
     "Message",
@@ -198,6 +203,7 @@ __all__ = [
     "expired_session_cleanup",
     "open_backend",
     "open_model",
+    "remote_agent_tool",
     "sub_agent_tool",
     "tool",
 ]

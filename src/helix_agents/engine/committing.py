@@ -22,7 +22,7 @@ from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
-from helix_agents.engine.effects import CommitAck, CommitRequest
+from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest
 from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
@@ -198,7 +198,7 @@ def _ref_updates(scope: RunScope, work: StepWork) -> tuple[SubSessionRefUpdate, 
     let_go = (
         SubSessionRefUpdate(sub_session_id=call.child_session_id, status="interrupted")
         for call in left
-        if call.kind == "child" and call.child_session_id is not None
+        if call.kind in DELEGATED and call.child_session_id is not None
     )
     return (*scope.settled_companions, *results, *let_go)
 

@@ -56,6 +56,7 @@ class Services:
     """The world as the bodies see it. Everything that waits, draws or tells the time comes in from outside.
 
     `jitter` gives a factor of about 1, different each time, so that many runs do not ask again at the same moment.
+    `stop_owed` wakes whoever sees to stops that another service has not confirmed.
     """
 
     store: SessionStateStore
@@ -69,6 +70,7 @@ class Services:
     in_thread: RunInThread
     drive_child: DriveChild
     drive_detached: Callable[[RunRecord], object]
+    stop_owed: Callable[[], object] = lambda: None
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)
 

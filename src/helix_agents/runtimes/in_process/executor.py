@@ -129,6 +129,7 @@ class Executor:
             in_thread=asyncio.to_thread,
             drive_child=self._drivers.drive_child,
             drive_detached=self._drivers.drive_detached,
+            stop_owed=lambda: self.janitor.stop_owed(),
             hooks=hooks,
             options=options or EngineOptions(),
         )
@@ -157,6 +158,7 @@ class Executor:
         await self._lease.start()
         if self._janitor_seconds is not None:
             self._drivers.in_background(self.janitor.run(self._janitor_seconds))
+            self._drivers.in_background(self.janitor.pay_stops(self._janitor_seconds))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -409,6 +411,7 @@ class Executor:
             return await stop_companions(self._services, session_id, kind, reason)
         if not await settle_waiting(self._services, session_id, run, reason, kind):
             return NothingRunning()
+        self.janitor.stop_owed()
         return InterruptSet(run_id=run.run_id)
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:
