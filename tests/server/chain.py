@@ -3,20 +3,28 @@
 import os
 from typing import Any
 
-from helix_agents import Agent, HttpRemoteAgentTransport, ScriptedModel, remote_agent_tool
-from helix_agents.domain.messages import UserMessage
+from helix_agents import Agent, AgentServer, Executor, HttpRemoteAgentTransport, ScriptedModel, remote_agent_tool
 from helix_agents.llm.scripted import Step, call, reply
 from helix_agents.ports.llm import ModelRequest
-from tests.server.agents import Notes, _order, _results_since_the_user, follow_orders, gate, glance, locate, publish, search
-from tests.server.live import ANN
-
-__all__ = ["boss", "middle", "worker"]
+from helix_agents.server.auth import bearer_tokens
+from tests.server.agents import (
+    Notes,
+    follow_orders,
+    gate,
+    glance,
+    locate,
+    order_of,
+    publish,
+    results_since_the_user,
+    search,
+)
+from tests.server.live import ANN, TOKENS
 
 
 def pass_on(request: ModelRequest) -> Step:
     """`remote <order>` goes to the worker as `<order>`; everything else is done here."""
-    order = _order(request)
-    if order.startswith("remote ") and not _results_since_the_user(request):
+    order = order_of(request)
+    if order.startswith("remote ") and not results_since_the_user(request):
         orders = order.removeprefix("remote ").split(" & ")
         return reply("Let me ask. ", calls=[call("subagent__worker", {"message": each}) for each in orders])
     return follow_orders(request)
@@ -27,23 +35,20 @@ def worker(name: str = "worker") -> Agent[Any, Any, Any]:
     return Agent(name=name, model=model, tools=[search, publish, locate, glance], state=Notes)
 
 
-def boss(url: str, name: str = "boss", **settings: Any) -> Agent[Any, Any, Any]:
+def boss(url: Any, name: str = "boss", **settings: Any) -> Agent[Any, Any, Any]:
     settings = {"token": ANN, **settings}
     tool = remote_agent_tool(url, "worker", description="Works elsewhere.", **settings)
     return Agent(name=name, model=ScriptedModel(pass_on), tools=[search, publish, tool], state=Notes)
 
 
+def service(*agents: Agent[Any, Any, Any], url: str = "memory://", **settings: Any) -> AgentServer:
+    """An agent server for these agents."""
+    settings.setdefault("authenticate", bearer_tokens(TOKENS))
+    return AgentServer(Executor.open(url, agents=agents), **settings)
+
+
 def transport(url: str, **settings: Any) -> HttpRemoteAgentTransport:
     return HttpRemoteAgentTransport(url, **{"token": ANN, **settings})
-
-
-def middle(url: str) -> Agent[Any, Any, Any]:
-    """A worker that has a worker of its own."""
-    return boss(url, "worker")
-
-
-def first_user_text(messages: Any) -> str:
-    return next(str(each.content) for each in messages if isinstance(each, UserMessage))
 
 
 # What a process serves: with the address of another service the one who delegates, else the one who works.

@@ -37,7 +37,7 @@ from helix_agents.engine.ledger import resting_reply
 from helix_agents.engine.letting_go import child_id_of, end_chunk, let_go, write_end
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.remote_children import DISPATCH_FAILED, TYPED_FAILURES, follow_remote
-from helix_agents.engine.remote_stops import OPEN, REMOTE, TOOL
+from helix_agents.engine.remote_stops import OPEN, REMOTE, TOOL, id_there
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.engine.stop import StopSignal, watching
@@ -160,7 +160,7 @@ async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: Deleg
     """Binds the child to the call and lets only the parent's driver start it."""
     remote = None
     if isinstance(tool, RemoteAgentTool):
-        remote = RemoteChild(url=tool.transport.url, agent=tool.remote_agent, session_id=child_id_of(planned))
+        remote = RemoteChild(url=tool.transport.url, agent=tool.remote_agent, session_id=id_there(child_id_of(planned)))
     return ParentLink(
         session_id=scope.session.session_id,
         fence=scope.run.fence,

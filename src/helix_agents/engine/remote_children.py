@@ -1,6 +1,6 @@
 """Following a child behind another service: its chunks come here, its questions too, and its end settles the call.
 
-The child has a session here that stands for it, under the id it has there: with a run that is followed instead of driven,
+The child has a session here that stands for it: with a run that is followed instead of driven,
 the calls it waits for, its output, state and usage. So everything that holds for a child of this process holds for it.
 
 | what the other service says                 | what follows                                                    |
@@ -274,7 +274,8 @@ class _Follower:
             told = attributed(
                 chunk,
                 self._names,
-                child=self._session.session_id,
+                there=self._remote.session_id,
+                here=self._session.session_id,
                 agent_type=self._session.agent_type,
                 delegated_by=self._planned.tool_call_id,
             )

@@ -50,20 +50,26 @@ class Names:
 
 
 def attributed(
-    chunk: StreamChunk, names: Names, *, child: SessionId, agent_type: str, delegated_by: ToolCallId
+    chunk: StreamChunk,
+    names: Names,
+    *,
+    there: SessionId,
+    here: SessionId,
+    agent_type: str,
+    delegated_by: ToolCallId,
 ) -> StreamChunk | None:
     """The chunk as it stands in the parent's stream; None when it has no place there.
 
-    What the child says of itself is told as the child's, whatever run it claims; what it says of sessions below it as
+    `there` and `here` are the child's session ids. What the child says of itself is told as the child's, whatever run it claims; what it says of sessions below it as
     theirs, under names that are nobody's here. All of it hangs below the call that delegated.
     """
     if isinstance(chunk, Truncated | StreamResync) or (isinstance(chunk, Custom) and chunk.name in _OURS):
         return None
-    own = chunk.session_id == child
+    own = chunk.session_id == there
     above = chunk.parent_tool_call_id
     try:
         changes: dict[str, Any] = {
-            "session_id": child if own else names.here(chunk.session_id),
+            "session_id": here if own else names.here(chunk.session_id),
             "run_id": names.here(chunk.run_id),
             "agent_type": agent_type if own else check_id(chunk.agent_type, "agent type"),
             "parent_tool_call_id": delegated_by if own or above is None else names.here(above),

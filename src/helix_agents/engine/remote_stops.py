@@ -57,8 +57,14 @@ def is_remote(session: SessionState | SessionSummary) -> bool:
 
 
 def as_remote(session: SessionState | SessionSummary) -> RemoteSession:
-    """The session as the other service knows it: by the same id."""
-    return RemoteSession(session_id=session.session_id, agent=session.agent_type, user_id=session.user_id)
+    """The session as the other service knows it."""
+    return RemoteSession(session_id=id_there(session.session_id), agent=session.agent_type, user_id=session.user_id)
+
+
+def id_there(child: SessionId) -> SessionId:
+    """The child's id at the other service: as unguessable as the one here, and another one, as both services may share a
+    store, or be one and the same."""
+    return f"{child}-remote"
 
 
 async def stop_remote(services: Services, session_id: SessionId) -> None:
