@@ -12,7 +12,7 @@ from helix_agents.ports.remote_agents import RemoteAgentTransport
 
 @dataclass(frozen=True)
 class RemoteLimits:
-    """What is taken from one delegation to another service; over one of these the call fails and the child is stopped."""
+    """What is taken from one remote child; over one of these the call fails and the child is stopped."""
 
     chunks: int = 200_000
     bytes: int = 256_000_000

@@ -1,4 +1,4 @@
-"""A remote child's chunks on their way into the parent's stream: whoever wrote them, they speak for that child alone."""
+"""A remote child's chunks on their way into the parent's stream: they speak for that child and nobody else."""
 
 from typing import Any
 
@@ -60,8 +60,8 @@ def attributed(
 ) -> StreamChunk | None:
     """The chunk as it stands in the parent's stream; None when it has no place there.
 
-    `there` and `here` are the child's session ids. What the child says of itself is told as the child's, whatever run it claims; what it says of sessions below it as
-    theirs, under names that are nobody's here. All of it hangs below the call that delegated.
+    `there` and `here` are the child's session ids. What the child says of itself is told as the child's; what it says
+    of sessions below it as theirs, under names that are nobody's here. All of it hangs below the call that delegated.
     """
     if isinstance(chunk, Truncated | StreamResync) or (isinstance(chunk, Custom) and chunk.name in _OURS):
         return None

@@ -1,8 +1,8 @@
 """Stops that another service has not confirmed: debts, kept with the child's session and paid until they are taken.
 
-A remote child's session here is marked as open from its beginning, and the mark goes when the other service has said that
-the child came to its end, or that it will stop. So whatever ends the session here, a stop, an expiry, a rewind or a crash,
-leaves a mark on a session that is over, and that is the debt: nobody has to remember to write one.
+A remote child's session here is marked as open from its beginning, and the mark goes when the other service has said
+that the child came to its end, or that it will stop. So whatever ends the session here, be it a stop, an expiry or a
+rewind, leaves a mark on a session that is over, and that is the debt: nobody has to remember to write one.
 """
 
 import asyncio
@@ -51,6 +51,21 @@ class StopsPaid(Record):
     next_in_ms: int | None = None
 
 
+async def delete_remote(services: Services, session: SessionState | SessionSummary) -> None:
+    """Remove a remote child where it lives; one whose service does not answer at once stays there."""
+    if TOOL not in session.metadata:
+        return
+    try:
+        async with asyncio.timeout(PROMPTLY_SECONDS):
+            transport = await find_transport(services, session)
+            if transport is not None:
+                remote = as_remote(session)
+                await transport.abort(remote, "its root was deleted")
+                await transport.delete(remote)
+    except (TimeoutError, HelixError) as problem:
+        log_event("subagent.delete_failed", logging.WARNING, session_id=session.session_id, reason=str(problem))
+
+
 def is_remote(session: SessionState | SessionSummary) -> bool:
     """Whether a session stands for a child behind another service that may still be at work."""
     return session.metadata.get(REMOTE) == OPEN
@@ -62,8 +77,8 @@ def as_remote(session: SessionState | SessionSummary) -> RemoteSession:
 
 
 def id_there(child: SessionId) -> SessionId:
-    """The child's id at the other service: as unguessable as the one here, and another one, as both services may share a
-    store, or be one and the same."""
+    """The child's id at the other service: as unguessable as the one here, and not the same, as both services may share
+    a store, or be one and the same."""
     return f"{child}-remote"
 
 

@@ -1,4 +1,4 @@
-"""What a remote child used, counted here once: its service tells sums, and only what came since the last look is new."""
+"""What a remote child used, counted once: its service tells sums, and only what came since the last look is new."""
 
 from dataclasses import dataclass
 

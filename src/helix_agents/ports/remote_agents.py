@@ -43,8 +43,8 @@ class RemoteAnswerRefusedError(Exception):
 class RemoteAgentTransport(Protocol):
     """Speaks to one agent service. It keeps nothing: every call names its session, and every call may be repeated.
 
-    Every method raises `RemoteUnavailableError` when asking again later may help, `RemoteRefusedError` when it will not,
-    and `RemoteProtocolError` when the answer is none.
+    Every method raises `RemoteUnavailableError` when asking again later may help, `RemoteRefusedError` when it will
+    not, and `RemoteProtocolError` when the answer is none.
     """
 
     @property

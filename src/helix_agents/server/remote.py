@@ -103,9 +103,9 @@ def remote_agent_tool(
 class HttpRemoteAgentTransport:
     """Speaks to an agent server over HTTP and server-sent events.
 
-    It holds no connection between two requests, so that it can be shared by all loops and threads of a process and needs
-    no closing. The user a session is for is told only with `pass_user=True`; the other server's `authenticate` has to
-    believe it, from the header `X-Helix-On-Behalf-Of`. Redirects are not followed: a token goes to one place.
+    It holds no connection between two requests, so that it can be shared by all loops and threads of a process and
+    needs no closing. The user a session is for is told only with `pass_user=True`; the other server's `authenticate`
+    has to believe it, from the header `X-Helix-On-Behalf-Of`. Redirects are not followed: a token goes to one place.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
@@ -47,6 +48,7 @@ from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry
+from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.services import EngineOptions, Services
 from helix_agents.engine.settling import settle_waiting
 from helix_agents.engine.submitting import submit
@@ -129,12 +131,12 @@ class Executor:
             in_thread=asyncio.to_thread,
             drive_child=self._drivers.drive_child,
             drive_detached=self._drivers.drive_detached,
-            stop_owed=lambda: self.janitor.stop_owed(),
+            stop_owed=self._stop_owed,
             hooks=hooks,
             options=options or EngineOptions(),
         )
         self._drivers.services = self._services
-        self.sessions = Sessions(state, streams)
+        self.sessions = Sessions(state, streams, partial(delete_remote, self._services))
         self.janitor = Janitor(
             self._services,
             resume=self._resume_by_name,
@@ -364,6 +366,9 @@ class Executor:
         self._drivers.drive(started.run, hooks=hooks, model=adapter)
         return self._handle(agent, started.run)
 
+    def _stop_owed(self) -> None:
+        self.janitor.stop_owed()
+
     def _wrap(self, ops: Ops) -> Ops:
         """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
         return ops
@@ -411,7 +416,7 @@ class Executor:
             return await stop_companions(self._services, session_id, kind, reason)
         if not await settle_waiting(self._services, session_id, run, reason, kind):
             return NothingRunning()
-        self.janitor.stop_owed()
+        self._stop_owed()
         return InterruptSet(run_id=run.run_id)
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:

@@ -1,5 +1,8 @@
 """Sessions as users ask for them: one, many, their messages, runs and checkpoints."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import StoredMessage
@@ -15,9 +18,15 @@ from helix_agents.ports.streams import StreamManager
 class Sessions:
     """What is stored, for reading and for the few changes that need no run."""
 
-    def __init__(self, store: SessionStateStore, streams: StreamManager) -> None:
+    def __init__(
+        self,
+        store: SessionStateStore,
+        streams: StreamManager,
+        forget_elsewhere: Callable[[SessionSummary], Awaitable[None]],
+    ) -> None:
         self._store = store
         self._streams = streams
+        self._forget_elsewhere = forget_elsewhere
 
     async def get(self, session_id: SessionId) -> SessionState:
         """One session; raises `SessionNotFoundError`."""
@@ -54,13 +63,14 @@ class Sessions:
         return await self._store.merge_custom_state(session_id, writes)
 
     async def delete(self, session_id: SessionId) -> None:
-        """Remove the session, everything below it, and its stream; idempotent."""
+        """Remove the session, everything below it, here and at other services, and its stream; idempotent."""
         streams = [session_id]
         while True:
             # Companions that stand on their own have streams of their own.
             below = SessionFilter(root_session_id=session_id)
             page = await self._store.list_sessions(below, offset=len(streams) - 1, limit=200)
             streams.extend(item.session_id for item in page.items)
+            await asyncio.gather(*map(self._forget_elsewhere, page.items))
             if not page.has_more:
                 break
         await self._store.delete_session(session_id)
