@@ -163,7 +163,7 @@ class HttpRemoteAgentTransport:
         try:
             answer = await self._get(session, f"/status?sessionId={quote(session.session_id, safe='')}")
         except RemoteRefusedError as refused:
-            if refused.refusal == "session_not_found":
+            if _is_unknown(refused):
                 return None
             raise
         return self._read(lambda: read_status(answer))
@@ -255,7 +255,7 @@ class HttpRemoteAgentTransport:
         try:
             told = await self._post(session, path, body)
         except RemoteRefusedError as refused:
-            if refused.refusal == "session_not_found":
+            if _is_unknown(refused):
                 return "unknown"
             raise
         return "stopping" if told.get("outcome") == "interrupt_set" else "nothing_running"
@@ -357,6 +357,10 @@ class HttpRemoteAgentTransport:
             return read()
         except NotOursError as problem:
             raise RemoteProtocolError(self._url, str(problem)) from None
+
+
+def _is_unknown(refused: RemoteRefusedError) -> bool:
+    return (refused.status, refused.refusal) == (404, "session_not_found")
 
 
 def _httpx2() -> Any:
