@@ -216,8 +216,11 @@ def test_a_parent_that_is_killed_while_its_child_works_goes_on_where_it_was(begi
     with begin("parent", below="child", agent="boss").client() as client:
         done = come_to(client, "s", "completed")
         assert done["attempt"] > 1
-        assert done["output"].startswith("I was told: You said: long story.")
-        each_once(shown(client, "s"))
+        story = "You said: long story. " + "And so on. " * 20
+        assert done["output"] == f"I was told: {story}."
+        seen = shown(client, "s")
+        each_once(seen)
+        assert "".join(each["delta"] for each in seen if "remoteSequence" in each and "delta" in each) == story
 
 
 def test_a_child_that_is_killed_at_work_is_followed_when_it_is_back(begin: Begin, tmp_path: Path) -> None:
@@ -233,8 +236,11 @@ def test_a_child_that_is_killed_at_work_is_followed_when_it_is_back(begin: Begin
         shut.unlink()
         assert begin("child").url
         done = come_to(client, "s", "completed")
-        assert done["output"].startswith("I was told: You said: long story.")
-        each_once(shown(client, "s"))
+        story = "You said: long story. " + "And so on. " * 20
+        assert done["output"] == f"I was told: {story}."
+        seen = shown(client, "s")
+        each_once(seen)
+        assert "".join(each["delta"] for each in seen if "remoteSequence" in each and "delta" in each) == story
 
 
 def test_three_services_in_a_chain_each_killed_once_and_an_approval_at_the_bottom(begin: Begin, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class _Patience:
 
     async def pause(self) -> None:
         await self._services.sleep(self._wait * self._services.jitter())
-        self._wait = min(self._wait * 2, 5.0)
+        self._wait = min(self._wait * 2, 2.0)
 
 
 class _Follower:

@@ -53,7 +53,7 @@ class StopsPaid(Record):
 
 async def delete_remote(services: Services, session: SessionState | SessionSummary) -> None:
     """Remove a remote child where it lives; one whose service does not answer at once stays there."""
-    if TOOL not in session.metadata:
+    if not is_elsewhere(session):
         return
     try:
         async with asyncio.timeout(PROMPTLY_SECONDS):
@@ -69,6 +69,11 @@ async def delete_remote(services: Services, session: SessionState | SessionSumma
 def is_remote(session: SessionState | SessionSummary) -> bool:
     """Whether a session stands for a child behind another service that may still be at work."""
     return session.metadata.get(REMOTE) == OPEN
+
+
+def is_elsewhere(session: SessionState | SessionSummary) -> bool:
+    """Whether a session stands for a child behind another service, at work or not."""
+    return TOOL in session.metadata
 
 
 def as_remote(session: SessionState | SessionSummary) -> RemoteSession:
