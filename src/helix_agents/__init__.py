@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from helix_agents.runtimes.temporal.executor import TemporalAgentExecutor as TemporalAgentExecutor
     from helix_agents.server.app import AgentServer as AgentServer
     from helix_agents.server.auth import Principal as Principal
+    from helix_agents.server.remote import HttpRemoteAgentTransport as HttpRemoteAgentTransport
+    from helix_agents.server.remote import remote_agent_tool as remote_agent_tool
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
 _HOME: dict[str, str] = {
@@ -98,6 +100,7 @@ _HOME: dict[str, str] = {
     "HelixError": "helix_agents.domain.errors",
     "Hooks": "helix_agents.agent.hooks",
     "Image": "helix_agents.domain.messages",
+    "HttpRemoteAgentTransport": "helix_agents.server.remote",
     "Interrupted": "helix_agents.domain.results",
     "LLMAdapter": "helix_agents.ports.llm",
     "Message": "helix_agents.domain.messages",
@@ -139,6 +142,7 @@ _HOME: dict[str, str] = {
     "expired_session_cleanup": "helix_agents.engine.cleanup",
     "open_backend": "helix_agents.ports.backend",
     "open_model": "helix_agents.ports.models",
+    "remote_agent_tool": "helix_agents.server.remote",
     "sub_agent_tool": "helix_agents.agent.sub_agents",
     "CapabilityError": "helix_agents.domain.capability_errors",
     "open_state": "helix_agents.capabilities.client",
@@ -168,6 +172,7 @@ __all__ = [
     "File",
     "HelixError",
     "Hooks",
+    "HttpRemoteAgentTransport",
     "Image",
     "Interrupted",
     "LLMAdapter",
@@ -212,6 +217,7 @@ __all__ = [
     "open_backend",
     "open_model",
     "open_state",
+    "remote_agent_tool",
     "state_capabilities",
     "sub_agent_tool",
     "tool",

@@ -79,7 +79,7 @@ def glance(accuracy: int = 3) -> str:
     raise NotImplementedError
 
 
-def _results_since_the_user(request: ModelRequest) -> list[ToolMessage]:
+def results_since_the_user(request: ModelRequest) -> list[ToolMessage]:
     results: list[ToolMessage] = []
     for message in reversed(request.messages):
         if isinstance(message, UserMessage) and not message.hidden:
@@ -89,7 +89,7 @@ def _results_since_the_user(request: ModelRequest) -> list[ToolMessage]:
     return results[::-1]
 
 
-def _order(request: ModelRequest) -> str:
+def order_of(request: ModelRequest) -> str:
     said = (m for m in reversed(request.messages) if isinstance(m, UserMessage) and not m.hidden)
     message = next(said)
     return (
@@ -114,8 +114,8 @@ CALLS = {
 
 def follow_orders(request: ModelRequest) -> Step:
     """One step of a turn: what the user ordered first, then a sentence about the results."""
-    order = _order(request)
-    results = _results_since_the_user(request)
+    order = order_of(request)
+    results = results_since_the_user(request)
     if results:
         return f"I was told: {'; '.join(str(each.content) for each in results)}."
     if order == "fail":

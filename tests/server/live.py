@@ -98,9 +98,14 @@ class Instance:
     """`helix serve` in a process of its own."""
 
     def __init__(
-        self, store: str, *, environment: dict[str, str] | None = None, arguments: tuple[str, ...] = ()
+        self,
+        store: str,
+        *,
+        agents: str = "tests.server.agents:agents",
+        environment: dict[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
     ) -> None:
-        command = [str(Path(sys.executable).parent / "helix"), "serve", "tests.server.agents:agents"]
+        command = [str(Path(sys.executable).parent / "helix"), "serve", agents]
         self.process = subprocess.Popen(
             [*command, "--store", store, "--port", "0", "--token", ANN, "--user", "ann", *arguments],
             stdout=subprocess.PIPE,

@@ -48,13 +48,17 @@ class AgentRegistry:
         known = self._agents.get(name)
         if known is not None:
             return known
+        return next((agent for agent in self.everyone() if agent.name == name), None)
+
+    def everyone(self) -> list[Agent[Any, Any, Any]]:
+        """The agents that were made known, and then those they delegate to, at any depth."""
         ahead = list(self._agents.values())
         seen = {id(agent) for agent in ahead}
         for agent in ahead:
             below = [below for below in _delegates(agent) if id(below) not in seen]
             seen.update(map(id, below))
             ahead.extend(below)
-        return next((agent for agent in ahead if agent.name == name), None)
+        return ahead
 
     def get(self, name: str) -> Agent[Any, Any, Any]:
         """The agent of this name.

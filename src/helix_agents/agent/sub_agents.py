@@ -22,10 +22,13 @@ class Delegation(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SubAgentTool(Tool[..., Any]):
-    """A tool whose calls are done by another agent, in a session of its own."""
+class DelegationTool(Tool[..., Any]):
+    """A tool whose calls are done by another agent, here or elsewhere, in a session of its own."""
 
-    agent: Agent[Any, Any, Any]
+    @property
+    def child_type(self) -> str:
+        """The name of the agent that does the work."""
+        raise NotImplementedError
 
     def opening_message(self, values: dict[str, JSON], *, plain: bool) -> UserMessage:
         """What the child is told first: the task as text, or its declared input as JSON."""
@@ -35,6 +38,17 @@ class SubAgentTool(Tool[..., Any]):
     def is_plain(self) -> bool:
         """Whether the child is told a text, as no input type was declared."""
         return self.input.schema.get("properties", {}).keys() == {"message"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SubAgentTool(DelegationTool):
+    """A tool whose calls are done by another agent of this process."""
+
+    agent: Agent[Any, Any, Any]
+
+    @property
+    def child_type(self) -> str:
+        return self.agent.name
 
 
 def sub_agent_tool(
@@ -64,12 +78,13 @@ def sub_agent_tool(
         name=name,
         description=description or agent.description,
         input=InputType(input or Delegation, subject),
-        function=_runs_as_an_agent,
+        function=runs_as_an_agent,
         kind="agent",
         timeout_ms=optional_milliseconds(timeout, subject, "timeout"),
         agent=agent,
     )
 
 
-def _runs_as_an_agent(**_: Any) -> None:
+def runs_as_an_agent(**_: Any) -> None:
+    """Stands in for the function that a delegated call does not have."""
     raise TypeError("a sub-agent is run by an executor, not called")

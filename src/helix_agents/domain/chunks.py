@@ -12,7 +12,8 @@ from helix_agents.domain.writes import MergeWarning
 class ChunkHeader(Record, tag_field="type"):
     """What every chunk says of itself. The store assigns `sequence`; a producer leaves it 0.
 
-    A child's chunk in its parent's stream carries the child's session and the call that delegated to it.
+    A child's chunk in its parent's stream carries the child's session and the call that delegated to it; one that came
+    from another service also the number it had there.
     """
 
     session_id: SessionId
@@ -22,6 +23,7 @@ class ChunkHeader(Record, tag_field="type"):
     sequence: int = 0
     timestamp: int = 0
     parent_tool_call_id: ToolCallId | None = None
+    remote_sequence: int | None = None
 
 
 class TextDelta(ChunkHeader, tag="text_delta"):

@@ -65,6 +65,12 @@ HelixError
 │   ├── BackupTooNewError
 │   └── PathRefusedError           a link, a file that is there already, a place outside the allowed folders
 ├── RuntimeUnavailableError        look after the durable engine
+├── RemoteAgentError               look after the service behind a remote sub-agent
+│   ├── RemoteUnavailableError     it does not answer: worth asking again
+│   ├── RemoteRefusedError         it refused the request as it is
+│   ├── RemoteProtocolError        it answered what no agent server says
+│   ├── RemoteSubAgentLostError    nobody knows what became of the sub-agent
+│   └── RemoteSubAgentClientToolUnsupportedError
 └── StoreError                     look after the store
     ├── StoreUnavailableError
     ├── StoreFullError
@@ -863,6 +869,78 @@ class PathRefusedError(VaultError):
 
     def __str__(self) -> str:
         return f"{self.path!r} is refused: {self.reason}. Nothing was written; choose another path."
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Look after the service behind a remote sub-agent
+# ---------------------------------------------------------------------------------------------------------
+
+
+class RemoteAgentError(HelixError):
+    """The service behind a remote sub-agent did not do what was asked of it."""
+
+    code = "remote_agent_error"
+    url: str
+
+
+class RemoteUnavailableError(RemoteAgentError):
+    """The service does not answer, or asks to be asked again later."""
+
+    code = "remote_unavailable"
+    retryable = True
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The agent service at {self.url} does not answer: {self.reason}."
+
+
+class RemoteRefusedError(RemoteAgentError):
+    """The service refused a request; the same request again is refused again."""
+
+    code = "remote_refused"
+    status: int
+    refusal: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"The agent service at {self.url} refused ({self.status} {self.refusal}): {self.detail}"
+
+
+class RemoteProtocolError(RemoteAgentError):
+    """The service answered something that no agent server says, or more than is taken from one."""
+
+    code = "remote_protocol"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The agent service at {self.url} does not keep to the protocol: {self.reason}."
+
+
+class RemoteSubAgentLostError(RemoteAgentError):
+    """A remote sub-agent whose end nobody will learn."""
+
+    code = "framework_subagent_lost"
+    session_id: str
+    cause: str
+
+    def __str__(self) -> str:
+        return (
+            f"Remote sub-agent {self.session_id!r} at {self.url} is lost ({self.cause}): what it did so far, "
+            "or whether it still works, is not known here."
+        )
+
+
+class RemoteSubAgentClientToolUnsupportedError(RemoteAgentError):
+    """A remote sub-agent waits for somebody, and its service takes no answers."""
+
+    code = "client-tool-unsupported"
+    session_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"Remote sub-agent {self.session_id!r} waits for an answer, but the service at {self.url} takes none "
+            "through its transport; use one that routes answers, or give that agent no client tools and approvals."
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------

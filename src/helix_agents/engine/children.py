@@ -19,17 +19,18 @@ import msgspec
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
-from helix_agents.agent.sub_agents import SubAgentTool
+from helix_agents.agent.remote_agents import RemoteAgentTool
+from helix_agents.agent.sub_agents import DelegationTool, SubAgentTool
 from helix_agents.domain.chunks import SubagentStart
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError, SupersededError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord
 from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState
-from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
+from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import abandoned, tool_is_gone
 from helix_agents.engine.desk import Note, RestingResult
@@ -38,13 +39,14 @@ from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.ledger import resting_reply
 from helix_agents.engine.letting_go import child_id_of, end_chunk, let_go, write_end
 from helix_agents.engine.log import log_exception
+from helix_agents.engine.remote_children import DISPATCH_FAILED, TYPED_FAILURES, follow_remote
+from helix_agents.engine.remote_stops import OPEN, REMOTE, TOOL, id_there
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.engine.stop import StopSignal, watching
 from helix_agents.ports.state_store import SessionStateStore
 
-DISPATCH_FAILED = "sub_agent_dispatch_failed"
 TIMED_OUT = "sub_agent_timeout"
 ABANDONED = "abandoned"
 
@@ -79,7 +81,7 @@ async def _bring_to_drive(
     """The child's run, to be driven; or what became of the call without that."""
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
-    if not isinstance(tool, SubAgentTool):
+    if not isinstance(tool, DelegationTool):
         await let_go(scope, child_id_of(planned))
         return await settle(scope, batch, tool_is_gone(call))
     if scope.stop.requested.is_set() and not driven:
@@ -95,15 +97,22 @@ async def _bring_to_drive(
     except FailRun as decision:
         await let_go(scope, run.session_id)
         return await _outcome(scope, batch, planned, fail_run=decision.reason)
+    if run.status == "running" and isinstance(tool, RemoteAgentTool):
+        stop = scope.stop.below()
+        with stopping_after(tool.timeout_ms, stop, run):
+            await follow_remote(scope, planned, run, tool, _first_message(tool, given), stop)
+        return await _outcome(scope, batch, planned)
     return run if run.status == "running" else await _outcome(scope, batch, planned)
 
 
 async def _open_child(
-    scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, given: dict[str, JSON]
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: DelegationTool, given: dict[str, JSON]
 ) -> RunRecord:
     """The child's run, ready to be driven if it is running."""
     store, child_id = scope.services.store, child_id_of(planned)
-    scope.services.agents.register_if_new(tool.agent)
+    agent = tool.agent if isinstance(tool, SubAgentTool) else None
+    if agent is not None:
+        scope.services.agents.register_if_new(agent)
     run = await store.get_current_run(child_id)
     if run is None:
         start = await _first_start(scope, batch, planned, tool, given)
@@ -114,7 +123,7 @@ async def _open_child(
     session = await store.load_state(child_id)
     if run.status in SUSPENDED and await answered_below(store, session):
         try:
-            start = next_start(scope, tool.agent, session, run)
+            start = next_start(scope, agent, session, run)
         except StateSchemaChangedError as problem:
             await fail_child(scope.services, run.session_id, run.fence, problem)
             return await store.get_current_run(child_id) or run
@@ -140,42 +149,49 @@ async def check_still_driving(scope: RunScope) -> None:
 
 
 async def _first_start(
-    scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, given: dict[str, JSON]
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: DelegationTool, given: dict[str, JSON]
 ) -> StartRun:
-    session, agent = scope.session, tool.agent
+    session = scope.session
+    agent = tool.agent if isinstance(tool, SubAgentTool) else None
     return StartRun(
         session_id=child_id_of(planned),
         run_id=scope.services.ids.new("run"),
         create=CreateSession(
-            agent_type=agent.name,
-            agent_version=agent.version,
-            custom_state=agent.initial_state(),
+            agent_type=tool.child_type,
+            agent_version=agent.version if agent is not None else 1,
+            custom_state=agent.initial_state() if agent is not None else {},
             parent_session_id=session.session_id,
             root_session_id=session.root_session_id,
             user_id=session.user_id,
             expires_at=session.expires_at,
             tracing_context=session.tracing_context,
+            metadata={REMOTE: OPEN, TOOL: tool.name} if isinstance(tool, RemoteAgentTool) else {},
         ),
-        append_messages=(tool.opening_message(given, plain=tool.is_plain),),
+        append_messages=(_first_message(tool, given),),
         parent=await _link(scope, batch, planned, tool),
         parent_run_id=scope.run.run_id,
         owner=scope.run.owner,
     )
 
 
-def next_start(scope: RunScope, agent: Agent[Any, Any, Any], session: SessionState, run: RunRecord) -> StartRun:
-    """A run that goes on with what the child left open.
+def _first_message(tool: DelegationTool, given: dict[str, JSON]) -> UserMessage:
+    return tool.opening_message(given, plain=tool.is_plain)
+
+
+def next_start(scope: RunScope, agent: Agent[Any, Any, Any] | None, session: SessionState, run: RunRecord) -> StartRun:
+    """A run that goes on with what the child left open; the state of one behind another service is looked after there.
 
     Raises:
         StateSchemaChangedError: its stored state no longer fits the agent.
     """
+    fitted = agent.load_state(session.custom_state, session.agent_version).writes if agent is not None else NO_WRITES
     return StartRun(
         session_id=session.session_id,
         run_id=scope.services.ids.new("run"),
         expected_version=session.version,
         expected_run=run.fence,
-        agent_version=agent.version,
-        writes=agent.load_state(session.custom_state, session.agent_version).writes,
+        agent_version=agent.version if agent is not None else None,
+        writes=fitted,
         keep_suspension=True,
         keep_step_count=True,
         count_resume=True,
@@ -185,16 +201,21 @@ def next_start(scope: RunScope, agent: Agent[Any, Any, Any], session: SessionSta
     )
 
 
-async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool) -> ParentLink:
+async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: DelegationTool) -> ParentLink:
     """Binds the child to the call and lets only the parent's driver start it."""
+    remote = None
+    if isinstance(tool, RemoteAgentTool):
+        remote = RemoteChild(url=tool.transport.url, agent=tool.remote_agent, session_id=id_there(child_id_of(planned)))
     return ParentLink(
         session_id=scope.session.session_id,
         fence=scope.run.fence,
         ref=SubSessionRef(
             sub_session_id=child_id_of(planned),
-            agent_type=tool.agent.name,
+            agent_type=tool.child_type,
             tool_call_id=planned.tool_call_id,
             delegation=scope.services.ids.new("delegation"),
+            location="local" if remote is None else "remote",
+            remote=remote,
             parent_run_id=scope.run.run_id,
         ),
         stage=await resting_reply(scope, batch),
@@ -334,11 +355,12 @@ async def result_message(
         text = "The sub-agent did not finish in time." if code == TIMED_OUT else "The sub-agent was interrupted."
         return ToolMessage(**about, content=text, error=True, code=code), "interrupted"
     text = f"The sub-agent failed ({run.completion_reason}): {run.error or session.error}"
-    return ToolMessage(**about, content=text, error=True, code="sub_agent_failed"), "failed"
+    code = run.completion_reason if run.completion_reason in TYPED_FAILURES else "sub_agent_failed"
+    return ToolMessage(**about, content=text, error=True, code=code), "failed"
 
 
 async def _announce_start(
-    scope: RunScope, batch: Batch, planned: PlannedCall, tool: SubAgentTool, given: dict[str, JSON]
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: DelegationTool, given: dict[str, JSON]
 ) -> None:
     """One start per delegation: a later round finds it announced, and so does whoever takes over after a crash.
 
@@ -349,8 +371,8 @@ async def _announce_start(
         return
     about = {"tool_call_id": planned.tool_call_id, "child_session_id": child_id_of(planned)}
     if not await _start_was_said(scope, batch.step, planned):
-        await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.agent.name))
-    event = BeforeSubAgentEvent(**about, agent=tool.agent.name, input=given)
+        await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.child_type))
+    event = BeforeSubAgentEvent(**about, agent=tool.child_type, input=given)
     written = await scope.fire_with_draft(batch.step, event)
     if written:
         await scope.note(batch.step, planned.tool_call_id, Note(round=batch.round, writes=written))

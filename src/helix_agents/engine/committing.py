@@ -24,7 +24,7 @@ from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.desk import Failure
-from helix_agents.engine.effects import CommitAck, CommitRequest, PlannedCall
+from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest, PlannedCall
 from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
@@ -214,7 +214,7 @@ def _child_left(scope: RunScope, call: PlannedCall) -> SessionId | None:
     """Who worked or waited for a call that gets no result from it."""
     if call.tool_call_id in scope.companion_waits:
         return scope.companion_waits[call.tool_call_id].child_session_id
-    return call.child_session_id if call.kind == "child" else None
+    return call.child_session_id if call.kind in DELEGATED else None
 
 
 def _usage(work: StepWork) -> tuple[UsageEntry, ...]:

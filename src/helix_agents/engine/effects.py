@@ -10,8 +10,13 @@ from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord, RunStatus
 
-CallKind: TypeAlias = Literal["server", "finish_with", "gated", "client", "child", "companion", "finish", "rejected"]
-"""Who settles a call: our function, our function last, a person, the client, a child, a companion, or nobody."""
+CallKind: TypeAlias = Literal[
+    "server", "finish_with", "gated", "client", "child", "remote", "companion", "finish", "rejected"
+]
+"""Who settles a call: our function, our function last, a person, the client, a child here or behind another service, a
+companion, or nobody."""
+
+DELEGATED: frozenset[CallKind] = frozenset(("child", "remote"))
 
 ANSWERED_BY_SOMEBODY: frozenset[CallKind] = frozenset(("gated", "client"))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from helix_agents.agent.sub_agents import SubAgentTool
+from helix_agents.agent.sub_agents import DelegationTool
 from helix_agents.domain.chunks import SubagentEnd
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import ChunkTooLargeError
@@ -13,7 +13,8 @@ from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
-from helix_agents.engine.effects import OpenBatch, PlannedCall
+from helix_agents.engine.effects import DELEGATED, OpenBatch, PlannedCall
+from helix_agents.engine.remote_stops import is_remote, stop_remote
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED
 
@@ -21,9 +22,9 @@ from helix_agents.engine.step_work import CANCELLED
 async def end_children(scope: RunScope, batch: OpenBatch) -> None:
     """A run that ends before its calls have results leaves nobody behind who works or waits for them."""
     for planned in batch.unsettled:
-        if planned.kind == "child" and await let_go(scope, child_id_of(planned)):
+        if planned.kind in DELEGATED and await let_go(scope, child_id_of(planned)):
             tool = scope.agent.find_tool(planned.tool_name)
-            agent_type = tool.agent.name if isinstance(tool, SubAgentTool) else planned.tool_name
+            agent_type = tool.child_type if isinstance(tool, DelegationTool) else planned.tool_name
             await write_end(scope, end_chunk(scope, batch.step, planned, agent_type, "interrupted"))
         elif planned.tool_call_id in scope.companion_waits:
             await let_go(scope, scope.companion_waits[planned.tool_call_id].child_session_id)
@@ -31,7 +32,7 @@ async def end_children(scope: RunScope, batch: OpenBatch) -> None:
 
 async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall]) -> None:
     """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound."""
-    if not any(isinstance(tool, SubAgentTool) for tool in scope.agent.tools):
+    if not any(isinstance(tool, DelegationTool) for tool in scope.agent.tools):
         return
     store, session = scope.services.store, scope.session
     kept = {planned.child_session_id for planned in going_on}
@@ -103,6 +104,8 @@ async def let_go(scope: RunScope, child_id: SessionId, reason: str = "interrupte
             completion_reason=CANCELLED if aborted else reason,
         )
     )
+    if is_remote(session):
+        await stop_remote(scope.services, child_id)
     return True
 
 

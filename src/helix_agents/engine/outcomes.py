@@ -2,7 +2,7 @@
 
 import msgspec
 
-from helix_agents.agent.sub_agents import SubAgentTool
+from helix_agents.agent.sub_agents import DelegationTool
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.results import SuspensionKind
 from helix_agents.domain.sessions import ChildWait, InterruptContext, OpenCall, SuspensionContext
@@ -11,7 +11,7 @@ from helix_agents.domain.transcript import not_executed
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import Failure
 from helix_agents.engine.detached import stop_companions
-from helix_agents.engine.effects import Advance, Announce, Fail, PlannedCall, StepOutcome, Stop, Suspend
+from helix_agents.engine.effects import DELEGATED, Advance, Announce, Fail, PlannedCall, StepOutcome, Stop, Suspend
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED, NOT_SUSPENDED, RUN_STOPPED, StepWork
 from helix_agents.engine.verdicts import Finished, GoOn, WholeStep, judge
@@ -96,7 +96,7 @@ def _suspend(scope: RunScope, work: StepWork) -> None:
     work.pending = tuple(
         pending_for(scope, work.step_id, work.open_reply, call, previews.get(call.tool_call_id))
         for call in waiting
-        if call.kind not in ("child", "companion")
+        if call.kind not in DELEGATED and call.kind != "companion"
     )
     kind = suspension_kind(settled=bool(batch.settled), only_children=not work.pending)
     work.suspended = True
@@ -185,10 +185,10 @@ def _child_wait(scope: RunScope, call: PlannedCall) -> ChildWait | None:
     if call.kind == "companion":
         return scope.companion_waits.get(call.tool_call_id)
     tool = scope.agent.find_tool(call.tool_name)
-    if call.kind != "child" or not isinstance(tool, SubAgentTool):
+    if call.kind not in DELEGATED or not isinstance(tool, DelegationTool):
         return None
     return ChildWait(
-        tool_call_id=call.tool_call_id, child_session_id=call.child_session_id or "", agent_type=tool.agent.name
+        tool_call_id=call.tool_call_id, child_session_id=call.child_session_id or "", agent_type=tool.child_type
     )
 
 

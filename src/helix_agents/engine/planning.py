@@ -5,6 +5,7 @@ from typing import Any
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.companions import SPAWN_AGENT
 from helix_agents.agent.names import FINISH
+from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import ToolInputError
 from helix_agents.domain.ids import SessionId, ToolCallId
@@ -12,7 +13,7 @@ from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.sessions import SessionFilter
 from helix_agents.engine.corrections import INVALID_ARGUMENTS, UNKNOWN_TOOL
-from helix_agents.engine.effects import CallKind, PlannedCall
+from helix_agents.engine.effects import DELEGATED, CallKind, PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import Notes, RunScope
 
@@ -78,7 +79,7 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
         plan.reject(call, INVALID_ARGUMENTS, str(problem))
         return
     if tool.kind == "agent":
-        await _plan_child(scope, call, plan, "child")
+        await _plan_child(scope, call, plan, "remote" if isinstance(tool, RemoteAgentTool) else "child")
     elif tool.name == SPAWN_AGENT:
         await _plan_child(scope, call, plan, "companion")
     elif tool.kind == "companion":
@@ -111,7 +112,7 @@ def limits_of(agent: Agent[Any, Any, Any], tool_name: str, kind: str) -> dict[st
 async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan, kind: CallKind) -> None:
     """A child's id is minted here, recorded with the reply, and never derived: nobody can guess or reuse it."""
     options = scope.services.options
-    here = sum(planned.kind == "child" or planned.tool_name == SPAWN_AGENT for planned in plan.calls)
+    here = sum(planned.kind in DELEGATED or planned.tool_name == SPAWN_AGENT for planned in plan.calls)
     problem = None
     if scope.depth + 1 > options.max_depth:
         problem = f"sub-agents may nest {options.max_depth} deep"

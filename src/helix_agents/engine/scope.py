@@ -31,6 +31,9 @@ from helix_agents.ports.streams import StreamWriter
 
 ChunkT = TypeVar("ChunkT", bound=ChunkHeader)
 
+DEPTH = "helix.depth"
+"""Metadata of a session that another service delegated: how many agents stand above it there."""
+
 
 class Notes:
     """What user code counted while it ran, and what state capabilities left for the commit."""
@@ -88,7 +91,7 @@ class RunScope:
         self.deps = deps
         self.parent = parent
         self.delegated_by = delegated_by
-        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.depth: int = _depth_above(session) if parent is None else parent.depth + 1
         self.owner = services.ids.new("owner")
         is_child = session.parent_session_id is not None
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
@@ -374,3 +377,9 @@ class RunScope:
     async def _write_emitted(self) -> None:
         while self._emitted:
             await self.writer.write(self._emitted.popleft())
+
+
+def _depth_above(session: SessionState) -> int:
+    """So that services that delegate to each other come to an end; a caller can only shorten its own reach with it."""
+    told = session.metadata.get(DEPTH, "0")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 4 else 0

@@ -33,7 +33,7 @@ async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, gave_
             return await _settle_unrun(scope, batch, _acknowledged(planned))
         case "client" | "gated":
             return await run_answered(scope, batch, planned)
-        case "child":
+        case "child" | "remote":
             return await run_child(scope, batch, planned)
         case "companion":
             return await run_companion(scope, batch, planned)

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 import msgspec
@@ -48,6 +49,7 @@ from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
 from helix_agents.engine.settling import settle_waiting
@@ -124,11 +126,12 @@ class ExecutorCore:
             inspect=runtime.inspect,
             name_workflow=runtime.name_workflow,
             entries=settings.get("entries"),
+            stop_owed=self._stop_owed,
             hooks=settings.get("hooks"),
             options=settings.get("options") or EngineOptions(),
         )
         runtime.services = self._services
-        self.sessions = Sessions(state, streams)
+        self.sessions = Sessions(state, streams, partial(delete_remote, self._services))
         self.janitor = Janitor(
             self._services,
             resume=self._resume_by_name,
@@ -152,6 +155,7 @@ class ExecutorCore:
         await self._runtime.start()
         if self._janitor_seconds is not None:
             self._runtime.in_background(self.janitor.run(self._janitor_seconds))
+            self._runtime.in_background(self.janitor.pay_stops(self._janitor_seconds))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -379,6 +383,9 @@ class ExecutorCore:
         turn = 1 if replaced is None else replaced.turn + 1
         return self._services.name_workflow(agent.name, start.session_id, turn)
 
+    def _stop_owed(self) -> None:
+        self.janitor.stop_owed()
+
     def _wrap(self, ops: Ops) -> Ops:
         """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
         return ops
@@ -426,6 +433,7 @@ class ExecutorCore:
             return await stop_companions(self._services, session_id, kind, reason)
         if not await settle_waiting(self._services, session_id, run, reason, kind):
             return NothingRunning()
+        self._stop_owed()
         return InterruptSet(run_id=run.run_id)
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:

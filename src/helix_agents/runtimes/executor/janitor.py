@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from helix_agents.domain.errors import ConflictError, HelixError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
@@ -9,6 +10,7 @@ from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import Record
 from helix_agents.engine.cleanup import expired_session_cleanup
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.remote_stops import pay_stops
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.recovery import Recovered
 
@@ -21,6 +23,8 @@ class Swept(Record):
     recovered: int = 0
     expired_sessions: int = 0
     pruned_chunks: int = 0
+    stops_paid: int = 0
+    stops_abandoned: int = 0
 
 
 class Janitor:
@@ -42,6 +46,7 @@ class Janitor:
         self._recover = recover
         self._resume_grace_ms = resume_grace_ms
         self._stream_retention_ms = stream_retention_ms
+        self._stop_owed = asyncio.Event()
 
     async def run(self, interval_seconds: float) -> None:
         """Sweep for ever."""
@@ -51,6 +56,24 @@ class Janitor:
                 await self.sweep()
             except HelixError as problem:
                 log_exception("janitor.failed", problem)
+
+    def stop_owed(self) -> None:
+        """A stop has to reach another service soon."""
+        self._stop_owed.set()
+
+    async def pay_stops(self, interval_seconds: float) -> None:
+        """See to stops that other services have not confirmed, for ever: each when it is due."""
+        while True:
+            wait = interval_seconds
+            self._stop_owed.clear()
+            try:
+                left = await pay_stops(self._services)
+                if left.next_in_ms is not None:
+                    wait = min(wait, max(left.next_in_ms, 50) / 1000)
+            except HelixError as problem:
+                log_exception("janitor.failed", problem)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_owed.wait(), wait)
 
     async def sweep(self) -> Swept:
         """One round."""
@@ -63,12 +86,15 @@ class Janitor:
         recovered = await self._recover()
         cleanup = await expired_session_cleanup(store)
         await self._sweep_capabilities()
+        stops = await pay_stops(self._services)
         return Swept(
             expired_calls=expired,
             resumed=await self._resume_waiting(),
             recovered=len(recovered.run_ids),
             expired_sessions=cleanup.marked,
             pruned_chunks=await self._services.streams.prune(self._stream_retention_ms),
+            stops_paid=stops.paid,
+            stops_abandoned=stops.abandoned,
         )
 
     async def _sweep_capabilities(self) -> None:

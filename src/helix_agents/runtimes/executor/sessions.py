@@ -1,5 +1,8 @@
 """Sessions as users ask for them: one, many, their messages, runs and checkpoints."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.ids import SessionId, StreamId
 from helix_agents.domain.messages import StoredMessage
@@ -15,9 +18,15 @@ from helix_agents.ports.streams import StreamManager
 class Sessions:
     """What is stored, for reading and for the few changes that need no run."""
 
-    def __init__(self, store: SessionStateStore, streams: StreamManager) -> None:
+    def __init__(
+        self,
+        store: SessionStateStore,
+        streams: StreamManager,
+        forget_elsewhere: Callable[[SessionSummary], Awaitable[None]],
+    ) -> None:
         self._store = store
         self._streams = streams
+        self._forget_elsewhere = forget_elsewhere
 
     async def get(self, session_id: SessionId) -> SessionState:
         """One session; raises `SessionNotFoundError`."""
@@ -54,12 +63,21 @@ class Sessions:
         return await self._store.merge_custom_state(session_id, writes)
 
     async def delete(self, session_id: SessionId) -> None:
-        """Remove the session, everything below it, and their streams; idempotent."""
+        """Remove the session, everything below it, here and at other services, and their streams; idempotent."""
+        await self._forget_elsewhere_below(session_id)
         if not self._streams.shares_transactions_with(self._store):
             # Streams first: a process that dies in between leaves a session that can be deleted again.
             for stream_id in await self._streams_of_tree(session_id):
                 await self._streams.delete_stream(stream_id)
         await self._store.delete_session(session_id)
+
+    async def _forget_elsewhere_below(self, session_id: SessionId) -> None:
+        offset, has_more = 0, True
+        while has_more:
+            below = SessionFilter(root_session_id=session_id)
+            page = await self._store.list_sessions(below, offset=offset, limit=MAX_LIMIT)
+            await asyncio.gather(*map(self._forget_elsewhere, page.items))
+            offset, has_more = offset + len(page.items), page.has_more
 
     async def _streams_of_tree(self, session_id: SessionId) -> tuple[StreamId, ...]:
         """The streams of a session and of every session below it: companions have streams of their own."""

@@ -116,7 +116,7 @@ class Turn:
         if effect != "run_calls":
             return self._order["effect_seconds"]
         call = request["calls"][0]
-        if call["kind"] == "companion":
+        if call["kind"] in ("companion", "remote"):
             return YEAR_SECONDS
         limit = call.get("timeout_ms")
         return self._order["tool_seconds"] if limit is None else limit / 1000 + 2 * self._order["heartbeat_seconds"]

@@ -1,0 +1,66 @@
+"""Agents of another service as tools: a call of one is a conversation there, whose result is the call's result."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from helix_agents.agent.client_tools import InputType
+from helix_agents.agent.durations import Duration, milliseconds, optional_milliseconds
+from helix_agents.agent.names import check_name
+from helix_agents.agent.sub_agents import PREFIX, Delegation, DelegationTool, runs_as_an_agent
+from helix_agents.ports.remote_agents import RemoteAgentTransport
+
+
+@dataclass(frozen=True)
+class RemoteLimits:
+    """What is taken from one remote child; over one of these the call fails and the child is stopped."""
+
+    chunks: int = 200_000
+    bytes: int = 256_000_000
+    pending: int = 64
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RemoteAgentTool(DelegationTool):
+    """A tool whose calls are done by an agent of another service."""
+
+    remote_agent: str
+    transport: RemoteAgentTransport
+    lost_after_ms: int
+    limits: RemoteLimits = RemoteLimits()
+
+    @property
+    def child_type(self) -> str:
+        return self.remote_agent
+
+
+def remote_tool(
+    transport: RemoteAgentTransport,
+    agent: str,
+    *,
+    name: str | None,
+    description: str,
+    input: Any,
+    timeout: Duration | None,
+    lost_after: Duration,
+    limits: RemoteLimits | None,
+) -> RemoteAgentTool:
+    """The tool that delegates to an agent behind a transport.
+
+    Raises:
+        DefinitionError: a name, an option or the input cannot be used.
+    """
+    called = check_name("Remote agent", name or agent)
+    tool = f"{PREFIX}{called}"[:64]
+    subject = f"Tool {tool!r}"
+    return RemoteAgentTool(
+        name=tool,
+        description=description,
+        input=InputType(input or Delegation, subject),
+        function=runs_as_an_agent,
+        kind="agent",
+        timeout_ms=optional_milliseconds(timeout, subject, "timeout"),
+        remote_agent=check_name("Remote agent", agent),
+        transport=transport,
+        lost_after_ms=milliseconds(lost_after, subject, "lost_after"),
+        limits=limits or RemoteLimits(),
+    )

@@ -1,0 +1,539 @@
+"""Following a child behind another service: its chunks come here, its questions too, and its end settles the call.
+
+The child has a session here that stands for it: with a run that is followed instead of driven,
+the calls it waits for, its output, state and usage. So everything that holds for a child of this process holds for it.
+
+| what the other service says                 | what follows                                                    |
+|---------------------------------------------|-----------------------------------------------------------------|
+| no such session                             | it is started; one that was there before is lost                |
+| its run is going                            | its chunks are read on from the last one that is here           |
+| it waits for somebody                       | the same calls wait here, and an answer given here goes there   |
+| it is at its end                            | so is the session here, with its output, state and usage        |
+| nothing, for long                           | it is lost: a typed error, and a stop that is owed              |
+"""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+
+from helix_agents.agent.remote_agents import RemoteAgentTool
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.chunks import StepDiscarded, StreamChunk
+from helix_agents.domain.commits import Committed, StepCommit
+from helix_agents.domain.errors import (
+    ChunkTooLargeError,
+    HelixError,
+    InvalidIdError,
+    RemoteAgentError,
+    RemoteProtocolError,
+    RemoteRefusedError,
+    RemoteSubAgentClientToolUnsupportedError,
+    RemoteSubAgentLostError,
+    RemoteUnavailableError,
+)
+from helix_agents.domain.ids import ToolCallId, check_id
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.pending import READY, PendingCall, PendingFilter
+from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.runs import SUSPENDED, RunRecord, RunStatus, RunUpdate
+from helix_agents.domain.sessions import InterruptContext, SessionState, SessionStatus
+from helix_agents.domain.usage import UsageEntry
+from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
+from helix_agents.engine.answers import UNKNOWN_OUTCOME
+from helix_agents.engine.effects import PlannedCall
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.remote_chunks import Names, attributed
+from helix_agents.engine.remote_stops import CURSOR, REMOTE, STARTED, USAGE, as_remote, stop_remote
+from helix_agents.engine.remote_usage import count_anew
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.step_work import CANCELLED
+from helix_agents.engine.stop import StopSignal, undisturbed
+from helix_agents.ports.remote_agents import RemoteAnswerRefusedError, RemoteStatus
+
+DISPATCH_FAILED = "sub_agent_dispatch_failed"
+LIMIT_EXCEEDED = "remote_limit_exceeded"
+OUTPUT_INVALID = "tool_output_invalid"
+TYPED_FAILURES = frozenset(
+    (
+        DISPATCH_FAILED,
+        LIMIT_EXCEEDED,
+        OUTPUT_INVALID,
+        RemoteSubAgentLostError.code,
+        RemoteSubAgentClientToolUnsupportedError.code,
+    )
+)
+
+_ERROR_CHARACTERS = 8_000
+_CODE_CHARACTERS = 128
+# A call that ran out of time here while it still waits there: the clocks differ, and it is looked at again soon.
+_ASK_AGAIN_MS = 60_000
+_AFTERWARDS_SECONDS = 10.0
+_NO_ROUTE = (404, 405, 501)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rest:
+    """Where a remote child came to rest. `told` says that its service said so, `confirmed` that nothing runs there."""
+
+    status: RunStatus
+    reason: str
+    output: JSON = None
+    error: str | None = None
+    pending: tuple[PendingCall, ...] = ()
+    interrupt_reason: str | None = None
+    told: bool = False
+    confirmed: bool = False
+
+    @property
+    def session_status(self) -> SessionStatus:
+        match self.status:
+            case "completed" | "failed" | "interrupted":
+                return self.status
+            case _:
+                return "active"
+
+
+async def follow_remote(
+    scope: RunScope, planned: PlannedCall, run: RunRecord, tool: RemoteAgentTool, message: UserMessage, stop: StopSignal
+) -> None:
+    """Follow a remote child to its end or to where it waits for somebody.
+
+    Raises:
+        SupersededError: somebody else follows it.
+    """
+    session = await scope.services.store.load_state(run.session_id)
+    follower = _Follower(scope, planned, run, tool, message, stop, session)
+    await follower.find_place()
+    while await follower.commit(await follower.rest()):
+        pass
+
+
+class _Patience:
+    """How long a service that does not answer is asked again."""
+
+    def __init__(self, scope: RunScope, lost_after_ms: int) -> None:
+        self._services = scope.services
+        self._lost_after_ms = lost_after_ms
+        self._since: int | None = None
+        self._wait = 0.1
+
+    def contact(self) -> None:
+        self._since = None
+
+    def progress(self) -> None:
+        self._since, self._wait = None, 0.1
+
+    async def ran_out(self) -> bool:
+        now = self._services.clock.now_ms()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= self._lost_after_ms:
+            return True
+        await self.pause()
+        return False
+
+    async def pause(self) -> None:
+        await self._services.sleep(self._wait * self._services.jitter())
+        self._wait = min(self._wait * 2, 2.0)
+
+
+class _Follower:
+    """One remote child, as long as one attempt of its run here has it in hand."""
+
+    def __init__(
+        self,
+        scope: RunScope,
+        planned: PlannedCall,
+        run: RunRecord,
+        tool: RemoteAgentTool,
+        message: UserMessage,
+        stop: StopSignal,
+        session: SessionState,
+    ) -> None:
+        self._scope = scope
+        self._store = scope.services.store
+        self._planned = planned
+        self._run = run
+        self._tool = tool
+        self._transport = tool.transport
+        self._message = message
+        self._stop = stop
+        self._session = session
+        self._remote = as_remote(session)
+        self._metadata = dict(session.metadata)
+        self._names = Names(session.session_id)
+        self._cursor = int(session.metadata.get(CURSOR, "0"))
+        self._bytes = 0
+        self._step = session.step_count + 1
+        self._round = 0
+        self._refused: dict[ToolCallId, str] = {}
+
+    async def find_place(self) -> None:
+        """What an attempt that died wrote is in the stream, and is not written again."""
+        if self._run.attempt == 1:
+            return
+        for chunk in await self._scope.services.streams.get_all_chunks(self._scope.stream_id):
+            if chunk.remote_sequence is not None and self._names.is_foreign(chunk.run_id):
+                self._cursor = max(self._cursor, chunk.remote_sequence)
+
+    async def rest(self) -> Rest:
+        """Follow the child until it rests, or until somebody stops it here."""
+        with self._stop.cutting():
+            return await self._to_rest()
+        return await self._stopped()
+
+    async def _to_rest(self) -> Rest:
+        patience = _Patience(self._scope, self._tool.lost_after_ms)
+        while True:
+            try:
+                return await self._look(patience)
+            except RemoteUnavailableError as problem:
+                if await patience.ran_out():
+                    return self._lost(f"status_unreachable: {problem.reason}")
+            except RemoteAgentError as problem:
+                return self._failed(problem)
+
+    async def _look(self, patience: _Patience) -> Rest:
+        status = await self._transport.status(self._remote)
+        patience.contact()
+        if status is None and STARTED in self._metadata:
+            return self._lost("not_found")
+        if status is None:
+            await self._transport.start(self._remote, self._message, depth=self._scope.depth + 1)
+            patience.contact()
+        if STARTED not in self._metadata:
+            # From here on a service that does not know the session has lost it; it is not begun a second time.
+            await undisturbed(self._note_started())
+        await self._route_answers()
+        while True:
+            before = self._cursor
+            async with aclosing(self._transport.stream(self._remote, after=self._cursor)) as chunks:
+                async for chunk in chunks:
+                    patience.progress()
+                    if (over := self._over(chunk)) is not None:
+                        return Rest(status="failed", reason=LIMIT_EXCEEDED, error=over)
+                    await self._proxy(chunk)
+            status = await self._transport.status(self._remote)
+            patience.contact()
+            if status is None:
+                return self._lost("not_found")
+            rest = await self._rest_of(status)
+            if rest is not None:
+                return rest
+            if self._cursor == before:
+                await patience.pause()
+
+    async def _rest_of(self, status: RemoteStatus) -> Rest | None:
+        """Where the child rests; None when it goes on."""
+        match status.run_status:
+            case "completed":
+                return self._completed(status)
+            case "failed":
+                reason = (status.failure_reason or "failed")[:_CODE_CHARACTERS]
+                error = (status.error or reason)[:_ERROR_CHARACTERS]
+                return Rest(status="failed", reason=reason, error=error, told=True, confirmed=True)
+            case "interrupted":
+                why = (status.interrupt_reason or "interrupted")[:_ERROR_CHARACTERS]
+                return Rest(status="interrupted", reason="interrupted", interrupt_reason=why, told=True, confirmed=True)
+            case None | "running":
+                return None
+            case suspended:
+                waiting = tuple(call for call in status.pending if call.state == "waiting")
+                if not waiting:
+                    # All it waited for has come there by another way.
+                    await self._transport.resume(self._remote)
+                    return None
+                return await self._waiting(suspended, waiting)
+
+    def _completed(self, status: RemoteStatus) -> Rest:
+        size, most = len(encode(status.output)), self._scope.services.result_bytes
+        if size > most:
+            error = f"its result has {size} bytes, at most {most} are stored"
+            return Rest(status="failed", reason=OUTPUT_INVALID, error=error, told=True, confirmed=True)
+        return Rest(status="completed", reason="completed", output=status.output, told=True, confirmed=True)
+
+    # -- chunks
+
+    def _over(self, chunk: StreamChunk) -> str | None:
+        """Why no more is taken from the child, if so."""
+        limits = self._tool.limits
+        if chunk.sequence > limits.chunks:
+            return f"it wrote more than {limits.chunks} chunks"
+        if self._bytes > limits.bytes:
+            return f"it wrote more than {limits.bytes} bytes"
+        return None
+
+    async def _proxy(self, chunk: StreamChunk) -> None:
+        """Write a chunk into the stream here, once: it carries its number, and those up to the cursor are here."""
+        if chunk.sequence <= self._cursor:
+            return
+        if isinstance(chunk, StepDiscarded):
+            await self._discard(chunk)
+        else:
+            told = attributed(
+                chunk,
+                self._names,
+                there=self._remote.session_id,
+                here=self._session.session_id,
+                agent_type=self._session.agent_type,
+                delegated_by=self._planned.tool_call_id,
+            )
+            if told is not None:
+                self._bytes += len(encode(told))
+                try:
+                    await self._scope.writer.write(told)
+                except ChunkTooLargeError as problem:
+                    log_event("subagent.chunk_dropped", session_id=self._session.session_id, reason=str(problem))
+        self._cursor = chunk.sequence
+
+    async def _discard(self, chunk: StepDiscarded) -> None:
+        """What the child took back there is taken back here."""
+        try:
+            run_id = self._names.here(chunk.run_id)
+        except InvalidIdError:
+            return
+        await self._scope.writer.flush()
+        await self._scope.services.streams.cleanup_to_step(self._scope.stream_id, run_id, max(chunk.step, 0) - 1)
+
+    # -- calls that wait
+
+    async def _waiting(self, status: RunStatus, waiting: tuple[PendingCall, ...]) -> Rest:
+        session_id, url = self._session.session_id, self._transport.url
+        if not self._transport.routes_answers:
+            raise RemoteSubAgentClientToolUnsupportedError(url, session_id)
+        if len(waiting) > self._tool.limits.pending:
+            raise RemoteProtocolError(url, f"{len(waiting)} calls wait, at most {self._tool.limits.pending} may")
+        try:
+            pending = [await self._row(call) for call in waiting]
+        except InvalidIdError as problem:
+            raise RemoteProtocolError(url, str(problem)) from problem
+        return Rest(status=status, reason=status, pending=tuple(pending), told=True)
+
+    async def _row(self, call: PendingCall) -> PendingCall:
+        """The call as it waits here: under a name of its own, with the time it has left there."""
+        call_id, session = self._names.here(call.tool_call_id), self._session
+        if call.kind == "approval":
+            check_id(call.approval_id or "", "approval id")
+        now = self._store.now_ms()
+        left = None if call.deadline is None else max(call.deadline - call.created_at, 1_000)
+        known = await self._store.get_pending_call(session.session_id, call_id)
+        if left is not None and known is not None and known.expired_at is not None:
+            left = min(left, _ASK_AGAIN_MS)
+        unknown = call.reason == UNKNOWN_OUTCOME
+        return PendingCall(
+            tool_call_id=call_id,
+            kind=call.kind,
+            session_id=session.session_id,
+            root_session_id=session.root_session_id,
+            run_id=self._run.run_id,
+            step_id=f"{self._run.run_id}.{self._step}",
+            tool_name=check_id(call.tool_name, "tool name"),
+            input=call.input,
+            approval_id=call.approval_id if call.kind == "approval" else None,
+            reason=UNKNOWN_OUTCOME if unknown else self._refused.get(call_id, call.reason),
+            created_at=now,
+            deadline=None if left is None else now + left,
+            on_deadline=call.on_deadline,
+        )
+
+    async def _route_answers(self) -> None:
+        """Take answers that were given here to where they are waited for, and let the child go on.
+
+        The other service stores an answer once; so a crash in between repeats this without harm, and only then are the
+        answers used up here.
+        """
+        where = PendingFilter(session_id=self._session.session_id, states=tuple(READY))
+        ready = (await self._store.list_pending(where, limit=200)).items
+        if not ready:
+            return
+        for row in ready:
+            if row.answer is None:
+                # It ran out of time here; the other service has a deadline of its own.
+                continue
+            try:
+                await self._transport.submit(
+                    self._remote, self._names.there(row.tool_call_id), row.answer, approval_id=row.approval_id
+                )
+            except RemoteAnswerRefusedError as refused:
+                self._refused[row.tool_call_id] = str(refused)[:_ERROR_CHARACTERS]
+                log_event("client_tool.validation_failed", tool_call_id=row.tool_call_id, reason=str(refused))
+            except RemoteRefusedError as refused:
+                if refused.status not in _NO_ROUTE:
+                    raise
+                raise RemoteSubAgentClientToolUnsupportedError(
+                    self._transport.url, self._session.session_id
+                ) from refused
+        await self._transport.resume(self._remote)
+        await undisturbed(self._use_up(tuple(row.tool_call_id for row in ready)))
+
+    # -- stops and losses
+
+    async def _stopped(self) -> Rest:
+        """Pass the stop on, and wait a while for the child to come to its end."""
+        flag = self._stop.flag
+        aborted = flag is not None and flag.kind == "abort"
+        reason = flag.reason if flag is not None else None
+        confirmed = False
+        rest: Rest | None = None
+        try:
+            async with asyncio.timeout(self._scope.services.options.cancel_grace_seconds):
+                confirmed = await self._pass_on(reason, aborted=aborted)
+                rest = await self._to_rest()
+        except TimeoutError:
+            pass
+        if rest is not None and rest.told and rest.status not in SUSPENDED:
+            return rest if rest.status != "interrupted" else _interrupted(reason, confirmed=True)
+        if not aborted:
+            return _interrupted(reason, confirmed=confirmed)
+        return Rest(status="failed", reason=CANCELLED, error=reason or "The run was aborted.", confirmed=confirmed)
+
+    async def _pass_on(self, reason: str | None, *, aborted: bool) -> bool:
+        """Whether the other service has taken the stop."""
+        patience = _Patience(self._scope, self._tool.lost_after_ms)
+        send = self._transport.abort if aborted else self._transport.interrupt
+        while True:
+            try:
+                answer = await send(self._remote, reason)
+            except RemoteUnavailableError:
+                await patience.pause()
+            except RemoteAgentError as problem:
+                log_exception("subagent.stop_refused", problem, session_id=self._session.session_id)
+                return False
+            else:
+                return answer != "unknown" or STARTED in self._metadata
+
+    def _lost(self, cause: str) -> Rest:
+        problem = RemoteSubAgentLostError(self._transport.url, self._session.session_id, cause)
+        log_exception("subagent.lost", problem, session_id=self._session.session_id)
+        return Rest(status="failed", reason=problem.code, error=str(problem), confirmed=cause == "not_found")
+
+    def _failed(self, problem: RemoteAgentError) -> Rest:
+        match problem:
+            case RemoteSubAgentClientToolUnsupportedError():
+                return Rest(status="failed", reason=problem.code, error=str(problem))
+            case RemoteRefusedError() if STARTED not in self._metadata:
+                log_exception("subagent.dispatch_failed", problem, session_id=self._scope.session.session_id)
+                return Rest(status="failed", reason=DISPATCH_FAILED, error=str(problem), confirmed=True)
+            case RemoteRefusedError(refusal=refusal):
+                return self._lost(f"refused:{refusal}")
+            case _:
+                return self._lost(f"protocol: {problem}")
+
+    # -- what is stored here
+
+    async def commit(self, rest: Rest) -> bool:
+        """Store where the child rests; True when an answer has come meanwhile, so that it goes on."""
+        suspended = rest.status in SUSPENDED
+        usage, writes = await self._afterwards(rest)
+        if rest.confirmed and not suspended:
+            self._metadata.pop(REMOTE, None)
+        self._session = msgspec.structs.replace(
+            self._session,
+            status=rest.session_status,
+            output=rest.output,
+            error=rest.error,
+            failure_reason=rest.reason if rest.status == "failed" else None,
+            interrupt_context=self._interrupt_context(rest),
+        )
+        committed = await self._store_step(
+            StepCommit(
+                fence=self._run.fence,
+                step=self._step,
+                round=self._next_round(),
+                writes=writes,
+                pending=rest.pending,
+                drop_pending=not suspended,
+                run=RunUpdate(status=rest.status, completion_reason=rest.reason, output=rest.output, error=rest.error),
+                suspend=suspended,
+                usage=usage,
+            )
+        )
+        if suspended and not committed.again:
+            log_event("client_tool.suspended", session_id=self._session.session_id, run_id=self._run.run_id)
+        if not suspended and not rest.confirmed:
+            await stop_remote(self._scope.services, self._session.session_id)
+        return committed.again
+
+    async def _use_up(self, calls: tuple[ToolCallId, ...]) -> None:
+        await self._store_step(
+            StepCommit(fence=self._run.fence, step=self._step, round=self._next_round(), consume=calls)
+        )
+
+    async def _store_step(self, commit: StepCommit) -> Committed:
+        """One commit; the chunks so far are stored before it or with it, so the cursor in it tells the truth."""
+        scope, session_id = self._scope, self._session.session_id
+        self._metadata[CURSOR] = str(self._cursor)
+        record = msgspec.structs.replace(
+            self._session, step_count=self._step, custom_state={}, metadata=dict(self._metadata)
+        )
+        meta = CheckpointMeta(step_id=f"{self._run.run_id}.{self._step}", step_count=self._step)
+        if scope.services.chunks_ride_in_commits:
+            async with scope.writer.take() as stream:
+                riding = msgspec.structs.replace(commit, stream=stream)
+                return await self._store.save_state_and_promote_staging(session_id, record, [], meta, commit=riding)
+        meta = msgspec.structs.replace(meta, stream_sequence=await scope.writer.flush())
+        return await self._store.save_state_and_promote_staging(session_id, record, [], meta, commit=commit)
+
+    def _next_round(self) -> int:
+        self._round += 1
+        return self._round
+
+    def _interrupt_context(self, rest: Rest) -> InterruptContext | None:
+        if rest.status != "interrupted":
+            return None
+        return InterruptContext(reason=rest.interrupt_reason, run_id=self._run.run_id, at=self._store.now_ms())
+
+    async def _note_started(self) -> None:
+        self._metadata[STARTED] = "yes"
+        await self._store.patch_metadata(self._session.session_id, {STARTED: "yes"})
+
+    async def _afterwards(self, rest: Rest) -> tuple[tuple[UsageEntry, ...], StepWrites]:
+        """What the child used since it was last looked at, and at its end its state; neither is worth failing for."""
+        if not rest.told:
+            return (), NO_WRITES
+        usage: tuple[UsageEntry, ...] = ()
+        writes = NO_WRITES
+        try:
+            async with asyncio.timeout(_AFTERWARDS_SECONDS):
+                usage = await self._used()
+                if rest.status not in SUSPENDED:
+                    writes = await self._final_state()
+        except (TimeoutError, HelixError) as problem:
+            log_event("subagent.usage_missing", session_id=self._session.session_id, reason=str(problem))
+        return usage, writes
+
+    async def _used(self) -> tuple[UsageEntry, ...]:
+        counted = count_anew(await self._transport.usage(self._remote), self._metadata.get(USAGE))
+        self._metadata[USAGE] = counted.so_far
+        session, run = self._session, self._run
+        return tuple(
+            UsageEntry(
+                session_id=session.session_id,
+                root_session_id=session.root_session_id,
+                run_id=run.run_id,
+                attempt=run.attempt,
+                step=self._step,
+                n=number,
+                agent_type=session.agent_type,
+                user_id=session.user_id,
+                source_type=use.source_type,
+                source_name=use.source_name,
+                tokens=use.tokens,
+                amount=use.amount,
+                success=use.success,
+            )
+            for number, use in enumerate(counted.uses)
+        )
+
+    async def _final_state(self) -> StepWrites:
+        state = await self._transport.snapshot(self._remote)
+        most = self._store.limits.state_bytes
+        if most is not None and len(encode(state)) > most:
+            log_event("subagent.state_dropped", session_id=self._session.session_id, limit=most)
+            return NO_WRITES
+        return difference(self._session.custom_state, state)
+
+
+def _interrupted(reason: str | None, *, confirmed: bool) -> Rest:
+    return Rest(status="interrupted", reason="interrupted", interrupt_reason=reason, confirmed=confirmed)

@@ -1,0 +1,156 @@
+"""What another agent server says, read with distrust: sizes, depths and types first, then as records of ours."""
+
+from collections.abc import AsyncGenerator, AsyncIterable
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, cast, get_args
+
+import msgspec
+
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.pending import PendingCall
+from helix_agents.ports.remote_agents import RemoteStatus
+from helix_agents.server.wire import camel
+
+DEEPEST = 64
+LARGEST_INT, SMALLEST_INT = 2**63 - 1, -(2**63)
+RecordT = TypeVar("RecordT", bound=msgspec.Struct)
+
+
+class NotOursError(Exception):
+    """What was read is not what an agent server writes; the sentence says why."""
+
+
+class Event(NamedTuple):
+    """One server-sent event."""
+
+    name: str
+    id: str | None
+    data: bytes
+
+
+def read_json(raw: bytes) -> Any:
+    """JSON of a bounded depth with numbers that every store takes.
+
+    Raises:
+        NotOursError: it is none.
+    """
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise NotOursError(f"it sent something that is no JSON ({str(problem)[:200]})") from None
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST + 2:
+            raise NotOursError(f"it sent JSON deeper than {DEEPEST} levels")
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(cast("dict[str, Any]", item).values())
+            elif isinstance(item, list):
+                below.extend(cast("list[Any]", item))
+            elif isinstance(item, int) and not SMALLEST_INT <= item <= LARGEST_INT:
+                raise NotOursError("it sent a whole number of more than 64 bits")
+        level = below
+    return value
+
+
+def read_record(value: Any, kind: type[RecordT], *, without: frozenset[str] = frozenset()) -> RecordT:
+    """A record from its form on the wire; what a newer server says besides is not looked at.
+
+    Raises:
+        NotOursError: it is none.
+    """
+    if not isinstance(value, dict):
+        raise NotOursError(f"it sent no {kind.__name__}")
+    given = cast("dict[str, Any]", value)
+    known = {name: given[wire] for name, wire in _fields(kind) if wire in given and name not in without}
+    config = kind.__struct_config__
+    if config.tag is not None:
+        known[config.tag_field or "type"] = config.tag
+    try:
+        return msgspec.convert(known, kind)
+    except msgspec.ValidationError as problem:
+        raise NotOursError(f"it sent a {kind.__name__} that is none ({str(problem)[:200]})") from None
+
+
+def read_status(value: Any) -> RemoteStatus:
+    """How a session stands there.
+
+    Raises:
+        NotOursError: it is not said.
+    """
+    status = read_record(value, RemoteStatus, without=frozenset(("pending",)))
+    pending: Any = value.get("pending", [])
+    if not isinstance(pending, list) or len(cast("list[Any]", pending)) > 1_000:
+        raise NotOursError("it sent no list of waiting calls, or far too many")
+    calls = tuple(read_record(each, PendingCall, without=_ANSWERS) for each in cast("list[Any]", pending))
+    return msgspec.structs.replace(status, pending=calls)
+
+
+def read_chunk(event: Event) -> StreamChunk | None:
+    """A chunk under its number; None for a kind that only a newer version knows.
+
+    Raises:
+        NotOursError: it is none.
+    """
+    value = read_json(event.data)
+    if not isinstance(value, dict) or event.id is None or not event.id.isascii() or not event.id.isdigit():
+        raise NotOursError("it sent an event that is no chunk")
+    given = cast("dict[str, Any]", value)
+    kind = _kinds().get(str(given.get("type")))
+    if kind is None:
+        return None
+    if len(event.id) > 18:
+        raise NotOursError("it sent a chunk with a number that is too high")
+    chunk = read_record({**given, "sequence": int(event.id)}, kind, without=_NOT_PROXIED)
+    return cast("StreamChunk", chunk)
+
+
+async def read_events(pieces: AsyncIterable[bytes], most_bytes: int) -> AsyncGenerator[Event, None]:
+    """Server-sent events from the bytes of a response; comments are passed over.
+
+    Raises:
+        NotOursError: one event has more than `most_bytes`.
+    """
+    buffer = bytearray()
+    async for piece in pieces:
+        buffer += piece
+        while (end := buffer.find(b"\n\n")) >= 0:
+            event = _event(bytes(buffer[:end]))
+            del buffer[: end + 2]
+            if event is not None:
+                yield event
+        if len(buffer) > most_bytes:
+            raise NotOursError(f"it sent an event of more than {most_bytes} bytes")
+
+
+def _event(raw: bytes) -> Event | None:
+    name, number, data = "message", None, b""
+    for line in raw.splitlines():
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match field:
+            case b"event":
+                name = value.decode(errors="replace")
+            case b"id":
+                number = value.decode(errors="replace")
+            case b"data":
+                data += value
+            case _:
+                pass
+    return Event(name, number, data) if data else None
+
+
+_ANSWERS = frozenset(("answer", "late_answer"))
+_NOT_PROXIED = frozenset(("warnings", "remote_sequence"))
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, camel(name)) for name in kind.__struct_fields__)
+
+
+@cache
+def _kinds() -> dict[str, type[msgspec.Struct]]:
+    return {str(kind.__struct_config__.tag): kind for kind in get_args(StreamChunk)}

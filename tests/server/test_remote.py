@@ -1,0 +1,410 @@
+"""A sub-agent behind another service: what a parent sees of it, and what reaches it from here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from helix_agents import (
+    Agent,
+    ApprovalAnswer,
+    Completed,
+    Executor,
+    Failed,
+    HttpRemoteAgentTransport,
+    Interrupted,
+    PendingCall,
+    RunResult,
+    ScriptedModel,
+    Suspended,
+    ToolAnswer,
+    remote_agent_tool,
+)
+from helix_agents.domain.chunks import SubagentEnd, SubagentStart, TextDelta, ToolApprovalRequest, ToolError
+from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.pending import AnswerAccepted, PendingFilter
+from helix_agents.domain.usage import UsageFilter
+from helix_agents.engine.remote_stops import OPEN, REMOTE, id_there
+from helix_agents.llm.scripted import call, reply
+from helix_agents.server.auth import Principal, bearer_tokens
+from helix_agents.server.remote import ON_BEHALF_OF
+from tests.server.agents import gate
+from tests.server.chain import boss, service, transport, worker
+from tests.server.live import ANN, PATIENCE, TOKENS, LiveServer, bearer
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[LiveServer]:
+    with LiveServer(service(worker())) as live:
+        yield live
+
+
+@pytest.fixture
+async def helix() -> AsyncIterator[Executor]:
+    async with Executor.open("memory://", janitor_seconds=None) as executor:
+        yield executor
+
+
+async def eventually(what: Callable[[], Awaitable[Any]]) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        while not (found := await what()):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return found
+
+
+async def ask(live: LiveServer, method: str, path: str) -> Any:
+    async with httpx2.AsyncClient(base_url=live.url, headers=bearer(ANN), timeout=PATIENCE) as client:
+        answer = await client.request(method, path)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+
+async def status_at(live: LiveServer, session: str) -> Any:
+    return await ask(live, "GET", f"/status?sessionId={id_there(session)}")
+
+
+async def finish(helix: Executor, agent: Agent[Any, Any, Any], order: str, session: str = "s") -> RunResult[Any]:
+    return await (await helix.execute(agent, order, session)).result()
+
+
+async def delegated(helix: Executor, session: str = "s") -> ToolMessage:
+    """The result of the session's last delegated call."""
+    page = await helix.sessions.messages(session)
+    return next(each.message for each in page.items if isinstance(each.message, ToolMessage))
+
+
+async def child_of(helix: Executor, session: str = "s") -> str:
+    page = await helix._services.store.get_sub_session_refs(session)
+    return page[-1].sub_session_id
+
+
+def only(result: RunResult[Any]) -> PendingCall:
+    assert isinstance(result, Suspended), result
+    (waiting,) = result.pending
+    return waiting
+
+
+async def test_its_work_is_seen_here_and_its_result_is_the_calls_result(remote: LiveServer, helix: Executor) -> None:
+    run = await helix.execute(boss(remote.url), "remote search", "s", user_id="u")
+    chunks = [chunk async for chunk in run.stream()]
+    result = await run.result()
+    assert isinstance(result, Completed)
+    assert result.output == "I was told: I was told: ['page 1 about tides', 'page 2 about tides'].."
+    (start,) = [chunk for chunk in chunks if isinstance(chunk, SubagentStart)]
+    (end,) = [chunk for chunk in chunks if isinstance(chunk, SubagentEnd)]
+    between = chunks[chunks.index(start) + 1 : chunks.index(end)]
+    assert {(each.session_id, each.agent_type, each.parent_tool_call_id) for each in between} == {
+        (start.child_session_id, "worker", start.tool_call_id)
+    }
+    assert "".join(each.delta for each in between if isinstance(each, TextDelta)).endswith("'page 2 about tides'].")
+    numbers = [each.remote_sequence for each in between]
+    assert numbers == sorted(set(numbers), key=lambda number: number or 0)
+    (ref,) = await helix._services.store.get_sub_session_refs("s")
+    assert (ref.location, ref.status, ref.remote and ref.remote.url) == ("remote", "completed", remote.url)
+    child = await helix.sessions.get(ref.sub_session_id)
+    assert (child.status, child.parent_session_id, child.user_id) == ("completed", "s", "u")
+    assert REMOTE not in child.metadata
+
+
+async def test_state_and_usage_come_back(remote: LiveServer, helix: Executor) -> None:
+    agent = boss(remote.url)
+    waiting = only(await finish(helix, agent, "remote publish"))
+    half = await helix._usage.get_usage_rollup("s")
+    await helix.submit_tool_result("s", waiting.tool_call_id, ApprovalAnswer(approved=True))
+    run = await helix.resume(agent, "s")
+    assert isinstance(await run.result(), Completed)
+    assert (await helix.sessions.get(await child_of(helix))).custom_state == {"published": ["r-1"]}
+    there = await ask(remote, "GET", f"/sessions/{id_there(await child_of(helix))}/usage")
+    whole = await run.usage()
+    here = {(each.source_type, each.source_name): each for each in whole.sources}
+    for source in there["sources"]:
+        assert here[source["sourceType"], source["sourceName"]].calls >= source["calls"]
+    assert here["tool", "publish"].calls == 1
+    own = there["tokens"]["total"]
+    assert own > 0
+    assert half.tokens.total < whole.tokens.total
+    # The parent asked its model twice; the rest is what the child used, counted once.
+    assert whole.tokens.total == own + await tokens_of(helix, "s")
+
+
+async def tokens_of(helix: Executor, session: str) -> int:
+    page = await helix._usage.query_usage(UsageFilter(session_id=session, source_type="tokens"))
+    return sum(entry.tokens.total for entry in page.items if entry.tokens is not None)
+
+
+async def test_a_child_that_fails_there_is_a_failed_call_here(remote: LiveServer, helix: Executor) -> None:
+    result = await finish(helix, boss(remote.url), "remote fail & hello")
+    assert isinstance(result, Completed)
+    assert "You said: hello" in result.output
+    refs = await helix._services.store.get_sub_session_refs("s")
+    assert {ref.status for ref in refs} == {"failed", "completed"}
+    page = await helix.sessions.messages("s")
+    codes = [each.message.code for each in page.items if isinstance(each.message, ToolMessage)]
+    assert codes == [None, "sub_agent_failed"]
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_an_approval_inside_is_given_at_the_root(remote: LiveServer, helix: Executor, approved: bool) -> None:
+    agent = boss(remote.url)
+    run = await helix.execute(agent, "remote publish", "s")
+    chunks = [chunk async for chunk in run.stream()]
+    waiting = only(await run.result())
+    assert (waiting.tool_name, waiting.input, waiting.kind) == ("publish", {"report_id": "r-1"}, "approval")
+    (asked,) = [each for each in chunks if isinstance(each, ToolApprovalRequest)]
+    assert (asked.tool_call_id, asked.approval_id) == (waiting.tool_call_id, waiting.approval_id)
+    assert (await helix.list_pending(PendingFilter(root_session_id="s"))).items == (waiting,)
+    outcome = await helix.submit_tool_result(
+        "s", waiting.tool_call_id, ApprovalAnswer(approved=approved), approval_id=waiting.approval_id
+    )
+    assert isinstance(outcome, AnswerAccepted)
+    assert outcome.next == "resume"
+    result = await (await helix.resume(agent, "s")).result()
+    assert isinstance(result, Completed)
+    assert ("published r-1" in result.output) is approved
+    assert ("not approved" in result.output) is not approved
+    assert (await helix.list_pending(PendingFilter(root_session_id="s"))).items == ()
+
+
+async def test_a_client_tool_inside_is_answered_at_the_root(remote: LiveServer, helix: Executor) -> None:
+    agent = boss(remote.url)
+    waiting = only(await finish(helix, agent, "remote locate"))
+    assert (waiting.tool_name, waiting.kind) == ("locate", "client_tool")
+    await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="Brest"))
+    result = await (await helix.resume(agent, "s")).result()
+    assert isinstance(result, Completed)
+    assert "I was told: I was told: Brest" in result.output
+
+
+async def test_an_answer_that_does_not_fit_there_is_asked_for_again(remote: LiveServer, helix: Executor) -> None:
+    agent = boss(remote.url)
+    waiting = only(await finish(helix, agent, "remote locate"))
+    await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result={"no": "text"}))
+    again = only(await (await helix.resume(agent, "s")).result())
+    assert again.tool_call_id == waiting.tool_call_id
+    assert "string" in (again.reason or "")
+    await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="Brest"))
+    assert isinstance(await (await helix.resume(agent, "s")).result(), Completed)
+
+
+async def test_of_several_calls_each_goes_on_with_its_answer(remote: LiveServer, helix: Executor) -> None:
+    agent = boss(remote.url)
+    result = await finish(helix, agent, "remote both & locate")
+    assert isinstance(result, Suspended)
+    assert sorted(call.tool_name for call in result.pending) == ["locate", "locate", "publish"]
+    answers = {"publish": ApprovalAnswer(approved=True), "locate": ToolAnswer(result="Brest")}
+    for place, waiting in enumerate(result.pending):
+        await helix.submit_tool_result("s", waiting.tool_call_id, answers[waiting.tool_name])
+        result = await (await helix.resume(agent, "s")).result()
+        assert isinstance(result, Suspended if place < 2 else Completed)
+    assert isinstance(result, Completed)
+    assert "published r-1" in result.output
+
+
+async def test_a_question_that_times_out_there_times_out_here(remote: LiveServer, helix: Executor) -> None:
+    agent = boss(remote.url)
+    waiting = only(await finish(helix, agent, "remote glance"))
+    assert waiting.deadline is not None
+
+    async def goes_on() -> Any:
+        await helix._services.store.expire_pending()
+        return await helix.can_resume(agent, "s") is None
+
+    await eventually(goes_on)
+    result = await (await helix.resume(agent, "s")).result()
+    assert isinstance(result, Completed)
+    assert "Nobody answered this call in time" in result.output
+
+
+async def test_a_user_who_goes_on_lets_the_child_go(remote: LiveServer, helix: Executor) -> None:
+    agent = boss(remote.url)
+    only(await finish(helix, agent, "remote locate"))
+    assert isinstance(await finish(helix, agent, "never mind"), Completed)
+    child = await child_of(helix)
+    assert (await status_at(remote, child))["runStatus"] == "interrupted"
+    assert REMOTE not in (await helix.sessions.get(child)).metadata
+
+
+@pytest.mark.parametrize("kind", ["interrupt", "abort"])
+async def test_a_stop_reaches_a_child_at_work(remote: LiveServer, helix: Executor, kind: str) -> None:
+    agent = boss(remote.url)
+    gate.shut(after=2)
+    run = await helix.execute(agent, "remote long story", "s")
+    async for chunk in run.stream():
+        if chunk.remote_sequence is not None and isinstance(chunk, TextDelta):
+            break
+    await getattr(helix, kind)("s", "enough")
+    result = await run.result()
+    assert isinstance(result, Interrupted if kind == "interrupt" else Failed)
+    child = await child_of(helix)
+    status = await status_at(remote, child)
+    assert status["runStatus"] == ("interrupted" if kind == "interrupt" else "failed")
+    assert REMOTE not in (await helix.sessions.get(child)).metadata
+
+
+@pytest.mark.parametrize("kind", ["interrupt", "abort"])
+async def test_a_stop_reaches_a_child_that_waits(remote: LiveServer, kind: str) -> None:
+    async with Executor.open("memory://", janitor_seconds=60) as helix:
+        only(await finish(helix, boss(remote.url), "remote locate"))
+        await getattr(helix, kind)("s", "enough")
+        child = await child_of(helix)
+
+        async def is_paid() -> bool:
+            return REMOTE not in (await helix.sessions.get(child)).metadata
+
+        await eventually(is_paid)
+        status = await status_at(remote, child)
+        assert status["runStatus"] == ("interrupted" if kind == "interrupt" else "failed")
+        assert status["pending"] == []
+
+
+async def test_a_child_that_takes_too_long_is_stopped(remote: LiveServer, helix: Executor) -> None:
+    gate.shut(after=2)
+    assert isinstance(await finish(helix, boss(remote.url, timeout=0.3), "remote long story"), Completed)
+    assert (await delegated(helix)).code == "sub_agent_timeout"
+    assert (await status_at(remote, await child_of(helix)))["runStatus"] == "interrupted"
+
+
+async def test_a_wrong_token_is_a_failed_call(
+    remote: LiveServer, helix: Executor, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert isinstance(await finish(helix, boss(remote.url, token="wrong"), "remote search"), Completed)
+    told = await delegated(helix)
+    assert (told.code, told.error) == ("sub_agent_dispatch_failed", True)
+    assert "401 unauthenticated" in str(told.content)
+    assert any(getattr(record, "event", "") == "subagent.dispatch_failed" for record in caplog.records)
+    assert REMOTE not in (await helix.sessions.get(await child_of(helix))).metadata
+
+
+async def test_an_unknown_agent_is_a_failed_call(remote: LiveServer, helix: Executor) -> None:
+    tool = remote_agent_tool(transport(remote.url), "nobody", name="worker", description="Nobody.")
+    agent = Agent(
+        name="boss", model=ScriptedModel([reply(calls=[call(tool.name, {"message": "x"})]), "so be it"]), tools=[tool]
+    )
+    assert isinstance(await finish(helix, agent, "go"), Completed)
+    told = await delegated(helix)
+    assert told.code == "sub_agent_dispatch_failed"
+    assert "unknown_agent" in str(told.content)
+
+
+async def test_a_session_that_is_gone_there_is_lost(remote: LiveServer, helix: Executor) -> None:
+    agent = boss(remote.url)
+    waiting = only(await finish(helix, agent, "remote locate"))
+    child = await child_of(helix)
+    await ask(remote, "DELETE", f"/sessions/{id_there(child)}")
+    await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="Brest"))
+    assert isinstance(await (await helix.resume(agent, "s")).result(), Completed)
+    told = await delegated(helix)
+    assert told.code == "framework_subagent_lost"
+    assert "not_found" in str(told.content)
+    (ref,) = await helix._services.store.get_sub_session_refs("s")
+    assert ref.status == "failed"
+
+
+async def test_a_service_that_does_not_answer_is_lost_and_owed_a_stop(helix: Executor) -> None:
+    agent = boss("http://127.0.0.1:9", lost_after=0.2)
+    assert isinstance(await finish(helix, agent, "remote search"), Completed)
+    told = await delegated(helix)
+    assert told.code == "framework_subagent_lost"
+    assert "status_unreachable" in str(told.content)
+    assert (await helix.sessions.get(await child_of(helix))).metadata[REMOTE] == OPEN
+
+
+class ReadOnly(HttpRemoteAgentTransport):
+    """A way to a service that takes no answers back."""
+
+    @property
+    def routes_answers(self) -> bool:
+        return False
+
+
+async def test_where_answers_cannot_be_routed_a_call_that_waits_fails(remote: LiveServer, helix: Executor) -> None:
+    agent = boss(ReadOnly(remote.url, token="token-of-ann"), token=None)
+    assert isinstance(await finish(helix, agent, "remote locate"), Completed)
+    assert (await delegated(helix)).code == "client-tool-unsupported"
+    status = await status_at(remote, await child_of(helix))
+    assert status["runStatus"] == "failed"
+
+
+@pytest.fixture
+def believing() -> Iterator[LiveServer]:
+    """A service that believes its caller for whom it asks."""
+
+    def on_behalf(request: Any) -> Principal | None:
+        known = bearer_tokens(TOKENS)(request)
+        return known and Principal(user_id=request.headers.get(ON_BEHALF_OF, "the service"))
+
+    with LiveServer(service(worker(), authenticate=on_behalf)) as live:
+        yield live
+
+
+async def test_the_user_is_passed_on_only_by_a_transport_that_is_told_to(
+    believing: LiveServer, helix: Executor
+) -> None:
+    for session, passes, owner in (("quiet", False, "the service"), ("open", True, "zoe")):
+        agent = boss(transport(believing.url, pass_user=passes), token=None)
+        assert isinstance(
+            await (await helix.execute(agent, "remote hello", session, user_id="zoe")).result(), Completed
+        )
+        child = await child_of(helix, session)
+        async with httpx2.AsyncClient(base_url=believing.url, headers=bearer(ANN)) as client:
+            path = f"/sessions/{id_there(child)}"
+            codes = {
+                who: (await client.get(path, headers={ON_BEHALF_OF: who})).status_code for who in ("zoe", "the service")
+            }
+        assert {who for who, code in codes.items() if code == 200} == {owner}
+
+
+def calls_itself(request: Any) -> Any:
+    last = request.messages[-1]
+    if isinstance(last, ToolMessage):
+        return f"< {last.content} >"
+    return reply(calls=[call("subagent__worker", {"message": "go on"})])
+
+
+@pytest.fixture
+def endless() -> Iterator[Agent[Any, Any, Any]]:
+    """An agent whose service has an agent that delegates to itself."""
+    found: list[LiveServer] = []
+
+    class Itself(HttpRemoteAgentTransport):
+        async def _identity(self, session: Any) -> dict[str, str]:
+            self._url = found[0].url
+            return await super()._identity(session)
+
+    tool = remote_agent_tool(Itself("http://later", token=ANN), "worker", description="Itself.")
+    with LiveServer(service(Agent(name="worker", model=ScriptedModel(calls_itself), tools=[tool]))) as live:
+        found.append(live)
+        yield Agent(name="boss", model=ScriptedModel(calls_itself), tools=[tool])
+
+
+async def test_services_that_delegate_to_each_other_come_to_an_end(
+    endless: Agent[Any, Any, Any], helix: Executor
+) -> None:
+    """Each tells the next how deep it stands."""
+    result = await finish(helix, endless, "go")
+    assert isinstance(result, Completed)
+    assert "sub-agents may nest 8 deep" in result.output
+    assert result.output.count("<") == 9
+
+
+@pytest.mark.parametrize("url", ["ftp://here", "not a url", "http://user:secret@host", "/path"])
+def test_an_address_has_to_be_one(url: str) -> None:
+    with pytest.raises(DefinitionError):
+        remote_agent_tool(url, "worker", description="Nowhere.")
+
+
+def test_tools_are_named_like_those_of_local_agents() -> None:
+    assert remote_agent_tool("http://h", "worker", description="d").name == "subagent__worker"
+    assert remote_agent_tool("http://h", "worker", name="other", description="d").name == "subagent__other"
+    with pytest.raises(DefinitionError, match="token"):
+        remote_agent_tool(transport("http://h"), "worker", description="d", token="t")
+
+
+async def test_a_failed_start_is_told_as_an_error_chunk(helix: Executor) -> None:
+    run = await helix.execute(boss("http://127.0.0.1:9", lost_after=0.1), "remote search", "s")
+    chunks = [chunk async for chunk in run.stream()]
+    assert [chunk.code for chunk in chunks if isinstance(chunk, ToolError)] == ["framework_subagent_lost"]
+    assert [chunk.status for chunk in chunks if isinstance(chunk, SubagentEnd)] == ["failed"]
