@@ -44,6 +44,8 @@ function Page({ stored }) {
     messages: stored,
     transport,
     resume: true,
+    // After a crash a step is done again. This version of the library cannot take text back, so the page begins anew.
+    onData: (part) => part.type === "data-step-discarded" && location.reload(),
     sendAutomaticallyWhen: (options) =>
       lastAssistantMessageIsCompleteWithApprovalResponses(options) || lastAssistantMessageIsCompleteWithToolCalls(options),
   });

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -115,11 +115,19 @@ class Processes:
         return msgspec.json.decode(answer, type=list[Outcome])
 
 
+def _ready(fds: Iterable[int], overdue: float) -> list[int]:
+    """Those that can be read, as soon as one can; none when it gets late. Any number may be open besides."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN | select.POLLHUP)
+    return [fd for fd, _ in poll.poll(max(0.0, overdue - time.monotonic()) * 1000)]
+
+
 def _read_line(fd: int, timeout: float) -> bytes:
     line = b""
     overdue = time.monotonic() + timeout
     while not line.endswith(b"\n"):
-        ready, _, _ = select.select([fd], [], [], max(0.0, overdue - time.monotonic()))
+        ready = _ready([fd], overdue)
         chunk = os.read(fd, 1 << 20) if ready else b""
         if not chunk:
             raise TimeoutError(f"the nursery gave no answer within {timeout} s, or died")
@@ -232,7 +240,7 @@ def _run_batch(batch: _Batch) -> list[Outcome]:
     overdue = time.monotonic() + batch.timeout
     running = {child.out: child for child in children}
     while running:
-        ready, _, _ = select.select(list(running), [], [], max(0.0, overdue - time.monotonic()))
+        ready = _ready(running, overdue)
         if not ready:
             for child in running.values():
                 child.timed_out = True
