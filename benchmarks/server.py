@@ -190,8 +190,8 @@ def main() -> None:
     for label, key in rows.items():
         print(f"{label:44}" + "".join(f"{figures[str(n)][key]:>12,}" for n in READERS))
     print(f"{'memory of an idle open stream, KB':44}{figures['idle_stream_kb']:>12}")
-    keys = {f"sse.ratio_{n}": figures[str(n)]["ratio"] for n in READERS}
-    print(json.dumps({**keys, **figures}))
+    ratios = {f"ratio_{n}": figures[str(n)]["ratio"] for n in READERS}
+    print(json.dumps({"sse": {**ratios, **figures}}))
 
 
 if __name__ == "__main__":
