@@ -12,15 +12,15 @@ from tests.server.live import Instance, wait_until
 from tests.server.page import Page, events
 from tests.server.test_executor_routes import chunks, settled, start, status
 
-# A store that several processes share, given a folder of the test's own.
-STORES: dict[str, Callable[[Path], str]] = {"sqlite": lambda folder: f"sqlite:///{folder / 'helix.db'}"}
-
 Begin = Callable[..., Instance]
 
 
-@pytest.fixture(params=sorted(STORES))
+@pytest.fixture(params=["postgres", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return STORES[request.param](tmp_path)
+    """A store that several processes share."""
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres_url")
+    return f"sqlite:///{tmp_path / 'helix.db'}"
 
 
 @pytest.fixture
