@@ -303,7 +303,8 @@ async def test_another_file_under_the_approved_id_is_not_restored(world: World, 
         await backend.entries.transact(EntryTransaction(changes=(put,)))
         await helix.submit_tool_result(SESSION, "call-1", ApprovalAnswer(approved=True))
         await (await helix.resume(ann, SESSION)).result()
-    assert await results(backend) == ["ApprovalPending"]
+    # It is refused either because it is not what was shown, or because the file is not what its row says.
+    assert await results(backend) in (["ApprovalPending"], ["DecryptionFailed"])
     async with world.open("ann") as state:
         assert (await state.persistent.get("k")).value == "third"
 
