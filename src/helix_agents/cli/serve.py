@@ -1,19 +1,12 @@
 """`helix serve`: the agents of a module behind HTTP, on one store, until somebody says stop."""
 
 import socket
-import sys
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.options import store_option
 from helix_agents.cli.output import Output
-
-if TYPE_CHECKING:
-    from helix_agents.agent.agent import Agent
 
 DEFAULT_USER = "helix"
 
@@ -54,15 +47,16 @@ def command(
 ) -> ExitCode:
     """Serve a module's agents over HTTP.
 
-    MODULE:AGENTS names an agent, or a list of agents, in a module that can be imported from here.
+    MODULE:AGENTS names an agent, a list of agents or a registry, in a module that can be imported from here or a file.
     """
     if not token and not allow_unauthenticated:
         raise click.UsageError(
             "Say who may call: --token (or HELIX_TOKEN), or --allow-unauthenticated where everybody may do everything."
         )
+    from helix_agents.cli.agent_modules import load_agents
     from helix_agents.domain.errors import MissingExtraError
 
-    agents = load_agents(target)
+    agents = list(load_agents(target))
     try:
         from helix_agents.server.serving import serve
     except ImportError as missing:
@@ -84,28 +78,3 @@ def command(
         janitor_seconds=janitor or None,
     )
     return ExitCode.OK
-
-
-def load_agents(target: str) -> "list[Agent[Any, Any, Any]]":
-    """The agents that `module:name` names."""
-    from helix_agents.agent.agent import Agent
-
-    module_name, colon, name = target.partition(":")
-    if not colon or not module_name or not name:
-        raise click.UsageError(f"{target!r} is not of the form MODULE:AGENTS, such as app:agents.")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or not module_name.startswith(missing.name):
-            raise
-        raise click.UsageError(f"There is no module {module_name!r} to import from {here}.") from None
-    found: Any = getattr(module, name, None)
-    if found is None:
-        raise click.UsageError(f"Module {module_name!r} has no {name!r}.")
-    several: list[Any] = list(cast("list[Any]", found)) if isinstance(found, list | tuple) else [found]
-    if not several or not all(isinstance(agent, Agent) for agent in several):
-        raise click.UsageError(f"{target!r} is neither an Agent nor a list of Agents.")
-    return several

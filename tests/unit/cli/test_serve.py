@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from helix_agents import Agent, ScriptedModel
+from helix_agents.cli.agent_modules import load_agents
 from helix_agents.cli.app import run
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.serve import load_agents
 
 ONE = Agent(name="one", model=ScriptedModel(["hello"]))
 SEVERAL = [ONE]
@@ -24,22 +24,26 @@ def test_an_agent_or_a_list_of_them_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "code", "told"),
     [
-        (["serve", f"{HERE}:ONE"], "Say who may call"),
-        (["serve", "nowhere.at.all:agents", "--token", "t"], "no module 'nowhere.at.all'"),
-        (["serve", f"{HERE}:MISSING", "--token", "t"], "has no 'MISSING'"),
-        (["serve", f"{HERE}:NONE", "--token", "t"], "neither an Agent nor a list"),
-        (["serve", f"{HERE}:HERE", "--token", "t"], "neither an Agent nor a list"),
-        (["serve", "agents", "--token", "t"], "not of the form MODULE:AGENTS"),
-        (["serve", f"{HERE}:ONE", "--token", "t", "--port", "70000"], "70000"),
+        (["serve", f"{HERE}:ONE"], ExitCode.USAGE, "Say who may call"),
+        (["serve", "nowhere.at.all:agents", "--token", "t"], ExitCode.SETUP, "no module 'nowhere'"),
+        (["serve", f"{HERE}:MISSING", "--token", "t"], ExitCode.SETUP, "has no 'MISSING'"),
+        (["serve", f"{HERE}:NONE", "--token", "t"], ExitCode.SETUP, "has to be an Agent, a list of them"),
+        (["serve", f"{HERE}:HERE", "--token", "t"], ExitCode.SETUP, "has to be an Agent, a list of them"),
+        (["serve", "agents", "--token", "t"], ExitCode.SETUP, "no module 'agents'"),
+        (["serve", f"{HERE}:ONE", "--token", "t", "--port", "70000"], ExitCode.USAGE, "70000"),
     ],
 )
 def test_a_wrong_command_line_is_explained(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    code: ExitCode,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("HELIX_TOKEN", raising=False)
-    assert run(arguments) == ExitCode.USAGE
+    assert run(arguments) == code
     assert told in capsys.readouterr().err
 
 
