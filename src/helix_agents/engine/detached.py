@@ -7,7 +7,7 @@ from helix_agents.domain.commits import StartRun, is_detached
 from helix_agents.domain.errors import ConflictError, StateSchemaChangedError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.pending import READY, PendingFilter
+from helix_agents.domain.pending import READY
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, NothingRunning, SessionState, StopKind
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
@@ -74,10 +74,11 @@ async def stop_companions(
 async def resume_detached(services: Services, root: SessionId, owner: str | None) -> tuple[RunRecord, ...]:
     """Runs for companions of a tree that waited for somebody and have their answer; the caller drives them."""
     store = services.store
-    ready = await store.list_pending(PendingFilter(root_session_id=root, states=tuple(READY)), limit=200)
+    # A root sees the calls of its whole tree; one look by key does, where a listing would have to search.
+    calls = (await store.load_state(root)).pending_client_tool_calls.values()
     started: dict[SessionId, RunRecord] = {}
-    for call in ready.items:
-        session = await store.load_state(call.session_id)
+    for owner_id in dict.fromkeys(call.session_id for call in calls if call.state in READY and call.session_id != root):
+        session = await store.load_state(owner_id)
         while session.parent_session_id is not None and session.session_id not in started:
             run = await store.get_current_run(session.session_id)
             if run is not None and is_detached(session, run):

@@ -56,15 +56,19 @@ async def open_scope(
     """
     store = services.store
     # None of these needs another, and a store may be a network away. Nobody else writes what a run of this fence reads.
-    session, run, stored = await asyncio.gather(
-        store.load_state(session_id), store.get_current_run(session_id), store.load_transcript(session_id)
-    )
-    if run is None or run.fence != fence or run.status != "running":
-        return _elsewhere(session, run, fence)
-    agent = services.agents.get(session.agent_type)
-    loaded = agent.load_state(session.custom_state, session.agent_version)
-    writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
-    transcript: list[Message] = [each.message for each in stored]
+    reading = asyncio.ensure_future(store.load_transcript(session_id))
+    try:
+        session, run = await asyncio.gather(store.load_state(session_id), store.get_current_run(session_id))
+        if run is None or run.fence != fence or run.status != "running":
+            return _elsewhere(session, run, fence)
+        agent = services.agents.get(session.agent_type)
+        loaded = agent.load_state(session.custom_state, session.agent_version)
+        # A long transcript takes its time, in which the stream gets its writer.
+        writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
+        transcript: list[Message] = [each.message for each in await reading]
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
     scope = RunScope(
         services,
         agent,
@@ -126,8 +130,13 @@ async def _writer(
         after=after,
         join=join,
     )
-    # Who comes later looks at what its predecessor said, and that has to be without what is discarded.
-    return await coming if repeats else ComingWriter(coming)
+    if repeats:
+        # Who comes later looks at what its predecessor said, and that has to be without what is discarded.
+        return await coming
+    writer = ComingWriter(coming)
+    # It sets out now, not when the run waits for something for the first time: that would be its first commit.
+    await asyncio.sleep(0)
+    return writer
 
 
 def _first_unsaid_step(session: SessionState) -> int:

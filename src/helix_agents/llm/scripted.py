@@ -190,8 +190,7 @@ class _Places:
         # Only within one run is the history sure to have grown; a new run may have rewound it.
         if run_id != request.run_id or length > len(messages):
             length = replies = 0
-        for at in range(length, len(messages)):
-            replies += isinstance(messages[at], AssistantMessage)
+        replies += list(map(type, messages[length:])).count(AssistantMessage)
         self._seen[request.session_id] = (request.run_id, len(messages), replies)
         if len(self._seen) > SESSIONS_COUNTED:
             self._seen.popitem(last=False)

@@ -133,8 +133,9 @@ class Watched(list[Message]):
     looks = 0
 
     def __getitem__(self, at: Any) -> Any:
-        self.looks += 1
-        return super().__getitem__(at)
+        seen = super().__getitem__(at)
+        self.looks += len(seen) if isinstance(at, slice) else 1
+        return seen
 
 
 async def test_a_step_looks_at_what_is_new_however_long_the_session_is() -> None:

@@ -45,6 +45,8 @@ class Connection:
         self.raw = apsw.Connection(path, flags=flags, statementcachesize=256)
         if busy_ms:
             self.raw.set_busy_handler(_wait_up_to(busy_ms))
+        self._asked: Synchronous = synchronous
+        self._synchronous: Synchronous = synchronous
         self.raw.pragma("synchronous", synchronous)
         self.raw.pragma("foreign_keys", False)
         self.raw.pragma("temp_store", "MEMORY")
@@ -94,6 +96,13 @@ class Connection:
     def ring(self, topic: str) -> None:
         """Wake whoever waits for this topic, in any process, once the transaction is durable."""
         self.topics.add(topic)
+
+    def sync_commits(self, wanted: bool) -> None:
+        """Whether the next commits wait until they are on the disk; a file opened as NORMAL never waits."""
+        level: Synchronous = self._asked if wanted else "NORMAL"
+        if level != self._synchronous:
+            self.raw.execute(f"PRAGMA synchronous = {level}")
+            self._synchronous = level
 
     def roll_back(self) -> None:
         """Undo the open transaction, if there is one, without asking the seam: a lost connection does the same."""

@@ -105,9 +105,13 @@ class Database:
         if self._users <= 0:
             await self._shut()
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run work in a write transaction: durable when this returns, undone when it raises."""
-        return await self._writer.do(work)
+    async def write(self, work: Callable[[Connection], T], *, synced: bool = True) -> T:
+        """Run work in a write transaction: durable when this returns, undone when it raises.
+
+        What is not `synced` is safe from a dying process at once, and from a power cut with the next commit that is:
+        for work that the next commit builds upon, or that is done again if it is missing.
+        """
+        return await self._writer.do(work, synced=synced)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run work that may take long on one consistent view of the data."""

@@ -19,12 +19,15 @@ MAX_GROUP = 256
 class Job:
     """One piece of work and the task that waits for it."""
 
-    __slots__ = ("future", "loop", "problem", "result", "transaction", "work")
+    __slots__ = ("future", "loop", "problem", "result", "synced", "transaction", "work")
 
-    def __init__(self, work: Callable[[Connection], Any], loop: asyncio.AbstractEventLoop, transaction: bool) -> None:
+    def __init__(
+        self, work: Callable[[Connection], Any], loop: asyncio.AbstractEventLoop, *, transaction: bool, synced: bool
+    ) -> None:
         self.work = work
         self.loop = loop
         self.transaction = transaction
+        self.synced = synced
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: Any = None
         self.problem: BaseException | None = None
@@ -50,11 +53,14 @@ class Lane:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    async def do(self, work: Callable[[Connection], T], *, transaction: bool = True) -> T:
-        """Run the work in the thread, in a transaction unless told not to; what it raises is raised here."""
+    async def do(self, work: Callable[[Connection], T], *, transaction: bool = True, synced: bool = True) -> T:
+        """Run the work in the thread, in a transaction unless told not to; what it raises is raised here.
+
+        What is not `synced` survives the process, but reaches the disk only with the next commit that is.
+        """
         if self._closed:
             raise StoreClosedError(self._store)
-        job = Job(work, asyncio.get_running_loop(), transaction)
+        job = Job(work, asyncio.get_running_loop(), transaction=transaction, synced=synced)
         self._queue.put(job)
         return await job.future
 
@@ -98,6 +104,7 @@ class Lane:
         job.problem = None
         try:
             connection = self._connected()
+            connection.sync_commits(job.synced)
             if job.transaction:
                 connection.execute(begin)
             job.result = job.work(connection)
@@ -155,6 +162,7 @@ class WriteLane(Lane):
         committing = False
         try:
             connection = self._connected()
+            connection.sync_commits(any(job.synced for job in jobs))
             connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 before = connection.raw.total_changes()

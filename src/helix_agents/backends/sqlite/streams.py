@@ -108,7 +108,8 @@ class SQLiteStreamManager(StreamManager):
                 stream.save()
             return stream.head
 
-        head = await self._db.write(work)
+        # Nothing is said yet, and whatever is said is synced together with this.
+        head = await self._db.write(work, synced=False)
         return BufferedWriter(head, self._append, self._writers, joined=joined)
 
     async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
@@ -243,7 +244,8 @@ class SQLiteStreamManager(StreamManager):
             elif last is not None:
                 raise rules.deleted(last)
 
-        await self._db.write(work)
+        # That its run is over is durable already; an end that a power cut takes is repaired from there.
+        await self._db.write(work, synced=False)
 
     async def _change(self, stream_id: StreamId, change: Callable[[StreamHead, int], StreamHead]) -> None:
         now = self._clock.now_ms()
@@ -254,7 +256,7 @@ class SQLiteStreamManager(StreamManager):
                 stream.head = change(stream.head, now)
                 stream.save()
 
-        await self._db.write(work)
+        await self._db.write(work, synced=False)
 
     async def _read(self, stream_id: StreamId, question: Callable[[StreamRow], T]) -> T | None:
         return await self._db.read(self._asking(stream_id, question))
