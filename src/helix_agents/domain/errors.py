@@ -782,7 +782,7 @@ class VaultLockedError(VaultError):
     """The vault's key is not in memory."""
 
     code = "vault_locked"
-    reason: str = "it was not unlocked in this process"
+    reason: str = "neither this process nor its user has unlocked it"
 
     def __str__(self) -> str:
         return f"The vault {self.path!r} is locked ({self.reason}): an operator unlocks it with the passphrase."
