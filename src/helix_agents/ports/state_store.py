@@ -280,8 +280,13 @@ class SubSessions(Protocol):
 class Staging(Protocol):
     """Results that rest between their effect and the step's commit."""
 
-    async def stage_changes(self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None) -> None:
+    async def stage_changes(
+        self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True
+    ) -> None:
         """Upsert by step and call.
+
+        What is not `synced` survives the process that staged it, as everything does; a power cut may take it, unless
+        this session was committed after it. For what whoever misses it can do again.
 
         Raises:
             SupersededError: the fence is not the current one.
