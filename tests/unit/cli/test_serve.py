@@ -31,7 +31,7 @@ def test_an_agent_or_a_list_of_them_is_found(name: str) -> None:
         (["serve", f"{HERE}:MISSING", "--token", "t"], ExitCode.SETUP, "has no 'MISSING'"),
         (["serve", f"{HERE}:NONE", "--token", "t"], ExitCode.SETUP, "has to be an Agent, a list of them"),
         (["serve", f"{HERE}:HERE", "--token", "t"], ExitCode.SETUP, "has to be an Agent, a list of them"),
-        (["serve", "agents", "--token", "t"], ExitCode.SETUP, "no module 'agents'"),
+        (["serve", "nowhere", "--token", "t"], ExitCode.SETUP, "no module 'nowhere'"),
         (["serve", f"{HERE}:ONE", "--token", "t", "--port", "70000"], ExitCode.USAGE, "70000"),
     ],
 )
