@@ -1,6 +1,5 @@
 """One request on its way through the server: who makes it, what it asks for, and the sessions it may touch."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -140,6 +139,6 @@ class Call:
 
     def stream(self, source: EventSource, headers: dict[str, str] | None = None) -> Any:
         """Answer with a stream; whether there is room for one was asked before."""
-        leaving: asyncio.Event = self.gate.leaving
-        response = EventStreamResponse(source, limits=self.gate.limits, leaving=leaving, headers=headers)
+        gate = self.gate
+        response = EventStreamResponse(source, limits=gate.limits, leaving=gate.leaving, headers=headers)
         return self.gate.counted(self.principal, response)

@@ -266,7 +266,7 @@ class ExecutorCore:
         if run is None:
             return None
         if self._runtime.find(run.run_id) is None:
-            await repair_stream(self._services, run.run_id)
+            await repair_stream(self._services, run)
         return self._handle(agent, run)
 
     async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:

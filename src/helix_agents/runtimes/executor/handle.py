@@ -133,7 +133,9 @@ class RunHandle(Generic[OutputT]):
             await self._services.sleep(LOOK_FOR_END)
             with suppress(HelixError):
                 looks_over += await self._is_over()
-        await repair_stream(self._services, self.run_id)
+        run = await self._services.store.get_run(self.run_id)
+        if run is not None:
+            await repair_stream(self._services, run)
 
     async def _is_over(self) -> bool:
         return await result_of(self._services, self._agent, self.session_id, self.run_id) is not None
