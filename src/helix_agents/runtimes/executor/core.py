@@ -47,7 +47,6 @@ from helix_agents.domain.sessions import (
 )
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
-from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
@@ -267,11 +266,7 @@ class ExecutorCore:
     async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
         run = await self._services.store.get_current_run(session_id)
-        if run is None:
-            return None
-        if self._runtime.find(run.run_id) is None:
-            await repair_stream(self._services, run.run_id)
-        return self._handle(agent, run)
+        return self._handle(agent, run) if run is not None else None
 
     async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:
         """None when resume would go on; else why it would not."""
