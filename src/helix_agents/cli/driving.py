@@ -78,8 +78,19 @@ def check_model(agent: AnyAgent, model: LLMAdapter | None) -> None:
     Raises:
         UnknownModelError, MissingExtraError: it cannot.
     """
-    if model is None and isinstance(agent.model, str):
-        open_model(agent.model)
+    if model is None:
+        check_models(AgentRegistry([agent]))
+
+
+def check_models(agents: AgentRegistry) -> None:
+    """Refuse agents, and those they delegate to, whose models cannot be opened here.
+
+    Raises:
+        UnknownModelError, MissingExtraError: one cannot.
+    """
+    for agent in agents.everyone():
+        if isinstance(agent.model, str):
+            open_model(agent.model)
 
 
 @contextmanager

@@ -54,19 +54,21 @@ def command(
             "Say who may call: --token (or HELIX_TOKEN), or --allow-unauthenticated where everybody may do everything."
         )
     from helix_agents.cli.agent_modules import load_agents
+    from helix_agents.cli.driving import check_models
     from helix_agents.domain.errors import MissingExtraError
 
-    agents = list(load_agents(target))
+    agents = load_agents(target)
     try:
         from helix_agents.server.serving import serve
     except ImportError as missing:
         raise MissingExtraError("helix serve", "server") from missing
+    check_models(agents)
     try:
         listening = socket.create_server((host, port))
     except OSError as problem:
         raise click.ClickException(f"helix serve cannot listen on {host}:{port}: {problem.strerror}.") from None
     serve(
-        agents,
+        list(agents),
         store_url,
         sock=listening,
         token=token,

@@ -53,7 +53,10 @@ def temporal_command(
     Any number of workers share a queue. What one of them leaves, or dies of, another one goes on with.
     """
     from helix_agents.cli.agent_modules import load_agents
+    from helix_agents.cli.driving import check_models
     from helix_agents.cli.temporal_work import work
 
     where = {"address": address, "temporal_namespace": namespace, "task_queue": task_queue, "prefix": prefix}
-    asyncio.run(work(output, load_agents(agents), store_url, where, register=register, grace=grace))
+    known = load_agents(agents)
+    check_models(known)
+    asyncio.run(work(output, known, store_url, where, register=register, grace=grace))

@@ -15,7 +15,7 @@ from rich.text import Text
 from helix_agents.cli.demo.scene import Process, Scene, Speaker, quoted
 
 WIDTH = 100
-EVENTS_SHOWN = 9
+EVENTS_SHOWN = 10
 READING_SECONDS = 2.0
 # The columns of the agents' table: who, what they do, and in the rest of the line the end of what they said.
 NAME_WIDTH, DOING_WIDTH = 11, 28
