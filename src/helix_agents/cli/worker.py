@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import agents_argument, store_option
+from helix_agents.cli.options import agents_argument, json_option, store_option
 from helix_agents.cli.output import Output
 
 
@@ -36,6 +36,7 @@ def command() -> None:
 @click.option("--register", is_flag=True, help="Make HelixSession and HelixAgent searchable there first.")
 @click.option("--grace", default=20.0, show_default=True, help="Seconds that running effects get when it ends.")
 @store_option
+@json_option
 @click.pass_obj
 def temporal_command(
     output: Output,
