@@ -47,7 +47,6 @@ from helix_agents.domain.sessions import (
 )
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
-from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
@@ -190,6 +189,7 @@ class ExecutorCore:
         Raises:
             AgentAlreadyRunningError: the session has a turn that is going on.
             StateSchemaChangedError: its stored state no longer fits the agent.
+            UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
         """
         self._know(agent)
         session_id = session_id or self._services.ids.new("session")
@@ -267,11 +267,7 @@ class ExecutorCore:
     async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
         run = await self._services.store.get_current_run(session_id)
-        if run is None:
-            return None
-        if self._runtime.find(run.run_id) is None:
-            await repair_stream(self._services, run.run_id)
-        return self._handle(agent, run)
+        return self._handle(agent, run) if run is not None else None
 
     async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:
         """None when resume would go on; else why it would not."""
@@ -363,6 +359,8 @@ class ExecutorCore:
         if self._runtime.leaving:
             raise ExecutorClosedError
         adapter = open_model(model) if isinstance(model, str) else model
+        if adapter is None and self._runtime.works:
+            self._open_models(agent)
         workflow_id = await self._name(agent, start)
         owned = msgspec.structs.replace(
             start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
@@ -451,6 +449,11 @@ class ExecutorCore:
         if self._services.agents.find(agent.name) is not agent:
             self._services.agents.replace(agent)
             self._waker.look()
+
+    def _open_models(self, agent: Agent[Any, Any, Any]) -> None:
+        """Refuse a run whose models cannot be opened here, its sub-agents' included, before anything is written."""
+        for each in AgentRegistry([agent]).everyone():
+            self._model_of(each)
 
     def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
         if not isinstance(agent.model, str):
