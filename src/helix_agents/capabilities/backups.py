@@ -24,6 +24,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 KEPT_BEFORE_RESTORE_MS = 7 * DAY_MS
 MOST_TRIES = 100
 STAGED_AT_ONCE = 500
+DAMAGED = "Wrong key, or the backup file is damaged."
 
 
 class Manifest(Record):
@@ -149,21 +150,27 @@ class Backups:
         known = [self._known(entry) for entry in page.items]
         return sorted(known, key=lambda each: (each.made_at, each.backup_id), reverse=True)
 
-    async def check_unchanged(self, known: Known) -> None:
-        """Refuse a file that is not what was written.
+    async def hash_of(self, known: Known) -> str:
+        """The hash of a backup's file as it is now."""
+        return await asyncio.to_thread(hash_of, known.path)
+
+    async def rows(
+        self, path: Path, *, passphrase: str | None = None, sha256: str | None = None
+    ) -> AsyncIterator[Manifest | Sequence[Entry]]:
+        """The manifest, then every row, batch by batch; the end is reached only if all of it was there.
+
+        With `sha256`, the very bytes that were read must have this hash: a file that was exchanged since it was looked
+        at is refused before anything of it counts.
 
         Raises:
-            DecryptionFailed: its bytes differ.
+            DecryptionFailed: it is not the file that was written.
         """
-        if await asyncio.to_thread(hash_of, known.path) != known.row.sha256:
-            raise DecryptionFailed("Wrong key, or the backup file is damaged.", {})
-
-    async def rows(self, path: Path, *, passphrase: str | None = None) -> AsyncIterator[Manifest | Sequence[Entry]]:
-        """The manifest, then every row, batch by batch; the end is reached only if all of it was there."""
         vault = None if passphrase is not None else self.vault
         async with open_backup(path, vault=vault, passphrase=passphrase) as reader:
             async for part in _parts(reader):
                 yield part
+            if sha256 not in (None, reader.sha256):
+                raise DecryptionFailed(DAMAGED, {})
 
     async def retire(self, agent: str) -> list[str]:
         """Take away what is beyond the limit: never the newest, a pinned one, or a fresh one from before a restore."""
@@ -237,10 +244,10 @@ async def _parts(reader: BackupReader) -> AsyncIterator[Manifest | Sequence[Entr
     if rows:
         yield rows
     if held is None or rest:
-        raise DecryptionFailed("Wrong key, or the backup file is damaged.", {})
+        raise DecryptionFailed(DAMAGED, {})
     trailer = decode(held, Trailer)
     if (trailer.rows, trailer.sha256) != (count, digest.hexdigest()):
-        raise DecryptionFailed("Wrong key, or the backup file is damaged.", {})
+        raise DecryptionFailed(DAMAGED, {})
 
 
 def scope_name(agent: str | None) -> str:
