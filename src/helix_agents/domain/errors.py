@@ -60,6 +60,7 @@ HelixError
 │   ├── VaultDamagedError
 │   ├── VaultFileError             the file system refused: space, permissions, a folder that is not there
 │   ├── WrongPassphraseError
+│   ├── AuditBrokenError           the audit log is no chain any more
 │   ├── BackupDamagedError
 │   ├── BackupKeyMismatchError
 │   ├── BackupTooNewError
@@ -818,6 +819,19 @@ class WrongPassphraseError(VaultError):
         return (
             f"The passphrase does not open {self.path!r}. Nothing was changed; try again. "
             "A backup opens with the passphrase its vault had when it was made."
+        )
+
+
+class AuditBrokenError(VaultError):
+    """A row of the audit log does not follow the one before it, so the log's end is not worth a signature."""
+
+    code = "audit_broken"
+    seq: int
+
+    def __str__(self) -> str:
+        return (
+            f"Row {self.seq} of the audit log does not follow the row before it. Nothing was signed in {self.path!r}; "
+            "`helix audit verify` says what is wrong and where."
         )
 
 
