@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from helix_agents.capabilities.backups import DAMAGED, Backups, Known, Manifest, agents_in
+from helix_agents.capabilities.backups import BEFORE_RESTORE, DAMAGED, Backups, Known, Manifest, agents_in
 from helix_agents.capabilities.calls import Call
 from helix_agents.capabilities.files import free_bytes, remove_file
 from helix_agents.capabilities.scopes import SHARED, agent_scope
@@ -152,7 +152,7 @@ async def restore(call: Call) -> dict[str, JSON]:
                 await call.store.stage_restore(restore_id, [])
             else:
                 await call.store.stage_restore(restore_id, [row for row in part if row.scope in scopes])
-        before = await backups.create(call.inputs["agent"], reason="before a restore")
+        before = await backups.create(call.inputs["agent"], reason=BEFORE_RESTORE)
         answer: dict[str, JSON] = {
             "restored": True,
             "agents_restored": list[JSON](agents_in(scopes)),
