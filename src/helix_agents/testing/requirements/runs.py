@@ -7,6 +7,8 @@ _RUNS = promised_by(
     {
         "runs.start-begins-a-turn": "start_run makes the run current and running, with every field it was given.",
         "runs.turns-contiguous": "Turns count 1, 2, 3 without gaps.",
+        "runs.start-says-all-of-a-new-session": "What start_run makes of a new session is what it was told: nobody has "
+        "to read it back.",
         "runs.start-makes-the-session": "start_run with create makes the session in the same commit, or is refused "
         "because it is there.",
         "runs.start-settles-the-replaced": "The run a new one replaces is settled, with status, reason and time.",
