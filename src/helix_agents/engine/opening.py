@@ -10,7 +10,7 @@ import msgspec
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
 from helix_agents.agent.hooks import HookOrder, SomeHooks, ordered
-from helix_agents.domain.chunks import RunResumed, RunStarted, ToolEnd, ToolError
+from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import UserMessage
@@ -186,7 +186,10 @@ async def go_on(scope: RunScope, *, joined: bool) -> None:
     """Have in hand what earlier effects of the step left at the desk; who took the stream over says it again."""
     batch = _open_batch(scope)
     resting = await _pick_up(scope, batch, anew=False)
-    if not joined:
+    if joined:
+        # It may be an effect that is repeated: what it said before stays said.
+        scope.take_ends_told(await _said_in(scope, _step_of(scope, batch)))
+    else:
         await _say_again(scope, batch, resting)
 
 
@@ -223,11 +226,13 @@ async def _say_again(scope: RunScope, batch: OpenBatch | None, resting: RestingR
     results = await scope.desk.results(scope.step_id(step))
     if not results:
         return
-    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
-    known = {each.tool_call_id for each in said if isinstance(each, (ToolEnd, ToolError))}
-    for call_id, result in results.items():
-        if call_id not in known:
-            await announce(scope, step, result.message, result.writes)
+    scope.take_ends_told(await _said_in(scope, step))
+    for result in results.values():
+        await announce(scope, step, result.message, result.writes)
+
+
+async def _said_in(scope: RunScope, step: int) -> tuple[StreamChunk, ...]:
+    return await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
 
 
 def _step_of(scope: RunScope, batch: OpenBatch | None) -> int:
