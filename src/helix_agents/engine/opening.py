@@ -19,10 +19,10 @@ from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.delegated_writer import DelegatedWriter
-from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply
-from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
+from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply, RestingResult
+from helix_agents.engine.effects import DELEGATED, CallKind, OpenBatch, PlannedCall, Position
 from helix_agents.engine.executing import announce
-from helix_agents.engine.letting_go import end_forgotten_children
+from helix_agents.engine.letting_go import end_chunk, end_forgotten_children, write_end
 from helix_agents.engine.planning import limits_of
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
@@ -227,8 +227,26 @@ async def _say_again(scope: RunScope, batch: OpenBatch | None, resting: RestingR
     if not results:
         return
     scope.take_ends_told(await _said_in(scope, step))
-    for result in results.values():
+    planned = {call.tool_call_id: call for call in _calls_of(batch, resting)}
+    for call_id, result in results.items():
+        if call_id in planned:
+            await _say_end_of_child(scope, step, planned[call_id], result)
         await announce(scope, step, result.message, result.writes)
+
+
+def _calls_of(batch: OpenBatch | None, resting: RestingReply | None) -> tuple[PlannedCall, ...]:
+    if batch is not None:
+        return batch.calls
+    return resting.calls if resting is not None else ()
+
+
+async def _say_end_of_child(scope: RunScope, step: int, planned: PlannedCall, result: RestingResult) -> None:
+    """A delegated call ends twice for readers: what the child said is over, and the call has its result."""
+    ended = result.child
+    if planned.kind in DELEGATED and ended is not None and ended.status is not None:
+        child = await scope.services.store.load_state(ended.sub_session_id)
+        content = result.message.content
+        await write_end(scope, end_chunk(scope, step, planned, child.agent_type, ended.status, content))
 
 
 async def _said_in(scope: RunScope, step: int) -> tuple[StreamChunk, ...]:
