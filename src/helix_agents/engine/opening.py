@@ -10,7 +10,7 @@ import msgspec
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
 from helix_agents.agent.hooks import HookOrder, SomeHooks, ordered
-from helix_agents.domain.chunks import RunResumed, RunStarted, ToolEnd, ToolError
+from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import Message, UserMessage
@@ -19,10 +19,10 @@ from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.delegated_writer import DelegatedWriter
-from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply
-from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
+from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply, RestingResult
+from helix_agents.engine.effects import DELEGATED, CallKind, OpenBatch, PlannedCall, Position
 from helix_agents.engine.executing import announce
-from helix_agents.engine.letting_go import end_forgotten_children
+from helix_agents.engine.letting_go import end_chunk, end_forgotten_children, write_end
 from helix_agents.engine.planning import limits_of
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
@@ -210,7 +210,10 @@ async def go_on(scope: RunScope, *, joined: bool) -> None:
     """Have in hand what earlier effects of the step left at the desk; who took the stream over says it again."""
     batch = _open_batch(scope)
     resting = await _pick_up(scope, batch, anew=False)
-    if not joined:
+    if joined:
+        # It may be an effect that is repeated: what it said before stays said.
+        scope.take_ends_told(await _said_in(scope, _step_of(scope, batch)))
+    else:
         await _say_again(scope, batch, resting)
 
 
@@ -247,11 +250,31 @@ async def _say_again(scope: RunScope, batch: OpenBatch | None, resting: RestingR
     results = await scope.desk.results(scope.step_id(step))
     if not results:
         return
-    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
-    known = {each.tool_call_id for each in said if isinstance(each, (ToolEnd, ToolError))}
+    scope.take_ends_told(await _said_in(scope, step))
+    planned = {call.tool_call_id: call for call in _calls_of(batch, resting)}
     for call_id, result in results.items():
-        if call_id not in known:
-            await announce(scope, step, result.message, result.writes)
+        if call_id in planned:
+            await _say_end_of_child(scope, step, planned[call_id], result)
+        await announce(scope, step, result.message, result.writes)
+
+
+def _calls_of(batch: OpenBatch | None, resting: RestingReply | None) -> tuple[PlannedCall, ...]:
+    if batch is not None:
+        return batch.calls
+    return resting.calls if resting is not None else ()
+
+
+async def _say_end_of_child(scope: RunScope, step: int, planned: PlannedCall, result: RestingResult) -> None:
+    """A delegated call ends twice for readers: what the child said is over, and the call has its result."""
+    ended = result.child
+    if planned.kind in DELEGATED and ended is not None and ended.status is not None:
+        child = await scope.services.store.load_state(ended.sub_session_id)
+        content = result.message.content
+        await write_end(scope, end_chunk(scope, step, planned, child.agent_type, ended.status, content))
+
+
+async def _said_in(scope: RunScope, step: int) -> tuple[StreamChunk, ...]:
+    return await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
 
 
 def _step_of(scope: RunScope, batch: OpenBatch | None) -> int:

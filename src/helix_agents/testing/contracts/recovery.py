@@ -65,6 +65,10 @@ class RecoveryContract(StoreContract):
             clock.advance(1)
         assert await _orphans(store) == ["c", "a", "b"]
         assert await _orphans(store, limit=2) == ["c", "a"]
+        pages = [await store.list_orphans(limit=2)]
+        pages.append(await store.list_orphans(limit=2, after=pages[0][-1]))
+        assert [[run.run_id for run in page] for page in pages] == [["c", "a"], ["b"]]
+        assert await store.list_orphans(after=pages[1][-1]) == ()
         claimed = await store.claim_run("s-c", (await store.list_orphans())[0].fence, "worker-1")
         await store.renew_lease("worker-1", 100)
         assert claimed.started_at < clock.now_ms()

@@ -41,7 +41,7 @@ _RECOVERY = promised_by(
         "recovery.lease-found-while-alive": "A lease is found while it is alive on the store's clock.",
         "recovery.released-at-once": "A released lease makes its runs orphans at once.",
         "recovery.children-left-to-their-parent": "A child whose parent run is running is no orphan.",
-        "recovery.oldest-first": "Orphans come oldest first, at most as many as asked for.",
+        "recovery.oldest-first": "Orphans come oldest first, at most as many as asked for, page after page.",
         "recovery.one-query": "Finding orphans takes as many statements among many runs as among few.",
     },
 )
