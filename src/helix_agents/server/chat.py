@@ -55,14 +55,19 @@ async def chat(call: Call) -> Any:
 async def reconnect(call: Call) -> Any:
     """The answer that is being written, from its start; nothing when none is.
 
-    A page that says how far its snapshot went (`after`, or `Last-Event-ID`) also gets an answer that ended since.
+    An answer that ended since is sent to a page that says how far its snapshot went (`after`, or `Last-Event-ID`), and
+    to one that says nothing if this instance showed it to a page without its end.
     """
     session = await call.session(call.path_id())
     version = version_of(call)
     after = max(cursor_of(call), call.number("after", 0))
     conversation = await read_conversation(call.executor, session.session_id)
     run = conversation.run
-    if run is None or (run.status != "running" and not 0 < after < conversation.sequence):
+    if run is None:
+        return Response(status_code=204)
+    owed = call.owed.pay(session.session_id, conversation.message_id)
+    missed = after < conversation.sequence if after else owed
+    if run.status != "running" and not missed:
         return Response(status_code=204)
     call.gate.check_stream(call.principal)
     return await replay(call, conversation, version)
