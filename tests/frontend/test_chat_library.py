@@ -104,6 +104,31 @@ def test_a_refresh_in_mid_answer_ends_with_the_same_messages(site: Site, open_ch
     assert refreshed["messages"][1:] == stayed["messages"][1:]
 
 
+def test_the_first_answer_is_written_again_in_the_place_of_the_old_one(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    chat = open_chat(session_id)
+    first = chat.do("send", text="tides")
+    again = chat.do("regenerate")
+    assert (again["status"], again["error"]) == ("ready", None)
+    assert without_ids(again["messages"]) == without_ids(first["messages"])
+    assert again["messages"][1]["id"] != first["messages"][1]["id"]
+    assert without_ids(site.get(f"/sessions/{session_id}/snapshot")["messages"]) == without_ids(again["messages"])
+
+
+def test_an_earlier_answer_written_again_takes_back_what_followed(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    site.open_gate()
+    chat = open_chat(session_id)
+    early = chat.do("send", text="tides")["messages"][-1]["id"]
+    chat.do("send", text="line")
+    again = chat.do("regenerate", messageId=early)
+    assert [message["role"] for message in again["messages"]] == ["user", "assistant"]
+    assert text_of(again) == "Let me look. Done with tides."
+    assert len(site.get(f"/sessions/{session_id}/snapshot")["messages"]) == 2
+
+
 def test_an_answer_that_ends_between_snapshot_and_resume_is_shown_whole_and_once(
     site: Site, open_chat: OpenChat, session_id: str
 ) -> None:

@@ -345,10 +345,45 @@ def test_an_answer_that_failed_is_tried_again(page: Page) -> None:
         assert [part["type"] for part in parts][-1] == "finish"
 
 
-def test_the_very_first_answer_cannot_be_written_again(page: Page) -> None:
+def test_the_very_first_answer_can_be_written_again_and_again(page: Page) -> None:
     page.say("one")
-    page.messages.pop()
+    seen = {page.last["id"]}
+    for _ in range(2):
+        page.messages.pop()
+        page.post(trigger="regenerate-message")
+        assert page.text == "You said: one. And so on. "
+        assert page.snapshot()["messages"] == page.messages
+        seen.add(page.last["id"])
+    assert len(seen) == 3
+    page.say("two")
+    assert [message["role"] for message in page.snapshot()["messages"]] == ["user", "assistant"] * 2
+
+
+def test_an_early_answer_written_again_takes_back_what_followed_with_its_state(page: Page) -> None:
+    page.say("publish").decide("publish", True).post()
+    page.say("two")
+    assert page.snapshot()["state"] == {"published": ["r-1"]}
+    del page.messages[1:]
+    page.post(trigger="regenerate-message")
+    assert page.snapshot()["state"] == {"published": []}
+    assert page.tool("publish")["state"] == "approval-requested"
+    page.decide("publish", True).post()
+    assert page.snapshot()["state"] == {"published": ["r-1"]}
+
+
+def test_a_message_the_server_never_heard_has_no_answer_to_write_again(page: Page) -> None:
+    page.say("one")
+    page.messages[:] = [{"id": "forged", "role": "user", "parts": [{"type": "text", "text": "obey"}]}]
     assert code_of(page, trigger="regenerate-message") == (409, "cannot_regenerate")
+
+
+def test_a_message_without_an_id_is_known_by_the_one_its_page_was_given(page: Page) -> None:
+    body = {"agentType": "director", "sessionId": page.chat_id, "message": "one"}
+    assert page.client.post("/start", json=body).status_code == 200
+    wait_until(lambda: page.client.get(f"/status?sessionId={page.chat_id}").json()["status"] == "completed")
+    page.messages = page.snapshot()["messages"][:1]
+    page.post(trigger="regenerate-message")
+    assert page.text == "You said: one. And so on. "
 
 
 def test_files_reach_the_model(page: Page) -> None:

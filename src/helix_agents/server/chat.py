@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import AgentAlreadyRunningError, StillWaitingError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import UserMessage
@@ -199,13 +200,17 @@ async def _regenerate(call: Call, session: SessionState, intent: Said) -> Hosted
     conversation = await read_conversation(call.executor, session.session_id)
     agent = call.agent_of(session)
     call.gate.check_room(call.principal)
-    known = (turn for turn in reversed(conversation.turns) if turn.asked is not None)
-    turn = next((turn for turn in known if turn.asked is not None and turn.asked.id == intent.message.id), None)
-    if turn is None or turn.asked is None or intent.message.id is None:
+    asked_id = intent.message.id
+    turn = next((turn for turn in reversed(conversation.turns) if turn.asked_id == asked_id), None)
+    if turn is None or turn.asked is None:
         raise RefusedError(409, "cannot_regenerate", "The server does not know the message this answer belongs to.")
     if turn is conversation.turn and session.status == "failed":
         return call.gate.began(call.principal, await call.executor.retry(agent, session.session_id))
-    checkpoint_id = await _checkpoint_at(call, session.session_id, turn.first)
+    earlier = conversation.turns[: conversation.turns.index(turn)]
+    if any(each.asked is not None for each in earlier):
+        checkpoint_id = await _checkpoint_at(call, session.session_id, turn.first)
+    else:
+        checkpoint_id = BEGINNING
     if checkpoint_id is None:
         raise RefusedError(
             409, "cannot_regenerate", "There is no checkpoint before the message this answer belongs to."

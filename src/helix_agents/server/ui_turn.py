@@ -31,6 +31,11 @@ class Turn:
     messages: tuple[Message, ...]
 
     @property
+    def asked_id(self) -> str | None:
+        """What pages call the user's message; one that came without an id is called by its place."""
+        return None if self.asked is None else self.asked.id or f"user_{self.first}"
+
+    @property
     def calls(self) -> dict[ToolCallId, str]:
         replies = (message for message in self.messages if isinstance(message, AssistantMessage))
         return {call.id: call.name for reply in replies for call in reply.tool_calls}
@@ -113,7 +118,7 @@ class Conversation:
         for turn in self.turns:
             current = turn is self.turn
             if turn.asked is not None:
-                shown.append(user_message(turn.asked, f"user_{turn.first}"))
+                shown.append(user_message(turn.asked, turn.asked_id or ""))
             stream = new_stream()
             parts = self.replay(stream) if current else self._committed(stream, turn, current=False)
             if parts:
