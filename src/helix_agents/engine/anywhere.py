@@ -57,8 +57,8 @@ class Effects:
     ) -> Plain:
         """Do one effect and say what came of it; `within` is the call that a child's run works for.
 
-        A run that another driver has, or that cannot be driven, ends here; that is an answer like others. So is it that a
-        run wants a fresh driver, because what its history calls done is gone.
+        A run that another driver has, or that cannot be driven, ends here; that is an answer like others. So is it that
+        a run wants a fresh driver, because what its history calls done is gone.
 
         Raises:
             HelixError: the infrastructure failed in a way that passes, or this process does not know the agent as it

@@ -189,6 +189,7 @@ class ExecutorCore:
         Raises:
             AgentAlreadyRunningError: the session has a turn that is going on.
             StateSchemaChangedError: its stored state no longer fits the agent.
+            UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
         """
         self._know(agent)
         session_id = session_id or self._services.ids.new("session")
@@ -361,6 +362,8 @@ class ExecutorCore:
         if self._runtime.leaving:
             raise ExecutorClosedError
         adapter = open_model(model) if isinstance(model, str) else model
+        if adapter is None and self._runtime.works:
+            self._open_models(agent)
         workflow_id = await self._name(agent, start)
         owned = msgspec.structs.replace(
             start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
@@ -449,6 +452,11 @@ class ExecutorCore:
         if self._services.agents.find(agent.name) is not agent:
             self._services.agents.replace(agent)
             self._waker.look()
+
+    def _open_models(self, agent: Agent[Any, Any, Any]) -> None:
+        """Refuse a run whose models cannot be opened here, its sub-agents' included, before anything is written."""
+        for each in AgentRegistry([agent]).everyone():
+            self._model_of(each)
 
     def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
         if not isinstance(agent.model, str):
