@@ -219,6 +219,8 @@ class ExecutorCore:
     ) -> RunHandle[OutputT]:
         """Go on with what a session left open: answered calls, an interrupted turn, or an earlier checkpoint.
 
+        `checkpoint_id="beginning"` leads back to before the first message.
+
         Companions that waited for an answer go on too; where only they do, the handle is that of the session's last
         run.
 
@@ -258,9 +260,10 @@ class ExecutorCore:
         return await self._begin(agent, start, hooks=hooks, model=model)
 
     async def rewind(self, session_id: SessionId, checkpoint_id: CheckpointId) -> SessionState:
-        """Bring a session back to a checkpoint and leave it there, interrupted; messages and state are as they were.
+        """Bring a session back to a checkpoint, or to its `"beginning"`, and leave it there, interrupted.
 
-        No agent is needed: execute or resume goes on from there, whenever somebody wants to.
+        Messages and state are as they were there. No agent is needed: execute or resume goes on from there, whenever
+        somebody wants to.
 
         Raises:
             SessionNotFoundError, CheckpointNotFoundError, AgentAlreadyRunningError, NotARootSessionError: it cannot.
