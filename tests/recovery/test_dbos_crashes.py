@@ -1,7 +1,10 @@
 """Workers on DBOS that are killed, frozen or replaced by another deploy: the conversation arrives, and only what was
 under way is done again."""
 
-from collections.abc import Iterator
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -38,7 +41,11 @@ async def ends_right(folder: Path) -> set[str]:
 
 
 async def kill_and_go_on(
-    processes: Processes, folder: Path, deaths: list[dict[str, Any]], later: dict[str, Any] | None = None
+    processes: Processes,
+    folder: Path,
+    deaths: list[dict[str, Any]],
+    later: dict[str, Any] | None = None,
+    meanwhile: Callable[[Path], None] = lambda folder: None,
 ) -> dict[str, set[str]]:
     """One conversation per death: killed there, gone on with by another worker, checked."""
     unknown: dict[str, set[str]] = {}
@@ -50,6 +57,8 @@ async def kill_and_go_on(
         lives = [{"folder": str(place), **death} for place, death in zip(places, together, strict=True)]
         killed = await processes.run(CONVERSE, [{**life, "life": 0} for life in lives])
         assert [outcome.was_killed for outcome in killed] == [True] * len(together), [each.error for each in killed]
+        for place in places:
+            await asyncio.to_thread(meanwhile, place)
         kept = ("folder", "executor_id")
         ends = [{key: life[key] for key in kept if key in life} for life in lives]
         went_on = await processes.run(CONVERSE, [{**end, **(later or {}), "life": 1} for end in ends])
@@ -87,6 +96,23 @@ async def test_a_worker_killed_inside_a_tool_that_must_not_run_twice_leaves_an_u
 ):
     unknown = await kill_and_go_on(processes, tmp_path, [{"deed": 4, "side": side} for side in SIDES])
     assert set(map(frozenset, unknown.values())) == {frozenset({"publish_tides"})}
+
+
+@pytest.mark.parametrize(("effect", "row", "again"), [(9, "__reply__", 0), (10, "look_sun", 1)])
+async def test_what_a_power_cut_took_before_its_commit_is_done_again(
+    tmp_path: Path, processes: Processes, effect: int, row: str, again: int
+):
+    """A reply and the result of a tool that may run twice rest unsynced; DBOS remembers that they were there."""
+
+    def cut_the_power(folder: Path) -> None:
+        with closing(sqlite3.connect(folder / "helix.db")) as database, database:
+            gone = database.execute("DELETE FROM __agents_staging WHERE tool_call_id = ?", (row,))
+            assert gone.rowcount == 1
+
+    death = {"effect": effect, "side": "before", "executor_id": "worker-1"}
+    unknown = await kill_and_go_on(processes, tmp_path, [death], meanwhile=cut_the_power)
+    [(name, left)] = unknown.items()
+    assert (left, done_in(tmp_path / name)) == (set(), DEEDS + again)
 
 
 async def test_a_process_that_starts_with_the_executor_id_of_a_living_one_does_nothing_twice(

@@ -25,6 +25,11 @@ SIDES = ("before", "after")
 
 CREWS = [f"{reference_crew.__name__}:{name}" for name in ("BLOCKING", "NON_BLOCKING")]
 
+STORIES = (reference_conversation.__name__, *CREWS)
+
+# In how many runs of their own the boundaries of a story are cut: together they take too long for one.
+PARTS = 4
+
 # The last of each kind before the first turn is over: whatever can be half done is.
 ONE_OF_EACH = {"open": 2, "ask_model": 2, "run_calls": 3, "commit": 2}
 
@@ -127,25 +132,32 @@ async def test_a_server_that_is_killed_and_started_again_goes_on_with_its_runs(
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1_800)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(PARTS), ids=lambda part: f"part {part + 1} of {PARTS}")
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.rpartition(".")[2])
 async def test_a_worker_may_be_killed_at_every_boundary(
-    tmp_path: Path, processes: Processes, temporal_address: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    processes: Processes,
+    temporal_address: str,
+    story: str,
+    part: int,
+    capsys: pytest.CaptureFixture[str],
 ):
-    for story in (reference_conversation.__name__, *CREWS):
-        folder = tmp_path / story.replace(":", "-")
-        (folder / "whole").mkdir(parents=True)
-        end = {"url": url_in(folder / "whole"), "traces": str(folder / "whole" / "traces"), "story": story}
-        queue = f"crash-{os.getpid()}-{next(QUEUES)}"
-        job = f"{temporal_jobs.MODULE}:converse"
-        [whole] = await processes.run(job, [{**end, "address": temporal_address, "queue": queue, "life": 0}])
-        assert whole.error is None
-        deaths: list[dict[str, Any]] = [
-            {"kind": kind, "number": number, "side": side}
-            for kind, count in whole.value["effects"].items()
-            for number in range(1, count + 1)
-            for side in SIDES
-        ]
-        deaths += [{"deed": number, "side": side} for number in range(1, whole.value["deeds"] + 1) for side in SIDES]
-        unknown = await kill_and_go_on(processes, folder, temporal_address, deaths, story)
-        with capsys.disabled():
-            print(f"\n{story}: {len(deaths)} kills, {sum(map(bool, unknown.values()))} with unknown outcomes")
+    (tmp_path / "whole").mkdir()
+    end = {"url": url_in(tmp_path / "whole"), "traces": str(tmp_path / "whole" / "traces"), "story": story}
+    queue = f"crash-{os.getpid()}-{next(QUEUES)}"
+    job = f"{temporal_jobs.MODULE}:converse"
+    [whole] = await processes.run(job, [{**end, "address": temporal_address, "queue": queue, "life": 0}])
+    assert whole.error is None
+    deaths: list[dict[str, Any]] = [
+        {"kind": kind, "number": number, "side": side}
+        for kind, count in sorted(whole.value["effects"].items())
+        for number in range(1, count + 1)
+        for side in SIDES
+    ]
+    deaths += [{"deed": number, "side": side} for number in range(1, whole.value["deeds"] + 1) for side in SIDES]
+    mine = deaths[part::PARTS]
+    unknown = await kill_and_go_on(processes, tmp_path, temporal_address, mine, story)
+    with capsys.disabled():
+        cut, left = f"{len(mine)} of {len(deaths)} boundaries", sum(map(bool, unknown.values()))
+        print(f"\n{story}: cut at {cut}, {left} with unknown outcomes")

@@ -105,10 +105,8 @@ class TestDBOSOnSQLite(OnDBOS):
         assert first.endswith(f"__busy__{SESSION}")
         assert second == f"{first}__resume-2"
         steps = await DBOS.list_workflow_steps_async(first)
-        assert [step["function_name"] for step in steps] == [
-            *("open", "ask_model:1", "calls:1.0:w1", "commit:1.0"),
-            *("ask_model:2", "commit:2.0"),
-        ]
+        # The store knows which steps are committed; DBOS is spared keeping that, too.
+        assert [step["function_name"] for step in steps] == ["open", "ask_model:1", "calls:1.0:w1", "ask_model:2"]
 
     async def test_an_executor_that_wants_another_dbos_is_told_why(self, open_executor: OpenExecutor) -> None:
         async with open_executor():

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import cast
 
 from msgspec.structs import replace
 
 from helix_agents.backends.stream_rules import StreamHead, check_chunk_size
-from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.chunks import MOST_BYTES_A_CHARACTER, Delta, StreamChunk, text_of, with_text
 from helix_agents.domain.errors import HelixError, StoreClosedError
 from helix_agents.domain.records import encode
 from helix_agents.domain.streams import StreamAppend
@@ -58,6 +59,9 @@ class BufferedWriter(StreamWriter):
         self._chunks: list[StreamChunk] = []
         self._bodies: list[str] = []
         self._bytes = 0
+        self._growing: StreamChunk | None = None
+        self._growing_bytes = 0
+        self._growth: list[str] = []
         self._oldest = 0.0
         self._batch = 0
         self._unsettled: StreamAppend | None = None
@@ -81,6 +85,7 @@ class BufferedWriter(StreamWriter):
     async def write(self, chunk: StreamChunk) -> None:
         if self._closed or self._failure is not None:
             self._check_usable()
+        written = chunk
         if chunk.sequence or not chunk.timestamp:
             chunk = replace(chunk, sequence=0, timestamp=chunk.timestamp or self._clock.now_ms())
         body = encode(chunk)
@@ -90,11 +95,36 @@ class BufferedWriter(StreamWriter):
             await self._wait_for_room()
         if not self._chunks:
             self._oldest = self._loop.time()
+        elif self._growth:
+            self._end_growth()
+        self._growing, self._growing_bytes = written, size
         self._chunks.append(chunk)
         self._bodies.append(body.decode())
         self._bytes += size
         if self._timer is None or self._is_due():
             self._plan_flush()
+
+    def extend(self, chunk: Delta, text: str) -> bool:
+        if chunk is not self._growing or self._bytes + self._unsettled_bytes >= self._waiting_bytes:
+            return False
+        size = self._growing_bytes + len(text) * MOST_BYTES_A_CHARACTER
+        if self._chunk_bytes is not None and size > self._chunk_bytes:
+            return False
+        self._growing_bytes = size
+        self._growth.append(text)
+        self._bytes += len(text)
+        if self._bytes >= self._policy.bytes:
+            self._plan_flush()
+        return True
+
+    def _end_growth(self) -> None:
+        """Make one chunk of the last one and what was added to it."""
+        self._growing = None
+        if self._growth:
+            last = cast("Delta", self._chunks[-1])
+            grown = with_text(last, "".join((text_of(last), *self._growth)))
+            self._chunks[-1], self._bodies[-1] = grown, encode(grown).decode()
+            self._growth = []
 
     async def _wait_for_room(self) -> None:
         while self._bytes + self._unsettled_bytes >= self._waiting_bytes:
@@ -142,6 +172,7 @@ class BufferedWriter(StreamWriter):
             await self.flush()
         finally:
             self._closed = True
+            self._growing = None
             self._stop_timer()
             self._room.set()
 
@@ -215,6 +246,7 @@ class BufferedWriter(StreamWriter):
         """Make one batch of what is buffered."""
         if not self._chunks:
             return
+        self._end_growth()
         self._batch += 1
         self._unsettled = StreamAppend(
             stream_id=self._head.stream_id,
@@ -253,7 +285,7 @@ class BufferedWriter(StreamWriter):
 
     def _fail(self, problem: Exception) -> None:
         self._failure = problem
-        self._chunks, self._bodies = [], []
+        self._chunks, self._bodies, self._growing, self._growth = [], [], None, []
         self._settle(self._latest)
         self._stop_timer()
 

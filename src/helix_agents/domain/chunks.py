@@ -251,22 +251,34 @@ MARKERS = (
 )
 """What is said about a run rather than by it: these stay when the content of a step is discarded."""
 
-Delta = TypeVar("Delta", TextDelta, ThinkingChunk, ToolArgStreamDelta)
+Delta: TypeAlias = TextDelta | ThinkingChunk | ToolArgStreamDelta
+"""A piece of a text that comes bit by bit."""
+DeltaT = TypeVar("DeltaT", TextDelta, ThinkingChunk, ToolArgStreamDelta)
 
 # A store adds a sequence and a time to what a producer wrote.
 _STAMP_BYTES = 80
 # The names around a text are far shorter than this, and no character takes more than six bytes of JSON.
 _MOST_BYTES_AROUND = 20_000
-_MOST_BYTES_A_CHARACTER = 6
+MOST_BYTES_A_CHARACTER = 6
 
 
-def split_delta(chunk: Delta, limit_bytes: int | None) -> tuple[Delta, ...]:
+def text_of(chunk: Delta) -> str:
+    """The piece of text that a chunk brings."""
+    return chunk.content if isinstance(chunk, ThinkingChunk) else chunk.delta
+
+
+def with_text(chunk: Delta, text: str) -> Delta:
+    """The same chunk with another piece of text."""
+    return replace(chunk, content=text) if isinstance(chunk, ThinkingChunk) else replace(chunk, delta=text)
+
+
+def split_delta(chunk: DeltaT, limit_bytes: int | None) -> tuple[DeltaT, ...]:
     """The same text in as many chunks as it takes for each to fit a stream that takes at most `limit_bytes`.
 
     Only the last piece of a complete reasoning block says that it is complete.
     """
-    text = chunk.content if isinstance(chunk, ThinkingChunk) else chunk.delta
-    if limit_bytes is None or len(text) * _MOST_BYTES_A_CHARACTER + _MOST_BYTES_AROUND <= limit_bytes:
+    text = text_of(chunk)
+    if limit_bytes is None or len(text) * MOST_BYTES_A_CHARACTER + _MOST_BYTES_AROUND <= limit_bytes:
         return (chunk,)
     if len(text) < 2 or len(encode(chunk)) + _STAMP_BYTES <= limit_bytes:
         return (chunk,)

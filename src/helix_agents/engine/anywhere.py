@@ -12,6 +12,7 @@ from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.asking import ask_model
 from helix_agents.engine.children import fail_child
 from helix_agents.engine.committing import commit_step
+from helix_agents.engine.desk import StepLost
 from helix_agents.engine.effects import (
     Ask,
     Batch,
@@ -25,7 +26,7 @@ from helix_agents.engine.effects import (
     Within,
 )
 from helix_agents.engine.live_runs import LiveRuns, Place
-from helix_agents.engine.log import log_exception
+from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.opening import open_run, take_notes_of_calls
 from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, Plain, from_plain, to_plain
 from helix_agents.engine.scope import RunScope, step_id_of
@@ -56,7 +57,8 @@ class Effects:
     ) -> Plain:
         """Do one effect and say what came of it; `within` is the call that a child's run works for.
 
-        A run that another driver has, or that cannot be driven, ends here; that is an answer like others.
+        A run that another driver has, or that cannot be driven, ends here; that is an answer like others. So is it that
+        a run wants a fresh driver, because what its history calls done is gone.
 
         Raises:
             HelixError: the infrastructure failed in a way that passes, or this process does not know the agent as it
@@ -67,6 +69,9 @@ class Effects:
             answer = await self._perform(effect, _Whose(session_id, fence, above), request)
         except SupersededError:
             answer = RunEnd(status="superseded")
+        except StepLost:
+            log_event("run.step_lost", session_id=session_id, run_id=fence.run_id)
+            answer = RunEnd(status="yielded")
         except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as problem:
@@ -165,7 +170,7 @@ def answer_given_before(session: SessionState, request: CommitRequest) -> Commit
     """
     place = (request.batch.step, request.batch.round)
     held = session.suspension_context
-    if held is None:
+    if held is None or held.step > request.batch.step:
         return CommitAck(next="continue") if session.step_count >= request.batch.step else None
     if held.step == request.batch.step and held.round < request.batch.round:
         return None

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, cast
 
-from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.chunks import Delta, StreamChunk, with_text
 from helix_agents.domain.streams import StreamAppend
 from helix_agents.ports.streams import StreamWriter
 
@@ -18,7 +18,7 @@ class ComingWriter:
     """
 
     def __init__(self, coming: Coroutine[Any, Any, StreamWriter]) -> None:
-        self._early: list[StreamChunk] = []
+        self._early: list[tuple[StreamChunk, list[str]]] = []
         self._writer: StreamWriter | None = None
         self._arriving = asyncio.create_task(self._arrive(coming))
         self._arriving.add_done_callback(_hear)
@@ -34,9 +34,17 @@ class ComingWriter:
 
     async def write(self, chunk: StreamChunk) -> None:
         if self._writer is None and not self._arriving.done():
-            self._early.append(chunk)
+            self._early.append((chunk, []))
         else:
             await (self._writer or await self.arrived()).write(chunk)
+
+    def extend(self, chunk: Delta, text: str) -> bool:
+        if self._writer is not None:
+            return self._writer.extend(chunk, text)
+        if not self._early or self._early[-1][0] is not chunk:
+            return False
+        self._early[-1][1].append(text)
+        return True
 
     async def flush(self) -> int:
         return await (await self.arrived()).flush()
@@ -59,7 +67,12 @@ class ComingWriter:
     async def _arrive(self, coming: Coroutine[Any, Any, StreamWriter]) -> StreamWriter:
         writer = await coming
         while self._early:
-            await writer.write(self._early.pop(0))
+            chunk, more = self._early.pop(0)
+            await writer.write(chunk)
+            for text in more:
+                if not writer.extend(cast("Delta", chunk), text):
+                    chunk = with_text(cast("Delta", chunk), text)
+                    await writer.write(chunk)
         self._writer = writer
         return writer
 

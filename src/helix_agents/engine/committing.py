@@ -23,8 +23,8 @@ from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end
 from helix_agents.engine.coming_writer import ComingWriter
-from helix_agents.engine.desk import Failure
-from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest, PlannedCall
+from helix_agents.engine.desk import Failure, StepLost
+from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest, Fail, PlannedCall, Stop
 from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
@@ -83,8 +83,22 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
         messages=[*scope.notices, *(() if reply is None else (reply.message,))],
         record={},
     )
+    _check_whole(request, work)
     work.writes.extend(result.writes for result in work.new)
     return work
+
+
+def _check_whole(request: CommitRequest, work: StepWork) -> None:
+    """What the loop was told of has to be here; a run that was stopped or failed may be without a reply.
+
+    Raises:
+        StepLost: it is not.
+    """
+    needs_reply = request.batch.round == 0 and not isinstance(request.outcome, Stop | Fail)
+    if needs_reply and work.reply is None:
+        raise StepLost
+    if any(call_id not in work.results and call_id not in work.held for call_id in request.batch.settled):
+        raise StepLost
 
 
 async def _held(scope: RunScope, step_id: str) -> dict[ToolCallId, ToolMessage]:

@@ -3,7 +3,7 @@
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.chunks import Delta, StreamChunk
 from helix_agents.domain.streams import StreamAppend
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ class DelegatedWriter:
 
     async def write(self, chunk: StreamChunk) -> None:
         await self._parent.writer.write(chunk)
+
+    def extend(self, chunk: Delta, text: str) -> bool:
+        return self._parent.writer.extend(chunk, text)
 
     async def flush(self) -> int:
         return await self._parent.writer.flush()

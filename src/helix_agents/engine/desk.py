@@ -68,6 +68,10 @@ class Failure(NamedTuple):
     retryable: bool = False
 
 
+class StepLost(Exception):  # noqa: N818  # nothing went wrong here: the step begins again
+    """What an earlier effect of the step left is gone: a power cut took what no commit had followed yet."""
+
+
 class Note(Record):
     """What an effect leaves for the commit beside a reply or a result.
 

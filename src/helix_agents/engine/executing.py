@@ -16,7 +16,7 @@ from helix_agents.domain.messages import ToolCall, ToolMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.corrections import RETRY_REQUESTED
-from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.desk import RestingResult, StepLost
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.patches import json_patch
@@ -85,6 +85,8 @@ async def execute(
 async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> ToolCall:
     """The call as the model wrote it."""
     resting = await scope.desk.find_reply(scope.step_id(batch.step))
+    if resting is None and batch.round == 0:
+        raise StepLost
     reply = resting.message if resting is not None else scope.last_reply()
     assert reply is not None
     return next(call for call in reply.tool_calls if call.id == planned.tool_call_id)

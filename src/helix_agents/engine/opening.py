@@ -13,7 +13,7 @@ from helix_agents.agent.hooks import HookOrder, SomeHooks, ordered
 from helix_agents.domain.chunks import RunResumed, RunStarted, ToolEnd, ToolError
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
-from helix_agents.domain.messages import Message, UserMessage
+from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -63,9 +63,10 @@ async def open_scope(
             return _elsewhere(session, run, fence)
         agent = services.agents.get(session.agent_type)
         loaded = agent.load_state(session.custom_state, session.agent_version)
-        # A long transcript takes its time, in which the stream gets its writer.
         writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
-        transcript: list[Message] = [each.message for each in await reading]
+        # Gathering gives way even for what is there already: the writer sets out now, and not when the run waits for
+        # the first time, which would be for its first commit.
+        (stored,) = await asyncio.gather(reading)
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
@@ -75,7 +76,7 @@ async def open_scope(
         # Where the state had to be migrated, the commit that stores it says from now on for which version.
         session=msgspec.structs.replace(session, agent_version=agent.version),
         run=run,
-        transcript=transcript,
+        transcript=[each.message for each in stored],
         writer=writer,
         desk=desk,
         stop=stop,
@@ -130,13 +131,8 @@ async def _writer(
         after=after,
         join=join,
     )
-    if repeats:
-        # Who comes later looks at what its predecessor said, and that has to be without what is discarded.
-        return await coming
-    writer = ComingWriter(coming)
-    # It sets out now, not when the run waits for something for the first time: that would be its first commit.
-    await asyncio.sleep(0)
-    return writer
+    # Who comes later looks at what its predecessor said, and that has to be without what is discarded.
+    return await coming if repeats else ComingWriter(coming)
 
 
 def _first_unsaid_step(session: SessionState) -> int:

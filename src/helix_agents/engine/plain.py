@@ -30,7 +30,7 @@ from helix_agents.engine.effects import (
 )
 from helix_agents.engine.turn import run_turn
 
-EFFECT_SEQUENCE = 1
+EFFECT_SEQUENCE = 2
 """Raised whenever the loop asks for other effects, or in another order: a history of another number is not replayed.
 A run that it belongs to goes on from the store, as its next attempt in a fresh workflow."""
 
@@ -221,6 +221,12 @@ async def run_plain_turn(ops: Ops) -> RunEnd:
         return await run_turn(ops)
     except RunIsOver as over:
         return over.end
+
+
+def is_in_store(effect: EffectName, request: Plain) -> bool:
+    """Whether what an effect says need not be kept by an engine: a step that is whole was committed or was not, and
+    who asks again is told from where the session stands."""
+    return effect == "commit" and request["outcome"]["outcome"] == "advance"
 
 
 def to_plain(record: Record) -> Plain:

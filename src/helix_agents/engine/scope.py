@@ -131,6 +131,8 @@ class RunScope:
     @property
     def carried(self) -> list[StepWrites]:
         """Writes that wait for the next commit: what a changed state type made of the state, and what hooks wrote."""
+        if not self._notes and not self.migration:
+            return []
         noted = (self.migration, *(note.writes for note in self._notes.values()))
         return [writes for writes in noted if writes]
 

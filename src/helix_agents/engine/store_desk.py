@@ -33,8 +33,9 @@ class _Held:
 class StoreDesk:
     """The desk of one attempt of a run, as staged rows under its fence; the step's commit removes them.
 
-    Whoever is `alone` with the attempt reads each step once; others look at the store every time, because effects of
-    the same step run elsewhere.
+    Whoever is `alone` with the attempt reads once, and knows what it put there since; others look at the store every
+    time, because effects of the same step run elsewhere. Replies and results need not reach the disk before the commit
+    that takes them: who finds after a power cut that one is missing goes back to the last commit.
     """
 
     is_durable = True
@@ -45,9 +46,10 @@ class StoreDesk:
         self._fence = fence
         self._alone = alone
         self._held: dict[StepId, _Held] = {}
+        self._has_committed = False
 
     async def put_reply(self, step_id: StepId, reply: RestingReply) -> None:
-        await self._stage(step_id, REPLY, reply)
+        await self._stage(step_id, REPLY, reply, synced=False)
         if self._alone:
             (await self._find(step_id)).reply = reply
 
@@ -57,11 +59,11 @@ class StoreDesk:
     async def put_result(self, step_id: StepId, result: RestingResult) -> None:
         call_id = result.message.tool_call_id
         try:
-            await self._stage(step_id, call_id, result)
+            await self._stage(step_id, call_id, result, synced=False)
         except StateSizeExceededError as refused:
             # Its state writes or its input are too large to rest anywhere: only this call pays for it.
             result = _refused(result, refused)
-            await self._stage(step_id, call_id, result)
+            await self._stage(step_id, call_id, result, synced=False)
         if self._alone:
             (await self._find(step_id)).results[call_id] = result
 
@@ -69,7 +71,7 @@ class StoreDesk:
         return (await self._find(step_id)).results
 
     async def put_note(self, step_id: StepId, name: str, note: Note) -> None:
-        await self._stage(step_id, NOTE + name, note)
+        await self._stage(step_id, NOTE + name, note, synced=True)
         if self._alone:
             (await self._find(step_id)).notes[name] = note
 
@@ -78,16 +80,20 @@ class StoreDesk:
 
     def clear(self) -> None:
         self._held.clear()
+        self._has_committed = True
 
     async def _find(self, step_id: StepId) -> _Held:
         held = self._held.get(step_id) if self._alone else None
         if held is None:
-            held = self._held[step_id] = _read(await self._store.get_staged_changes(self._session_id, step_id))
+            # What rested before this attempt's first commit went into that.
+            is_empty = self._alone and self._has_committed
+            staged = () if is_empty else await self._store.get_staged_changes(self._session_id, step_id)
+            held = self._held[step_id] = _read(staged)
         return held
 
-    async def _stage(self, step_id: StepId, name: str, record: Record) -> None:
+    async def _stage(self, step_id: StepId, name: str, record: Record, *, synced: bool) -> None:
         change = StagedChange(step_id=step_id, tool_call_id=name, data=decode_json(encode(record)))
-        await self._store.stage_changes(self._session_id, change, fence=self._fence)
+        await self._store.stage_changes(self._session_id, change, fence=self._fence, synced=synced)
 
 
 def recorded_reply(changes: tuple[StagedChange, ...]) -> RestingReply | None:

@@ -7,6 +7,8 @@ import msgspec
 
 from helix_agents.agent.hook_events import TextDeltaEvent, ThinkingEvent
 from helix_agents.domain.chunks import (
+    Delta,
+    DeltaT,
     TextDelta,
     ThinkingChunk,
     ToolArgStreamDelta,
@@ -41,6 +43,7 @@ class ReplyStream:
 
     def reset(self) -> None:
         """Forget what was said: the model is asked again."""
+        self._growing: Delta | None = None
         self._text: list[str] = []
         self._calls: list[_StreamedCall] = []
         self._by_provider_id: dict[str, _StreamedCall] = {}
@@ -84,15 +87,21 @@ class ReplyStream:
 
     async def _say(self, delta: str) -> None:
         self._text.append(delta)
-        await _write_delta(self._scope, self._scope.chunk(TextDelta, self._step, delta=delta))
+        last = self._growing
+        # Pieces that come faster than they are stored are stored as one.
+        if not isinstance(last, TextDelta) or not self._scope.writer.extend(last, delta):
+            self._growing = await _write_delta(self._scope, self._scope.chunk(TextDelta, self._step, delta=delta))
         if self._scope.hooks.wants("on_text_delta"):
             await self._scope.fire(self._scope.info(self._step), TextDeltaEvent(delta=delta))
 
     async def _think(self, piece: ThinkingPiece) -> None:
-        chunk = self._scope.chunk(
-            ThinkingChunk, self._step, content=piece.delta, is_complete=piece.done, signature=piece.signature
-        )
-        await _write_delta(self._scope, chunk)
+        last, ends = self._growing, piece.done or piece.signature is not None
+        if ends or not isinstance(last, ThinkingChunk) or not self._scope.writer.extend(last, piece.delta):
+            chunk = self._scope.chunk(
+                ThinkingChunk, self._step, content=piece.delta, is_complete=piece.done, signature=piece.signature
+            )
+            written = await _write_delta(self._scope, chunk)
+            self._growing = None if ends else written
         if self._scope.hooks.wants("on_thinking"):
             await self._scope.fire(self._scope.info(self._step), ThinkingEvent(delta=piece.delta, done=piece.done))
 
@@ -108,8 +117,11 @@ class ReplyStream:
     async def _extend_call(self, piece: ToolArgumentsPiece) -> None:
         call = self._by_provider_id[piece.id]
         call.pieces.append(piece.delta)
-        chunk = self._scope.chunk(ToolArgStreamDelta, self._step, tool_call_id=call.id, delta=piece.delta)
-        await _write_delta(self._scope, chunk)
+        last = self._growing
+        goes_on = isinstance(last, ToolArgStreamDelta) and last.tool_call_id == call.id
+        if last is None or not goes_on or not self._scope.writer.extend(last, piece.delta):
+            chunk = self._scope.chunk(ToolArgStreamDelta, self._step, tool_call_id=call.id, delta=piece.delta)
+            self._growing = await _write_delta(self._scope, chunk)
 
     async def _end_call(self, provider_id: str) -> None:
         call = self._by_provider_id[provider_id]
@@ -143,9 +155,12 @@ async def say_again(scope: RunScope, step: int, reply: AssistantMessage) -> None
         await scope.writer.write(scope.chunk(ToolArgStreamEnd, step, **about))
 
 
-async def _write_delta(scope: RunScope, chunk: Any) -> None:
+async def _write_delta(scope: RunScope, chunk: DeltaT) -> DeltaT:
+    """Write a piece of text, in as many chunks as it takes; answers the last of them."""
     for piece in split_delta(chunk, scope.services.streams.limits.chunk_bytes):
         await scope.writer.write(piece)
+        chunk = piece
+    return chunk
 
 
 class _StreamedCall:

@@ -6,7 +6,7 @@ from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import refused_input, run_answered, tool_is_gone
 from helix_agents.engine.children import hand_out_child, run_child
 from helix_agents.engine.companions import run_companion
-from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.desk import RestingResult, StepLost
 from helix_agents.engine.effects import Batch, CallOutcome, DriveRun, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.ledger import run_tool
@@ -89,7 +89,8 @@ async def _was_asked_about(scope: RunScope, planned: PlannedCall) -> bool:
 
 async def _rejection(scope: RunScope, batch: Batch, planned: PlannedCall) -> RestingResult:
     reply = await scope.desk.find_reply(scope.step_id(batch.step))
-    assert reply is not None
+    if reply is None:
+        raise StepLost
     return RestingResult(message=reply.rejections[planned.tool_call_id], told=False)
 
 

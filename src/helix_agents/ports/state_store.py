@@ -59,6 +59,10 @@ class Sessions(Protocol):
         """Whether the session is there; any string may be asked for."""
         ...
 
+    async def find_session(self, session_id: SessionId) -> SessionSummary | None:
+        """The line of the session in a listing, at the same cost however much it holds; any string may be asked for."""
+        ...
+
     async def delete_session(self, session_id: SessionId) -> None:
         """Remove the session and every session below it; idempotent.
 
@@ -280,8 +284,13 @@ class SubSessions(Protocol):
 class Staging(Protocol):
     """Results that rest between their effect and the step's commit."""
 
-    async def stage_changes(self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None) -> None:
+    async def stage_changes(
+        self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True
+    ) -> None:
         """Upsert by step and call.
+
+        What is not `synced` survives the process that staged it, as everything does; a power cut may take it, unless
+        this session was committed after it. For what whoever misses it can do again.
 
         Raises:
             SupersededError: the fence is not the current one.

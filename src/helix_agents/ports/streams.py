@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.chunks import Delta, StreamChunk
 from helix_agents.domain.ids import RunId, StreamId
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
@@ -52,6 +52,13 @@ class StreamWriter(Protocol):
         Raises:
             ChunkTooLargeError: it is larger than the stream takes; it took no sequence number.
             SupersededError: a newer run, attempt or writer owns the stream; nothing more can be written.
+        """
+        ...
+
+    def extend(self, chunk: Delta, text: str) -> bool:
+        """Add to the piece of text that was written last, if it is this chunk and is not on its way to the store yet.
+
+        False: it is not, or would get too large; the text has to be written as a chunk of its own.
         """
         ...
 

@@ -59,7 +59,9 @@ def promote(tx: Transaction, session_id: SessionId, step_id: StepId) -> tuple[Wr
 class InMemoryStaging(Handle):
     """The facet `Staging`."""
 
-    async def stage_changes(self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None) -> None:
+    async def stage_changes(
+        self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True
+    ) -> None:
         change = own(change)
         door.check_staged(change)
         async with self._writing("stage_changes") as tx:

@@ -23,7 +23,6 @@ from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager,
 
 T = TypeVar("T")
 
-READ_AHEAD = 256
 # Every change in this process rings, so looking without a ring would find nothing; the wait only has to end some day.
 POLL_SECONDS = 3600.0
 
@@ -173,10 +172,8 @@ class InMemoryStreamManager(Handle, StreamManager):
         if stream is None:
             return None
 
-        async def look(cursor: int) -> Look | None:
-            return self._ask(
-                stream_id, lambda now: Look(now.head, now.after(cursor, READ_AHEAD)) if now is stream else None
-            )
+        async def look(cursor: int, most: int) -> Look | None:
+            return self._ask(stream_id, lambda now: Look(now.head, now.after(cursor, most)) if now is stream else None)
 
         return FollowingReader(
             from_sequence, look=look, listen=stream.listen, poll_seconds=POLL_SECONDS, clock=self._clock

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from helix_agents.backends.postgres.branches import rewind
 from helix_agents.backends.postgres.checkpoints import commit_at, version_of
 from helix_agents.backends.postgres.connection import Connection, Row, Value, has_to_be_looked_at
-from helix_agents.backends.postgres.entry_writes import delete_session_entries, rewind_session_entries
+from helix_agents.backends.postgres.entry_writes import (
+    delete_session_entries,
+    rewind_session_entries,
+    write_session_entries,
+)
 from helix_agents.backends.postgres.flags import drop_flag
 from helix_agents.backends.postgres.lineage import append_messages, load_custom_state
 from helix_agents.backends.postgres.pending import calls_below, change_calls, driven_calls, save_calls
@@ -228,6 +232,9 @@ class PostgresCommits(PostgresSessions):
         if start.rewind_to is not None:
             to = version_of(start.rewind_to)
             await rewind_session_entries(connection, self._namespace, row.session_id, to=to, mark=row.version, now=now)
+        if start.entries:
+            owner, mark = row.agent_type, row.version
+            await write_session_entries(connection, self._namespace, start.entries, owner=owner, mark=mark, now=now)
         return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count)
 
     async def _lock_trees(self, connection: Connection, start: StartRun) -> None:

@@ -37,6 +37,7 @@ TRIES = 4
 """How often work is sent that may be sent again: once, and after each of three connections that broke or races lost."""
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BEGIN_UNSYNCED = "BEGIN; SET LOCAL synchronous_commit = off"
 
 
 class Database:
@@ -97,11 +98,14 @@ class Database:
         if self._users <= 0:
             await self._shut()
 
-    async def write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run work in a transaction: durable when this returns, undone when it raises."""
+    async def write(self, work: Callable[[Connection], Awaitable[T]], *, synced: bool = True) -> T:
+        """Run work in a transaction: durable when this returns, undone when it raises.
+
+        What is not `synced` is everybody's to see at once, and reaches the server's disk with the next commit that is.
+        """
 
         async def in_transaction(connection: Connection) -> T:
-            await connection.execute("BEGIN")
+            await connection.execute("BEGIN" if synced else _BEGIN_UNSYNCED)
             result = await work(connection)
             try:
                 await connection.execute("COMMIT")

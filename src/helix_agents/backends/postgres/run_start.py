@@ -62,7 +62,11 @@ def is_plain(start: StartRun, limit: int | None) -> bool:
     if limit is not None and (start.writes or (makes is not None and makes.custom_state)):
         return False
     return not (
-        start.parent is not None or start.rewind_to is not None or start.abandon_pending or start.drop_unanswered
+        start.parent is not None
+        or start.rewind_to is not None
+        or start.abandon_pending
+        or start.drop_unanswered
+        or start.entries
     )
 
 

@@ -113,6 +113,16 @@ class PostgresSessions(Facet):
             return False
         return True
 
+    async def find_session(self, session_id: SessionId) -> SessionSummary | None:
+        try:
+            row = await self._db.one(
+                f"SELECT {SUMMARY_COLUMNS} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
+                (self._namespace, session_id),
+            )
+        except UnstorableValueError:
+            return None
+        return summary_of(row) if row is not None else None
+
     async def delete_session(self, session_id: SessionId) -> None:
         async def work(connection: Connection) -> None:
             await lock_tree_of(connection, self._namespace, session_id)

@@ -73,7 +73,9 @@ async def drop_staged(connection: Connection, row: Place, step_id: StepId | None
 class PostgresStaging(Facet):
     """What rests between an effect and the step's commit."""
 
-    async def stage_changes(self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None) -> None:
+    async def stage_changes(
+        self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True
+    ) -> None:
         check_staged(change)
         self._check_staged(session_id, (change,))
         now = self._clock.now_ms()
@@ -84,7 +86,7 @@ class PostgresStaging(Facet):
                 check_fence(session_id, await current_run(connection, row), fence)
             await stage(connection, row, (change,), now)
 
-        await self._db.write(work)
+        await self._db.write(work, synced=synced)
 
     async def get_staged_changes(self, session_id: SessionId, step_id: StepId) -> tuple[StagedChange, ...]:
         found = await self._db.one(

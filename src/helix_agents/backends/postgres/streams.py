@@ -38,7 +38,6 @@ from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager,
 
 T = TypeVar("T")
 
-READ_AHEAD = 256
 # A look that finds nothing new is one statement, and a waiting reader may send two a second.
 POLL_SECONDS = 0.5
 _NO_CHUNKS: tuple[Value, ...] = (None,) * 9
@@ -48,7 +47,7 @@ _LOOK = f"""
 SELECT {", ".join(f"s.{name}" for name in HEAD_COLUMNS.split(", "))}, c.sequence, c.body
 FROM __agents_streams s LEFT JOIN LATERAL (
     SELECT c.sequence, c.body FROM __agents_stream_chunks c
-    WHERE c.id BETWEEN (s.key << 32) + greatest(?2, 0) + 1 AND (s.key << 32) + s.latest ORDER BY c.id LIMIT {READ_AHEAD}
+    WHERE c.id BETWEEN (s.key << 32) + greatest(?2, 0) + 1 AND (s.key << 32) + s.latest ORDER BY c.id LIMIT ?3
 ) c ON true WHERE s.key = ?1 ORDER BY c.sequence
 """
 # Whoever waits is told of changes for this long; what changed before the mark is found by the look that follows it.
@@ -170,8 +169,8 @@ class PostgresStreamManager(StreamManager):
             return None
         key: int = found[0]
 
-        async def look(cursor: int) -> Look | None:
-            rows = [tuple(row) for row in await self._db.all(_LOOK, (key, cursor))]
+        async def look(cursor: int, most: int) -> Look | None:
+            rows = [tuple(row) for row in await self._db.all(_LOOK, (key, cursor, most))]
             if not rows:
                 return None
             return Look(head_of(rows[0][:-2]), tuple(chunk_of(row[-2:]) for row in rows if row[-1] is not None))

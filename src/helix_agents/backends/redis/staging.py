@@ -88,7 +88,9 @@ async def promote(
 class RedisStaging(Facet):
     """The facet `Staging`."""
 
-    async def stage_changes(self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None) -> None:
+    async def stage_changes(
+        self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True
+    ) -> None:
         door.check_staged(change)
 
         async def work(tx: Transaction) -> None:

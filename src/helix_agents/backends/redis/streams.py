@@ -36,7 +36,6 @@ from helix_agents.system import jitter
 
 T = TypeVar("T")
 
-READ_AHEAD = 256
 # A look is one statement, and a waiting reader may send two a second.
 POLL_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -137,22 +136,22 @@ class RedisStreamManager(StreamManager):
         tag, name = found
         slot = self._space.slot(tag)
 
-        async def look_once(cursor: int) -> Look | None:
-            reads = (read_stream(slot, stream_id), read_chunks(slot, stream_id, cursor, READ_AHEAD))
+        async def look_once(cursor: int, most: int) -> Look | None:
+            reads = (read_stream(slot, stream_id), read_chunks(slot, stream_id, cursor, most))
             fields, rows = (await self._space.run("look", (), reads, 0)).replies
             stream = stream_of(fields)
             if stream is None or stream.name != name:
                 return None
             return Look(stream.head, chunks_of(rows) if cursor <= stream.head.latest else ())
 
-        async def look(cursor: int) -> Look | None:
+        async def look(cursor: int, most: int) -> Look | None:
             # Who follows a stream has nothing better to do than to wait for a server that restarts.
             for seconds in LOOK_AGAIN_SECONDS:
                 try:
-                    return await look_once(cursor)
+                    return await look_once(cursor, most)
                 except StoreUnavailableError:
                     await asyncio.sleep(seconds * jitter())
-            return await look_once(cursor)
+            return await look_once(cursor, most)
 
         return FollowingReader(
             from_sequence,

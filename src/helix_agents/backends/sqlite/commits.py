@@ -5,7 +5,11 @@ from collections.abc import Sequence
 from helix_agents.backends.sqlite.branches import rewind
 from helix_agents.backends.sqlite.checkpoints import commit_at, version_of
 from helix_agents.backends.sqlite.connection import Connection
-from helix_agents.backends.sqlite.entry_rows import delete_session_entries, rewind_session_entries
+from helix_agents.backends.sqlite.entry_rows import (
+    delete_session_entries,
+    rewind_session_entries,
+    write_session_entries,
+)
 from helix_agents.backends.sqlite.flags import drop_flag
 from helix_agents.backends.sqlite.lineage import append_messages, load_custom_state
 from helix_agents.backends.sqlite.pending import calls_below, change_calls, driven_calls, save_call
@@ -134,6 +138,9 @@ class SQLiteCommits(SQLiteSessions):
         run = started_run(start, next_turn(connection, row) if start.create is None else 1, now)
         make_current(connection, row, run, answered=(row.version, row.message_count))
         save_session(connection, row)
+        if start.entries:
+            owner, mark = row.agent_type, row.version
+            write_session_entries(connection, self._namespace, start.entries, owner=owner, mark=mark, now=now)
         return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count)
 
     def _first_answer(self, connection: Connection, run: RunRecord) -> RunStartCommitted:

@@ -90,6 +90,13 @@ class SQLiteSessions(Facet):
 
         return await self._db.read_by_key(work)
 
+    async def find_session(self, session_id: SessionId) -> SessionSummary | None:
+        row = await self._db.look_up(
+            f"SELECT {SUMMARY_COLUMNS} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
+            (self._namespace, session_id),
+        )
+        return summary_of(row) if row is not None else None
+
     async def delete_session(self, session_id: SessionId) -> None:
         def work(connection: Connection) -> None:
             tree = [session_id, *children_of(connection, self._namespace, session_id)]

@@ -75,7 +75,9 @@ def drop_staged(connection: Connection, row: Place, step_id: StepId | None) -> i
 class SQLiteStaging(Facet):
     """What rests between an effect and the step's commit."""
 
-    async def stage_changes(self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None) -> None:
+    async def stage_changes(
+        self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True
+    ) -> None:
         check_staged(change)
         self._check_staged(session_id, (change,))
         now = self._clock.now_ms()
@@ -86,7 +88,7 @@ class SQLiteStaging(Facet):
                 check_fence(session_id, current_run(connection, row), fence)
             stage(connection, row, (change,), now)
 
-        await self._db.write(work)
+        await self._db.write(work, synced=synced)
 
     async def get_staged_changes(self, session_id: SessionId, step_id: StepId) -> tuple[StagedChange, ...]:
         def work(connection: Connection) -> tuple[StagedChange, ...]:

@@ -23,7 +23,6 @@ from helix_agents.system import SystemClock
 
 T = TypeVar("T")
 
-READ_AHEAD = 256
 # A look that finds nothing new is one statement, and a waiting reader may send two a second.
 POLL_SECONDS = 0.5
 
@@ -116,22 +115,31 @@ class SQLiteStreamManager(StreamManager):
         return await self.create_resumable_reader(stream_id)
 
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
-        key = await self._read_by_key(stream_id, lambda stream: stream.key)
-        if key is None:
+        seen = await self._db.look_up(
+            "SELECT key, latest FROM __agents_streams WHERE namespace = ? AND stream_id = ?",
+            (self._namespace, stream_id),
+        )
+        if seen is None:
             return None
+        key, latest = seen
 
         def find(connection: Connection) -> StreamRow | None:
             return StreamRow.find_by_key(connection, self._namespace, key)
 
-        def read(connection: Connection, cursor: int) -> Look | None:
+        def read(connection: Connection, cursor: int, most: int) -> Look | None:
             stream = find(connection)
-            return Look(stream.head, stream.after(cursor, READ_AHEAD)) if stream is not None else None
+            return Look(stream.head, stream.after(cursor, most)) if stream is not None else None
 
-        async def look(cursor: int) -> Look | None:
-            stream = await self._db.read_by_key(find, transaction=False)
-            if stream is None or stream.head.latest <= cursor:
-                return Look(stream.head, ()) if stream is not None else None
-            return await self._db.read_by_key(lambda connection: read(connection, cursor))
+        async def look(cursor: int, most: int) -> Look | None:
+            nonlocal latest
+            if latest <= cursor:
+                # Most looks of a reader who is up to date find nothing new: one statement says so.
+                stream = await self._db.read_by_key(find, transaction=False)
+                if stream is None or stream.head.latest <= cursor:
+                    return Look(stream.head, ()) if stream is not None else None
+            found = await self._db.read_by_key(lambda connection: read(connection, cursor, most))
+            latest = found.head.latest if found is not None else latest
+            return found
 
         return FollowingReader(
             from_sequence,

@@ -14,7 +14,7 @@ from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.inline import WrapOps, drive_child
 from helix_agents.engine.live_runs import LiveRuns, OfOneCall
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.plain import EffectName, Plain, PlainOps, answer_of, run_plain_turn, to_plain
+from helix_agents.engine.plain import EffectName, Plain, PlainOps, answer_of, is_in_store, run_plain_turn, to_plain
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, OpenDeps
 from helix_agents.engine.stop import StopSignal
@@ -210,6 +210,8 @@ class DBOSRuntime(OwnedRuns):
                     raise workflows.LetGo
                 driven = _Driven(run)
                 end = await self._drive(driven)
+            if end.status == "yielded" and not self.leaving:
+                raise workflows.LetGo
             self._tell(run_id, end)
             return to_plain(end)
         except workflows.LetGo:
@@ -260,6 +262,8 @@ class DBOSRuntime(OwnedRuns):
             async def body() -> Plain:
                 return await self._persistently(driven, effect, request)
 
+            if is_in_store(effect, request):
+                return await body()
             async with tools if effect == "run_calls" else nullcontext():
                 return await workflows.step(name, body)
 

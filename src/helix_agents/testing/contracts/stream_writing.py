@@ -1,6 +1,7 @@
 """The contract of writing: numbers, order, few flushes, and nothing that a lost answer could double."""
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -119,6 +120,39 @@ class WritingContract(StreamsContract):
         finally:
             seam.release()
         assert await writer.flush() == 501
+
+    @proves("writing.pieces-join")
+    async def test_pieces_of_a_text_that_wait_together_are_one_chunk(self, handles: StreamHandles):
+        streams = await handles.open(flush=NEVER, limits=StreamLimits(chunk_bytes=2_000))
+        writer = await open_writer(streams)
+        first, second = delta("a"), delta("c")
+        await writer.write(first)
+        assert writer.extend(first, "é")
+        assert writer.extend(first, '"b')
+        assert not writer.extend(delta("a"), "not the chunk that was written")
+        await writer.write(second)
+        assert not writer.extend(first, "something came in between")
+        assert not writer.extend(second, "x" * 2_000)
+        assert await writer.flush() == 2
+        assert not writer.extend(second, "it is stored")
+        assert texts(await streams.get_all_chunks(STREAM)) == ['aé"b', "c"]
+
+    @proves("writing.pieces-join", "writing.flush-is-repeatable")
+    async def test_what_was_added_to_a_piece_is_stored_with_it_once(self, handles: StreamHandles):
+        seam = DyingSeam()
+        streams = await handles.open(seam=seam, flush=NEVER)
+        writer = await open_writer(streams)
+        first = delta("a")
+        await writer.write(first)
+        assert writer.extend(first, "b")
+        seam.arm(after=1)
+        with contextlib.suppress(StoreError):
+            await writer.flush()
+        seam.disarm()
+        assert not writer.extend(first, "it may be stored")
+        await writer.write(delta("c"))
+        assert await writer.flush() == 2
+        assert texts(await streams.get_all_chunks(STREAM)) == ["ab", "c"]
 
     @proves("writing.flushes-by-time")
     async def test_a_chunk_is_stored_soon_by_itself(self, streams: StreamManager):

@@ -25,6 +25,7 @@ _WRITING = promised_by(
         "writing.in-order": "Chunks are stored in the order in which they were written.",
         "writing.close-keeps-the-stream": "Closing a writer stores what it took and leaves the stream as it is.",
         "writing.never-waits": "A write returns while the store is still busy.",
+        "writing.pieces-join": "Pieces of one text that wait together for the store become one chunk; nothing is lost.",
         "writing.flushes-by-time": "A chunk is stored soon without anybody asking for it.",
         "writing.flushes-by-count": "Many chunks are stored at once, without waiting for the interval.",
         "writing.flushes-by-size": "Large chunks are stored at once, without waiting for the interval.",

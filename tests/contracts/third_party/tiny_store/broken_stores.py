@@ -47,7 +47,7 @@ class TestHighestStep(Broken, CheckpointsContract):  # checkpoints.latest-is-las
 
 
 class Unfenced(InMemoryStateStore):
-    async def stage_changes(self, session_id: str, change: Any, *, fence: Any = None) -> None:
+    async def stage_changes(self, session_id: str, change: Any, *, fence: Any = None, synced: bool = True) -> None:
         await super().stage_changes(session_id, change)
 
 

@@ -66,11 +66,18 @@ class ConversationsContract(ScenarioContract):
         ]
 
     async def test_text_arrives_piece_by_piece(self, helix: Executor) -> None:
-        handle = await helix.execute(_agent("A longer answer in pieces."), "Begin", SESSION)
+        gate = PieceGate(3)
+        model = ScriptedModel(["A longer answer in pieces."], pace=gate)
+        handle = await helix.execute(_agent(model=model), "Begin", SESSION)
 
         async def read() -> list[str]:
-            return [piece async for piece in handle.text()]
+            pieces: list[str] = []
+            async for piece in handle.text():
+                pieces.append(piece)
+                gate.opened.set()
+            return pieces
 
+        # Pieces that come faster than they are stored become one: here the model waits until somebody read the first.
         pieces = await within(read())
         assert "".join(pieces) == "A longer answer in pieces."
         assert len(pieces) > 1
