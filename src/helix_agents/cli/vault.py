@@ -35,8 +35,8 @@ def unlock(output: Output, **options: Any) -> None:
 @state_options
 @click.pass_obj
 def lock(output: Output, **options: Any) -> None:
-    """Say how the vault is locked: it is, outside the processes that unlocked it."""
-    show(output, asyncio.run(_with_vault(options, "status", None)))
+    """Lock the vault here. Other processes unlocked theirs, and keep it so until they lock it or end."""
+    show(output, asyncio.run(_with_vault(options, "lock", None)))
 
 
 @command.command()
@@ -61,6 +61,8 @@ async def _with_vault(options: dict[str, Any], what: str, given: str | None) -> 
             facts = await vault.unlock(given or "")
         else:
             facts = await vault.find()
+        if what == "lock":
+            vault.lock()
         if facts is None:
             return {"initialised": False, "unlocked": False, "path": str(vault.path)}
         return {
