@@ -55,6 +55,7 @@ class DBOSRuntime(OwnedRuns):
         self._wanted = wanted
         self._prefix = prefix
         self._placement: Placement = placement
+        self.works = placement != "elsewhere"
         self._poll_seconds = poll_seconds
         self._open_deps = open_deps
         self._max_running = max_running

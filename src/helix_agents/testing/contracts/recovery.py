@@ -75,6 +75,6 @@ class RecoveryContract(StoreContract):
         assert await _orphans(store) == ["a", "b"]
 
 
-async def _orphans(store: SessionStateStore, **options: int) -> list[str]:
+async def _orphans(store: SessionStateStore, limit: int = 100) -> list[str]:
     """The ids of the runs nobody drives."""
-    return [run.run_id for run in await store.list_orphans(**options)]
+    return [run.run_id for run in await store.list_orphans(limit=limit)]
