@@ -25,7 +25,7 @@ def state_options(command: Command) -> Command:
             store_option,
             click.option("--namespace", default="", help="The tenant within the store."),
             click.option("--agent", "acting", metavar="NAME", default="operator", help="Whose state it is."),
-            click.option("--session", "session_id", metavar="ID", help="A session that session create made."),
+            click.option("--session", "session_id", metavar="ID", help="A session that create-session made."),
             click.option("--directory", type=click.Path(path_type=Path), help="Where snapshots and backups are kept."),
             click.option(
                 "--vault",
@@ -86,10 +86,13 @@ def vault_path(options: dict[str, Any], home: Path | None) -> Path:
 def passphrase(*, confirm: bool = False) -> str:
     """The passphrase from the environment, or else asked for."""
     import os
+    import sys
 
     given = os.environ.get(PASSPHRASE)
     if given:
         return given
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"There is nobody here to ask for the passphrase; set {PASSPHRASE}.")
     return click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm)
 
 

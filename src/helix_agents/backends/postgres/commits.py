@@ -22,7 +22,6 @@ from helix_agents.backends.postgres.rows import (
     load_session,
     lock_tree_of,
     put,
-    record_of,
     save_session,
 )
 from helix_agents.backends.postgres.run_start import (
@@ -44,6 +43,7 @@ from helix_agents.backends.postgres.step_commit import (
     has_outgrown,
 )
 from helix_agents.backends.postgres.sub_sessions import link_ref
+from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
     Committed,

@@ -24,14 +24,15 @@ from helix_agents.backends.redis.stream_rows import (
     topic_of,
 )
 from helix_agents.backends.redis.transaction import Transaction
+from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreClosedError, StoreUnavailableError
 from helix_agents.domain.ids import RunId, StreamId
-from helix_agents.domain.records import JSON, decode
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+from helix_agents.domain.records import decode
+from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamSnapshot
 from helix_agents.ports.clock import Clock
-from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, StreamWriter
 from helix_agents.system import jitter
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ LOOK_AGAIN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """How long a reader waits for a server that does not answer, between its looks, before it says so."""
 
 
-class RedisStreamManager(StreamManager):
+class RedisStreamManager(RestingStreams):
     """Streams on a Redis or Valkey server; readers anywhere are woken by one subscription per process."""
 
     def __init__(
@@ -126,9 +127,6 @@ class RedisStreamManager(StreamManager):
         head = await self._write("create_writer", stream_id, work)
         return BufferedWriter(head, self._append, self._writers, joined=joined)
 
-    async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
-        return await self.create_resumable_reader(stream_id)
-
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
         found = await self._ask(stream_id, _place)
         if found is None:
@@ -160,42 +158,6 @@ class RedisStreamManager(StreamManager):
             poll_seconds=POLL_SECONDS,
             clock=self._clock,
         )
-
-    async def end_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        *,
-        status: EndStatus,
-        output: JSON = None,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        rest = Rest(status="ended", end_status=status, output=output)
-        await self._rest(stream_id, run_id, attempt, rest, last)
-
-    async def fail_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        error: StreamError,
-        *,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
-
-    async def pause_stream(
-        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
-
-    async def resume_stream(self, stream_id: StreamId) -> None:
-        await self._change(stream_id, "resume_stream", rules.resumed)
-
-    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
-        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
-        await self._change(stream_id, "reactivate_stream", lambda head, now: rules.claimed(head, claim, now))
 
     async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
         return await self._ask(stream_id, lambda _, stream: stream.info())

@@ -1,17 +1,15 @@
 """Runs in SQLite, and the leases of the processes that drive them."""
 
+from helix_agents.backends.session_rows import RUN_COLUMNS, put_record, record_of
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.rows import (
-    RUN_COLUMNS,
     Place,
     SessionRow,
     find_run,
     insert_run,
     load_session,
-    put,
-    record_of,
     run_of,
     save_run,
     save_session,
@@ -27,6 +25,7 @@ from helix_agents.domain.runs import (
     RunRecord,
     RunStatus,
     RunUpdate,
+    age,
     claimed,
     settled,
     updated,
@@ -98,7 +97,7 @@ class SQLiteRuns(Facet):
             )
             before = row.version
             settle_current(connection, row, "failed", "superseded", now)
-            put(row, changed(record_of(row), now))
+            put_record(row, changed(record_of(row), now))
             make_current(connection, row, run)
             self._state_writes.keep(row, before)
             save_session(connection, row)
@@ -184,7 +183,9 @@ class SQLiteRuns(Facet):
 
         await self._db.write(work)
 
-    async def list_orphans(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
+    async def list_orphans(
+        self, *, limit: int = DEFAULT_LIMIT, after: RunRecord | None = None
+    ) -> tuple[RunRecord, ...]:
         check_page(0, limit)
         now = self._clock.now_ms()
 
@@ -195,8 +196,8 @@ class SQLiteRuns(Facet):
                 "  WHERE l.namespace = ?1 AND l.owner = r.owner AND l.expires_at > ?2)"
                 " AND NOT EXISTS (SELECT 1 FROM __agents_runs p"
                 "  WHERE p.namespace = ?1 AND p.run_id = r.parent_run_id AND p.status = 'running')"
-                " ORDER BY started_at, run_id LIMIT ?3",
-                (self._namespace, now, limit),
+                " AND (started_at, run_id) > (?4, ?5) ORDER BY started_at, run_id LIMIT ?3",
+                (self._namespace, now, limit, *age(after)),
             )
             return tuple(map(run_of, rows))
 
