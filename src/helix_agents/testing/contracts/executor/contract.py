@@ -19,6 +19,7 @@ from helix_agents.testing.contracts.executor.sub_agents import SubAgentsContract
 from helix_agents.testing.contracts.executor.tools import ToolsContract
 from helix_agents.testing.contracts.executor.tree_stops import TreeStopsContract
 from helix_agents.testing.contracts.executor.waiting import WaitingContract
+from helix_agents.testing.contracts.executor.waking import WakingContract
 
 __all__ = ["ExecutorContract"]
 
@@ -28,6 +29,7 @@ class ExecutorContract(
     ToolsContract,
     ModelsContract,
     WaitingContract,
+    WakingContract,
     DeadlinesContract,
     StoppingContract,
     ReturningContract,
