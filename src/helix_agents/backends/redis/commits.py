@@ -42,7 +42,7 @@ from helix_agents.domain.commits import (
     settled_run,
     started_run,
 )
-from helix_agents.domain.errors import RunAlreadyExistsError
+from helix_agents.domain.errors import RunAlreadyExistsError, UnsupportedBackendError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import abandon
@@ -127,11 +127,18 @@ async def _settle(
     save_session(tx, known)
 
 
+def _check_without_entries(given: Sequence[object]) -> None:
+    """Entries of another store cannot ride in a commit here, and left out they would be lost without a word."""
+    if given:
+        raise UnsupportedBackendError("redis", "the state capabilities")
+
+
 class RedisCommits(RedisSessions):
     """The facet `Commits`."""
 
     async def start_run(self, start: StartRun) -> RunStartCommitted:
         door.check_start(start)
+        _check_without_entries(start.entries)
         await self._check_unique(start)
 
         async def work(tx: Transaction, claim: str | None = None) -> RunStartCommitted:
@@ -157,6 +164,8 @@ class RedisCommits(RedisSessions):
         commit: StepCommit | None = None,
     ) -> Committed:
         door.check_step(state, checkpoint_meta, commit)
+        if commit is not None:
+            _check_without_entries(commit.entries or commit.audit)
         space = self._space
         if commit is not None and commit.stream is not None and await self._lies_elsewhere(session_id, commit.stream):
             # No script reaches two slots: then chunks are stored first, as if the stream had a backend of its own.
