@@ -156,7 +156,7 @@ async def idle_streams(port: int, count: int) -> float:
 
 async def measure(port: int, *, quick: bool, chunks: int) -> dict[str, Any]:
     """All figures of one run."""
-    rounds = 5 if quick else 11
+    rounds = 41 if quick else 101
     await compare(port, 1, 1, chunks)
     # First, while the process has not yet kept memory that it needed for something else.
     idle = await idle_streams(port, 200 if quick else 900)

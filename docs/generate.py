@@ -57,9 +57,19 @@ def api_page() -> str:
     """The names of the front door; what they are is read from the source when the site is built."""
     import helix_agents
 
-    lines = ["# API", "", "Everything you import from `helix_agents`. The rest of the package is internal.", ""]
-    for name in sorted(set(helix_agents.__all__) - {"__version__"}, key=lambda each: (each.lower(), each)):
-        lines += [f"::: {helix_agents._HOME[name]}.{name}", ""]
+    homes = helix_agents._HOME
+    lines = [
+        "# API",
+        "",
+        "Everything you import from `helix_agents`. Besides, there are [chunks](chunks.md) in",
+        "`helix_agents.domain.chunks`, [errors](errors.md) in `helix_agents.domain.errors`, what",
+        "[tests of agents](../guides/test-an-agent.md) need in `helix_agents.testing`, and what",
+        "[a backend](../guides/write-a-backend.md) or a model adapter implements in `helix_agents.ports`.",
+        "The rest of the package is internal.",
+        "",
+    ]
+    for name in sorted(homes, key=lambda each: (each.lower(), each)):
+        lines += [f"::: {homes[name]}.{name}", ""]
     return "\n".join(lines)
 
 

@@ -59,7 +59,14 @@ async def work() -> None:
         print(f"one run, attempt {record.attempt}")
 
 
+async def forget() -> None:
+    """Begin anew, so that this can be run again in the same folder."""
+    async with Executor.open(STORE) as helix:
+        await helix.sessions.delete(SESSION)
+
+
 async def main() -> None:
+    await forget()
     worker = await asyncio.create_subprocess_exec(sys.executable, __file__, "--dies")
     print("the first process ended with", signal.Signals(-await worker.wait()).name)
     await work()
@@ -67,4 +74,8 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work() if "--dies" in sys.argv else main())
+    if "--dies" in sys.argv:
+        asyncio.run(work())
+    else:
+        LETTERS.unlink(missing_ok=True)
+        asyncio.run(main())

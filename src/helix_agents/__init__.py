@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from helix_agents.agent.failures import RetryTool as RetryTool
     from helix_agents.agent.failures import ToolFailed as ToolFailed
     from helix_agents.agent.hooks import Hooks as Hooks
+    from helix_agents.agent.outcomes import DidNotHappen as DidNotHappen
+    from helix_agents.agent.outcomes import Happened as Happened
+    from helix_agents.agent.outcomes import Reconciled as Reconciled
+    from helix_agents.agent.outcomes import StillUnknown as StillUnknown
     from helix_agents.agent.registry import AgentRegistry as AgentRegistry
     from helix_agents.agent.sub_agents import sub_agent_tool as sub_agent_tool
     from helix_agents.agent.tools import Tool as Tool
@@ -93,10 +97,12 @@ _HOME: dict[str, str] = {
     "DefaultAnswer": "helix_agents.agent.client_tools",
     "DefinitionError": "helix_agents.domain.errors",
     "Delete": "helix_agents.domain.writes",
+    "DidNotHappen": "helix_agents.agent.outcomes",
     "Executor": "helix_agents.runtimes.in_process.executor",
     "FailRun": "helix_agents.agent.failures",
     "Failed": "helix_agents.domain.results",
     "File": "helix_agents.domain.messages",
+    "Happened": "helix_agents.agent.outcomes",
     "HelixError": "helix_agents.domain.errors",
     "Hooks": "helix_agents.agent.hooks",
     "Image": "helix_agents.domain.messages",
@@ -110,6 +116,7 @@ _HOME: dict[str, str] = {
     "PendingFilter": "helix_agents.domain.pending",
     "PersistentAgent": "helix_agents.agent.companions",
     "Principal": "helix_agents.server.auth",
+    "Reconciled": "helix_agents.agent.outcomes",
     "Replace": "helix_agents.domain.writes",
     "RetryTool": "helix_agents.agent.failures",
     "RoutingScriptedModel": "helix_agents.llm.scripted",
@@ -124,6 +131,7 @@ _HOME: dict[str, str] = {
     "SessionStateStore": "helix_agents.ports.state_store",
     "SessionStatus": "helix_agents.domain.sessions",
     "StepWrites": "helix_agents.domain.writes",
+    "StillUnknown": "helix_agents.agent.outcomes",
     "StreamChunk": "helix_agents.domain.chunks",
     "StreamManager": "helix_agents.ports.streams",
     "Suspended": "helix_agents.domain.results",
@@ -150,10 +158,10 @@ _HOME: dict[str, str] = {
     "tool": "helix_agents.agent.tools",
 }
 
+# What `import *` brings; a name that needs an extra is imported by those who want it.
 __all__ = [
     "Agent",
     "AgentRegistry",
-    "AgentServer",
     "Append",
     "ApprovalAnswer",
     "AssistantMessage",
@@ -162,14 +170,15 @@ __all__ = [
     "CapabilityError",
     "Checkpoint",
     "Completed",
-    "DBOSAgentExecutor",
     "DefaultAnswer",
     "DefinitionError",
     "Delete",
+    "DidNotHappen",
     "Executor",
     "FailRun",
     "Failed",
     "File",
+    "Happened",
     "HelixError",
     "Hooks",
     "HttpRemoteAgentTransport",
@@ -183,6 +192,7 @@ __all__ = [
     "PendingFilter",
     "PersistentAgent",
     "Principal",
+    "Reconciled",
     "Replace",
     "RetryTool",
     "RoutingScriptedModel",
@@ -197,10 +207,10 @@ __all__ = [
     "SessionStateStore",
     "SessionStatus",
     "StepWrites",
+    "StillUnknown",
     "StreamChunk",
     "StreamManager",
     "Suspended",
-    "TemporalAgentExecutor",
     "Text",
     "Tool",
     "ToolAnswer",

@@ -4,12 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.capabilities.client import StateClient, open_state
-from helix_agents.capabilities.settings import StateSettings
+from helix_agents.capabilities.settings import Limits, StateSettings
+from helix_agents.capabilities.toolset import state_capabilities
 from helix_agents.capabilities.vault import Vault
 from helix_agents.capabilities.watching import ResyncRequired, SharedChange
+from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.records import JSON
+from helix_agents.llm.scripted import Step, call
+from helix_agents.ports.backend import open_backend
+from helix_agents.ports.llm import ModelRequest
 from helix_agents.testing.seams import KillingSeam
 from helix_agents.testing.workers import Job
 from tests.capabilities.worlds import CHEAP, PASSPHRASE
@@ -57,6 +64,41 @@ async def follow(job: Job, url: str, subscription: str, until: int, die_after: i
                 elif isinstance(event, ResyncRequired):
                     return "resync"
     return until
+
+
+def watcher() -> Agent[Any, Any, Any]:
+    """An agent that watches everything, and has nothing to say about it."""
+
+    def answer(request: ModelRequest) -> Step:
+        if isinstance(request.messages[-1], UserMessage) and not request.messages[-1].hidden:
+            return call("state__shared__watch", {})
+        return "heard"
+
+    limits = Limits(wakes_per_hour=10_000)
+    return Agent(name="ann", model=ScriptedModel(answer), capabilities=[state_capabilities(limits=limits)])
+
+
+async def wake(job: Job, url: str, die_after: int) -> JSON:
+    """Wake whoever has news and drive what it begins, dying at a statement."""
+    seam = KillingSeam()
+    async with await open_backend(url, seam=seam) as parts:
+        given: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        options: dict[str, Any] = {"janitor_seconds": None, "lease_ms": 300, "entries": parts.entries}
+        async with Executor(**given, agents=[watcher()], **options) as helix:
+            job.wait_for_the_others()
+            if die_after:
+                seam.arm(after=die_after)
+            await helix.sweep()
+            await helix.idle()
+            if not die_after:
+                # What the dead left is theirs until their lease is over.
+                while [run for run in (await parts.state.list_runs("s-1")).items if run.status == "running"]:
+                    await helix.sweep()
+                    await helix.idle()
+                    await asyncio.sleep(0.05)
+                await helix.sweep()
+                await helix.idle()
+    return "done"
 
 
 async def restore(job: Job, folder: str, backup_id: str, die_after: int) -> JSON:

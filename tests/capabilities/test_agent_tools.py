@@ -163,7 +163,7 @@ async def test_what_an_agent_watches_reaches_it_at_its_next_step_once(
     world: World, backend: Backend, entries: EntryStore
 ) -> None:
     script = [
-        reply(calls=[call("state__shared__watch", {"prefix": "config."})]),
+        reply(calls=[call("state__shared__watch", {"prefix": "config.", "wake": "never"})]),
         "watching",
         "heard",
         "nothing new",

@@ -38,3 +38,18 @@ def test_a_store_that_cannot_be_used_gets_a_sentence_and_no_traceback(tmp_path: 
     assert future.code == ExitCode.SETUP
     for done, sentence in ((damaged, "cannot be read"), (future, "upgrade helix-agents")):
         assert sentence in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    "command", [["sessions", "list"], ["pending", "list"], ["usage"], ["janitor"], ["interrupt", "x"], ["abort", "x"]]
+)
+def test_where_there_is_no_store_one_is_told_how_to_name_it(tmp_path: Path, command: list[str]) -> None:
+    done = helix(tmp_path, *command)
+    assert (done.code, list(tmp_path.iterdir())) == (ExitCode.SETUP, [])
+    assert "--store URL or HELIX_STORE" in done.err
+
+
+def test_a_store_that_is_named_and_not_there_says_what_is_missing(tmp_path: Path) -> None:
+    for url, missing in (("sqlite:///mine.db", "there is no such file"), ("sqlite:///a/b.db", "there is no folder")):
+        done = helix(tmp_path, "sessions", "list", "--store", url)
+        assert (done.code, missing in done.err) == (ExitCode.STORE, True), done.err

@@ -33,11 +33,14 @@ class Reader:
                 said.append(block.code)
         return said
 
-    def run(self, program: str, *arguments: str, killed: bool = False) -> str:
-        done = subprocess.run(
+    def try_to_run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
             [sys.executable, program, *arguments],
             cwd=self.folder, capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
+
+    def run(self, program: str, *arguments: str, killed: bool = False) -> str:
+        done = self.try_to_run(program, *arguments)
         assert done.returncode == (-9 if killed else 0), f"{program}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -51,6 +54,9 @@ def test_a_first_agent_remembers_its_session(reader: Reader) -> None:
     first, second = reader.read(1)
     assert reader.run("first_agent.py") == first
     assert reader.run("first_agent.py") == second
+    done = reader.try_to_run("first_agent.py")
+    assert done.returncode != 0
+    assert "its script has no step 3, only 2" in done.stderr
 
 
 def test_tools_write_into_one_state(reader: Reader) -> None:
@@ -67,7 +73,25 @@ def test_a_killed_program_goes_on_when_it_is_started_again(reader: Reader) -> No
 def test_a_decision_is_given_to_another_process(reader: Reader) -> None:
     asked, done = reader.read(4)
     assert reader.run("ask_human.py") == asked
+    assert reader.run("ask_human.py") == asked, "the same request a second time gives nothing up"
     assert reader.run("ask_human.py", "approve") == done
+
+
+def test_the_shell_does_what_the_program_does(reader: Reader) -> None:
+    """The commands of the page, one by one, each with the exit code a script would see."""
+    reader.read(4)
+    page = next(page for page in STEPS if page.name.startswith("4-"))
+    script = next(block.code for block in blocks(page) if block.language == "sh" and "helix run" in block.code)
+    export, *commands = script.splitlines()
+    codes: list[int] = []
+    for command in commands:
+        line = f"{export}; {command.replace('helix', str(Path(sys.executable).with_name('helix')), 1)}"
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=reader.folder, capture_output=True, text=True, check=False, timeout=60
+        )
+        codes.append(done.returncode)
+    assert codes == [6, 0, 0, 0]
+    assert done.stdout == "The Petrel is yours.\n"
 
 
 def test_a_sub_agent_is_answered_at_the_root(reader: Reader) -> None:
@@ -116,12 +140,12 @@ def test_an_agent_is_served_killed_and_served_again(reader: Reader) -> None:
 
 
 def test_the_programs_live_together_in_one_folder(reader: Reader) -> None:
-    """A reader keeps the file of the last step, and its sessions with it."""
+    """A reader keeps the file of the last step, and its sessions with it; and runs a program again out of curiosity."""
     for step in (1, 2, 5):
         reader.read(step)
     reader.run("first_agent.py")
-    reader.run("tools.py")
-    reader.run("team.py")
+    for program in ("tools.py", "team.py"):
+        assert reader.run(program) == reader.run(program)
 
 
 def test_every_step_leads_to_the_next() -> None:

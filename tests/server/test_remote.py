@@ -1,6 +1,7 @@
 """A sub-agent behind another service: what a parent sees of it, and what reaches it from here."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ from helix_agents.engine.remote_stops import OPEN, REMOTE, id_there
 from helix_agents.llm.scripted import call, reply
 from helix_agents.server.auth import Principal, bearer_tokens
 from helix_agents.server.remote import ON_BEHALF_OF
-from tests.server.agents import gate
+from tests.server.agents import gate, locate
 from tests.server.chain import boss, service, transport, worker
 from tests.server.live import ANN, PATIENCE, TOKENS, LiveServer, bearer
 
@@ -176,6 +177,26 @@ async def test_a_client_tool_inside_is_answered_at_the_root(remote: LiveServer, 
     result = await (await helix.resume(agent, "s")).result()
     assert isinstance(result, Completed)
     assert "I was told: I was told: Brest" in result.output
+
+
+@pytest.fixture(params=["toolu_" + "x" * 58, "call_1"], ids=["long", "short"])
+def provider(request: pytest.FixtureRequest) -> Iterator[LiveServer]:
+    """A service whose provider gives its call this id."""
+    model = ScriptedModel([reply(calls=[call("locate", {}, id=request.param)]), "It is there."])
+    with LiveServer(service(Agent(name="worker", model=model, tools=[locate]))) as live:
+        yield live
+
+
+async def test_calls_inside_have_ids_that_every_provider_takes(provider: LiveServer, helix: Executor) -> None:
+    agent = boss(provider.url)
+    run = await helix.execute(agent, "remote x", "s")
+    chunks = [chunk async for chunk in run.stream()]
+    waiting = only(await run.result())
+    named = {each for chunk in chunks if (each := getattr(chunk, "tool_call_id", None)) is not None}
+    assert waiting.tool_call_id in named
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", each) for each in named)
+    await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="Brest"))
+    assert isinstance(await (await helix.resume(agent, "s")).result(), Completed)
 
 
 async def test_an_answer_that_does_not_fit_there_is_asked_for_again(remote: LiveServer, helix: Executor) -> None:

@@ -252,7 +252,7 @@ async def test_a_waiting_call_never_takes_the_name_of_one_here(lying: LiveServer
     child = await child_of(helix)
     for call in result.pending:
         assert (call.session_id, call.root_session_id) == (child, "s")
-        assert call.tool_call_id in (f"call_1_1.{child[-12:]}", f"s.{child[-12:]}")
+        assert call.tool_call_id in (f"call_1_1_{child[-12:]}", f"s_{child[-12:]}")
         # A deadline long past there is not in the past here.
         assert call.deadline is None or call.deadline > call.created_at
     page = await helix.list_pending(PendingFilter(root_session_id="s"))
@@ -263,7 +263,7 @@ async def test_a_waiting_call_never_takes_the_name_of_one_here(lying: LiveServer
     "pending",
     [
         pytest.param([waiting_call(toolCallId=f"c{n}") for n in range(65)], id="too many"),
-        pytest.param([waiting_call(toolCallId="c" * 250)], id="long id"),
+        pytest.param([waiting_call(toolCallId="c" * 257)], id="long id"),
         pytest.param([waiting_call(toolCallId="")], id="no id"),
         pytest.param([waiting_call(kind="approval")], id="no approval id"),
         pytest.param([waiting_call(toolName="\x00")], id="no name"),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,8 +36,8 @@ class Done:
 
 
 def environment() -> dict[str, str]:
-    """That of the tests, without settings of this library, keys of providers, or the width of their terminal."""
-    dropped = ("HELIX_", "ANTHROPIC_", "OPENAI_", "GOOGLE_", "GEMINI_", "COLUMNS")
+    """That of the tests, without settings of this library, keys of providers, or how and where tests were started."""
+    dropped = ("HELIX_", "ANTHROPIC_", "OPENAI_", "GOOGLE_", "GEMINI_", "COLUMNS", "UV_RUN_")
     return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
 
 
@@ -52,14 +53,14 @@ class PreparedCommands:
         )
         atexit.register(self._close)
 
-    def run(self, folder: Path, arguments: tuple[str, ...], input: str) -> Done:
+    def run(self, folder: Path, arguments: tuple[str, ...], input: str, settings: Mapping[str, str]) -> Done:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         with TemporaryDirectory() as place:
             files = {name: Path(place, name) for name in ("stdin", "stdout", "stderr")}
             files["stdin"].write_text(input, encoding="utf-8")
             order = {name: str(file) for name, file in files.items()}
-            order |= {"folder": str(folder), "environment": environment(), "arguments": arguments}
+            order |= {"folder": str(folder), "environment": {**environment(), **settings}, "arguments": arguments}
             self._server.stdin.write(json.dumps(order) + "\n")
             self._server.stdin.flush()
             code = int(self._server.stdout.readline())
@@ -74,9 +75,9 @@ def _prepared() -> PreparedCommands:
     return PreparedCommands()
 
 
-def helix(folder: Path, *arguments: str, input: str = "") -> Done:
-    """Run one command to its end, in a process of its own."""
-    done = _prepared().run(folder, arguments, input)
+def helix(folder: Path, *arguments: str, input: str = "", settings: Mapping[str, str] | None = None) -> Done:
+    """Run one command to its end, in a process of its own; `settings` are set in its environment."""
+    done = _prepared().run(folder, arguments, input, settings or {})
     assert "Traceback" not in done.out + done.err, done.err
     assert done.code != ExitCode.BUG, done.err
     return done
@@ -85,13 +86,13 @@ def helix(folder: Path, *arguments: str, input: str = "") -> Done:
 class Terminal:
     """A command at a terminal: what it shows can be waited for, and keys can be pressed."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, columns: int = 120) -> None:
         self.shown = ""
         self._unread = ""
         self.pid, self._keys = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
-            os.execve(HELIX, [HELIX, *arguments], environment() | {"TERM": "xterm", "COLUMNS": "120"})
+            os.execve(HELIX, [HELIX, *arguments], environment() | {"TERM": "xterm", "COLUMNS": str(columns)})
 
     def __enter__(self) -> "Terminal":
         return self

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -54,6 +55,7 @@ class ProviderServer:
     def __init__(self) -> None:
         self.requests: list[Received] = []
         self._answers: deque[Answer] = deque()
+        self._by: Callable[[Received], Answer] | None = None
         self._socket = socket.create_server(("127.0.0.1", 0))
         app = Starlette(routes=[Route("/{path:path}", self._answer, methods=["POST"])])
         config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", loop="asyncio", http="h11")
@@ -73,9 +75,14 @@ class ProviderServer:
         """Answer the next requests with these, in order."""
         self._answers.extend(answers)
 
+    def will_by(self, answer: Callable[[Received], Answer]) -> None:
+        """Answer what nothing was scripted for by looking at the request, for clients that ask several at once."""
+        self._by = answer
+
     def forget(self) -> None:
         """Start anew for the next test."""
         self._answers.clear()
+        self._by = None
         self.requests.clear()
 
     def __enter__(self) -> Self:
@@ -91,10 +98,14 @@ class ProviderServer:
 
     async def _answer(self, request: Request) -> Response:
         body = json.loads(await request.body())
-        self.requests.append(Received(path=request.url.path, headers=dict(request.headers), body=body))
-        if not self._answers:
+        received = Received(path=request.url.path, headers=dict(request.headers), body=body)
+        self.requests.append(received)
+        if self._answers:
+            answer = self._answers.popleft()
+        elif self._by is not None:
+            answer = self._by(received)
+        else:
             return JSONResponse({"error": {"message": "the test scripted no answer"}}, status_code=400)
-        answer = self._answers.popleft()
         if isinstance(answer, Refusal):
             return JSONResponse(answer.body, status_code=answer.status, headers=answer.headers)
         return _Streamed(answer)

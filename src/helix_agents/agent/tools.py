@@ -19,7 +19,9 @@ from helix_agents.agent.names import check_tool_name
 from helix_agents.agent.outcomes import ApprovalPredicate, Effect, Preview, Reconcile, Reconciled, UnknownOutcome
 from helix_agents.agent.schemas import SCHEMA_PROBLEMS, adapter_for, arguments_json, jsonable, sentence
 from helix_agents.agent.signatures import NOTHING, Signature, read_signature, written_function
+from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError, UnstorableValueError
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.pending import OnDeadline
 from helix_agents.domain.records import JSON, encode
 from helix_agents.ports.entries import EntryStore
@@ -228,6 +230,21 @@ class Tool(Generic[P, R_co]):
             raise ToolOutputError(self.name, str(problem)) from problem
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wakeup:
+    """News for a session that does nothing just now: what it is told, and the changes that remember that it was.
+
+    `gives_up_waiting` says that a session that waits for somebody is told too, as by any new message: what nobody
+    answered is given up. `if_gone` are the changes to make if there is no such session any more.
+    """
+
+    session_id: SessionId
+    texts: tuple[str, ...]
+    changes: tuple[Change, ...]
+    gives_up_waiting: bool = False
+    if_gone: tuple[Change, ...] = ()
+
+
 class Capabilities(Protocol):
     """A bundle of ready-made tools; the library gives them their names."""
 
@@ -239,6 +256,10 @@ class Capabilities(Protocol):
     async def news(self, context: RunContext[Any, Any]) -> Sequence[str]:
         """What the model should know before its next step. It is told in the step's commit: changes of entries that
         are made through the context ride in the same one."""
+        ...
+
+    async def wakeups(self, store: EntryStore, agent: str) -> Sequence[Wakeup]:
+        """Sessions of an agent that are to be told something although they may do nothing; one for each at most."""
         ...
 
     async def sweep(self, store: EntryStore) -> None:

@@ -12,6 +12,9 @@ from helix_agents.domain.chunks import StreamChunk
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.streams import StreamReader
 
+# The first look is a small one, so that a reader who comes back is not kept waiting for a long history.
+FIRST_LOOK, LARGEST_LOOK = 8, 256
+
 
 class Look(NamedTuple):
     """What a manager found after a cursor, in one consistent read: the stream and the next chunks, perhaps not all."""
@@ -23,15 +26,16 @@ class Look(NamedTuple):
 class FollowingReader(StreamReader):
     """Follows one stream from a cursor.
 
-    `look` answers None when the stream is gone. `listen` is entered before the look that finds nothing new, so a chunk
-    that comes between look and wait still wakes the reader; `poll_seconds` is how long it trusts that.
+    `look` gets a cursor and how many chunks it may bring, and answers None when the stream is gone. `listen` is entered
+    before the look that finds nothing new, so a chunk that comes between look and wait still wakes the reader;
+    `poll_seconds` is how long it trusts that.
     """
 
     def __init__(
         self,
         cursor: int,
         *,
-        look: Callable[[int], Awaitable[Look | None]],
+        look: Callable[[int, int], Awaitable[Look | None]],
         listen: Callable[[], AbstractAsyncContextManager[Waiter]],
         poll_seconds: float,
         clock: Clock,
@@ -42,6 +46,8 @@ class FollowingReader(StreamReader):
         self._poll_seconds = poll_seconds
         self._clock = clock
         self._ready: deque[StreamChunk] = deque()
+        self._most = FIRST_LOOK
+        self._busy = False
         self._waiter: Waiter | None = None
         self._listening = AsyncExitStack()
         self._closed = False
@@ -59,12 +65,14 @@ class FollowingReader(StreamReader):
                 chunk = self._ready.popleft()
                 self._sequence = chunk.sequence
                 return chunk
-            look = await self._look(self._sequence)
-            if look is None:
-                break
-            if self._take(look):
+            if self._busy:
                 # A look may be answered without waiting; whoever reads a long history lets others have a turn.
                 await asyncio.sleep(0)
+            look = await self._look(self._sequence, self._most)
+            if look is None:
+                break
+            self._busy = self._take(look)
+            if self._busy:
                 continue
             if look.head.status != "active":
                 await self._stop_listening()
@@ -89,6 +97,7 @@ class FollowingReader(StreamReader):
         if note is not None:
             self._ready.append(note)
         self._ready.extend(look.chunks)
+        self._most = min(self._most * 2, LARGEST_LOOK)
         return bool(self._ready)
 
     async def _wait(self) -> None:

@@ -29,6 +29,7 @@ class Limits:
     value_bytes: int = 1 << 20
     depth: int = 64
     subscriptions: int = 100
+    wakes_per_hour: int = 60
     answer_bytes: int = 256 * 1024
     snapshots: int = 50
     backups: int = 10

@@ -10,7 +10,7 @@ import msgspec
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import ToolFailed
 from helix_agents.agent.outcomes import DidNotHappen, Happened, Reconciled
-from helix_agents.agent.tools import Tool
+from helix_agents.agent.tools import Tool, Wakeup
 from helix_agents.capabilities.calls import Caller
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import Capability
@@ -22,7 +22,8 @@ from helix_agents.capabilities.run_sessions import RunSession
 from helix_agents.capabilities.scopes import JOURNAL
 from helix_agents.capabilities.settings import AuditReads, Limits, StateSettings
 from helix_agents.capabilities.values import parsed
-from helix_agents.capabilities.watching import changes_after, moved, shown, subscriptions_of
+from helix_agents.capabilities.waking import sentence_of, wakeups_of
+from helix_agents.capabilities.watching import changes_after, moved, subscriptions_of
 from helix_agents.domain.capability_errors import CapabilityError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.records import JSON
@@ -60,10 +61,13 @@ class StateCapabilities:
         for subscription_id, subscription, _ in await subscriptions_of(store, context.agent, context.session_id):
             events, after = await changes_after(store, subscription)
             if events:
-                told = [shown(event, subscription_id) for event in events]
-                found.append(f"Shared state that you watch has changed: {msgspec.json.encode(told).decode()}")
+                found.append(sentence_of(events, subscription_id))
                 context.link.entries.change(moved(subscription_id, after))
         return found
+
+    async def wakeups(self, store: EntryStore, agent: str) -> Sequence[Wakeup]:
+        """Sessions that watch keys which have changed since they were told of any."""
+        return await wakeups_of(store, agent, self.settings.limits)
 
     async def sweep(self, store: EntryStore) -> None:
         """Deliver notices, end idle sessions, and let go of what is too old."""

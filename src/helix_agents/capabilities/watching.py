@@ -8,6 +8,7 @@ cursor moves when its reader says what it is done with, so it goes on after a cr
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -19,12 +20,18 @@ from helix_agents.domain.entries import Change, Entry, EntryEvent, EntryTransact
 from helix_agents.domain.records import JSON, Record, decode, encode
 from helix_agents.ports.entries import EntryStore
 
+Wake: TypeAlias = Literal["idle", "always", "never"]
+
 PAGE = 500
 LOOK_AGAIN_SECONDS = 1.0
 
 
 class Subscription(Record):
-    """A cursor: everything up to `cursor` was told, as of restore number `epoch`."""
+    """A cursor: everything up to `cursor` was told, as of restore number `epoch`.
+
+    `wake` says whether a change begins a turn of a session that does nothing. It began `woken` of them in the hour
+    after `woken_since`.
+    """
 
     agent: str
     session_id: str | None = None
@@ -34,6 +41,9 @@ class Subscription(Record):
     cursor: int = 0
     epoch: int = 0
     created_at: int = 0
+    wake: Wake = "never"
+    woken: int = 0
+    woken_since: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +76,7 @@ class Bookmark:
 WatchEvent = SharedChange | ResyncRequired | Bookmark
 
 
-async def subscribe(call: Call, *, prefix: str, include_own: bool, durable: bool) -> tuple[str, int]:
+async def subscribe(call: Call, *, prefix: str, include_own: bool, durable: bool, wake: Wake) -> tuple[str, int]:
     """Make a cursor that starts now; answers its id and revision.
 
     Raises:
@@ -88,6 +98,8 @@ async def subscribe(call: Call, *, prefix: str, include_own: bool, durable: bool
         cursor=page.head,
         epoch=page.epoch,
         created_at=call.store.now_ms(),
+        # Only a run's session can be given another turn.
+        wake=wake if call.caller.face == "agent" else "never",
     )
     subscription_id = call.ids.new("sub")
     if call.once is not None:

@@ -80,13 +80,13 @@ COMMANDS: dict[str, Command] = {
     "help": Command("this list", _help),
     "exit": Command("leave; the session is kept", _leave),
     "quit": Command("the same", _leave),
-    "interrupt": Command("stop the agent while it works, or give up what waits; what was done is kept", _interrupt),
+    "interrupt": Command("stop the agent while it works, or give up what waits", _interrupt),
     "abort": Command("fail the turn for good", _abort),
     "resume": Command("go on with what is open", lambda chat, _: chat.resume()),
     "retry": Command("try a failed turn again from its last commit", lambda chat, _: chat.retry()),
     "history": Command("the whole conversation", _history),
     "checkpoints": Command("where the conversation can be rewound to", _checkpoints),
-    "rewind": Command("go back: /rewind 2, or /rewind CHECKPOINT; one checkpoint if nothing is said", _rewind),
+    "rewind": Command("go back one checkpoint, /rewind 2 two, or to a CHECKPOINT", _rewind),
     "usage": Command("tokens used so far", _usage),
 }
 

@@ -101,7 +101,7 @@ class Chat:
 
     def hold(self) -> None:
         """Talk until the person leaves."""
-        self.output.note(f"{self.agent.name}, session {self.session_id}; /help lists commands, Ctrl-D leaves")
+        self.output.note(f"{self.agent.name}, session {self.session_id}; /help, Ctrl-D leaves")
         try:
             self._guarded(self._pick_up)
             while True:

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from helix_agents.cli.exit_codes import ExitCode, exit_code_for
-from helix_agents.cli.options import DEFAULT_STORE, DEFAULT_STORE_FILE, json_option, shown_url, store_option
+from helix_agents.cli.options import json_option, shown_url, store_option
 from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
@@ -25,11 +24,13 @@ EXTRAS = {
     "dbos": "dbos",
     "temporal": "temporalio",
     "server": "starlette",
+    "remote": "httpx2",
     "vault": "tink",
     "mcp": "mcp",
     "anthropic": "anthropic",
     "openai": "openai",
     "google": "google.genai",
+    "testing": "hypothesis",
 }
 
 # Leases and deadlines are measured on the store's clock; a machine this far off reads its own logs wrongly.
@@ -90,11 +91,12 @@ def _is_installed(module: str) -> bool:
 
 async def look_at_store(url: str) -> list[Finding]:
     """Whether the store opens, how it is set up, and what is stuck there."""
+    from helix_agents.cli.stored import is_missing_default
     from helix_agents.domain.errors import HelixError
     from helix_agents.ports.backend import open_backend
 
     # Looking must not create anything, and the default store is created by whoever uses it first.
-    if url == DEFAULT_STORE and not await asyncio.to_thread(Path(DEFAULT_STORE_FILE).exists):
+    if await is_missing_default(url):
         return [Finding(subject="store", detail=f"{url} does not exist yet; it is created on first use")]
     findings: list[Finding] = []
     try:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shlex
 import signal
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from helix_agents.cli.opened import open_driving
 from helix_agents.cli.options import DEFAULT_STORE, shown_url
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain, shown_json
+from helix_agents.cli.typed import typed
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.ports.llm import LLMAdapter
@@ -40,7 +40,7 @@ class Place:
         """A command line that works here."""
         is_default = self.store_url == os.environ.get("HELIX_STORE", DEFAULT_STORE)
         store = () if is_default else ("--store", shown_url(self.store_url))
-        return shlex.join(("helix", *words, *store))
+        return typed("helix", *words, *store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,19 @@ def check_model(agent: AnyAgent, model: LLMAdapter | None) -> None:
     Raises:
         UnknownModelError, MissingExtraError: it cannot.
     """
-    if model is None and isinstance(agent.model, str):
-        open_model(agent.model)
+    if model is None:
+        check_models(AgentRegistry([agent]))
+
+
+def check_models(agents: AgentRegistry) -> None:
+    """Refuse agents, and those they delegate to, whose models cannot be opened here.
+
+    Raises:
+        UnknownModelError, MissingExtraError: one cannot.
+    """
+    for agent in agents.everyone():
+        if isinstance(agent.model, str):
+            open_model(agent.model)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import socket
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import store_option
+from helix_agents.cli.options import json_option, shown_url, store_option
 from helix_agents.cli.output import Output
 
 DEFAULT_USER = "helix"
@@ -30,6 +30,7 @@ DEFAULT_USER = "helix"
 @click.option(
     "--janitor", default=15.0, show_default=True, help="Seconds between two rounds of the janitor; 0 for none."
 )
+@json_option
 @click.pass_obj
 def command(
     output: Output,
@@ -48,31 +49,41 @@ def command(
     """Serve a module's agents over HTTP.
 
     MODULE:AGENTS names an agent, a list of agents or a registry, in a module that can be imported from here or a file.
+    With --json the document comes as soon as somebody would be answered: the url, the agents and the store.
     """
     if not token and not allow_unauthenticated:
         raise click.UsageError(
             "Say who may call: --token (or HELIX_TOKEN), or --allow-unauthenticated where everybody may do everything."
         )
     from helix_agents.cli.agent_modules import load_agents
+    from helix_agents.cli.driving import check_models
     from helix_agents.domain.errors import MissingExtraError
 
-    agents = list(load_agents(target))
+    agents = load_agents(target)
     try:
         from helix_agents.server.serving import serve
     except ImportError as missing:
         raise MissingExtraError("helix serve", "server") from missing
+    check_models(agents)
+
+    def ready(url: str) -> None:
+        names = sorted(agent.name for agent in agents)
+        output.answer({"url": url, "agents": names, "store": shown_url(store_url)})
+        output.say(f"Serving on {url}")
+        output.note(f"{', '.join(names)}, on {shown_url(store_url)}; Ctrl-C leaves")
+
     try:
         listening = socket.create_server((host, port))
     except OSError as problem:
         raise click.ClickException(f"helix serve cannot listen on {host}:{port}: {problem.strerror}.") from None
     serve(
-        agents,
+        list(agents),
         store_url,
         sock=listening,
         token=token,
         user=user,
         origins=origins,
-        say=output.say,
+        on_ready=ready,
         grace=grace,
         lease_ms=int(lease * 1000),
         janitor_seconds=janitor or None,

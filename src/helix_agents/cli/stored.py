@@ -1,13 +1,40 @@
 """What is stored, as commands that only look at it open it; these start in a fraction of the time."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from helix_agents.cli.options import DEFAULT_STORE, DEFAULT_STORE_FILE
+from helix_agents.domain.errors import SetupError
 from helix_agents.ports.backend import Backend, open_backend
+
+
+class NoStoreError(SetupError):
+    """No store was named, and there is none in this directory."""
+
+    code = "no_store"
+
+    def __str__(self) -> str:
+        return (
+            f"No store was named, and there is no {DEFAULT_STORE_FILE} in this directory. Name yours with --store URL "
+            "or HELIX_STORE; `helix run` and `helix chat` create one."
+        )
 
 
 @asynccontextmanager
 async def open_stored(url: str) -> AsyncGenerator[Backend, None]:
-    """What is stored at a URL. A store that is not there is not created, one of another schema not migrated."""
+    """What is stored at a URL. A store that is not there is not created, one of another schema not migrated.
+
+    Raises:
+        NoStoreError: nobody named a store, and there is none.
+    """
+    if await is_missing_default(url):
+        raise NoStoreError
     async with await open_backend(url, migrate="check") as backend:
         yield backend
+
+
+async def is_missing_default(url: str) -> bool:
+    """Whether this is the store that is used where none is named, and nobody has used it yet."""
+    return url == DEFAULT_STORE and not await asyncio.to_thread(Path(DEFAULT_STORE_FILE).exists)

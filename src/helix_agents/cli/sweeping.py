@@ -5,7 +5,7 @@ import asyncio
 from helix_agents.cli.agent_modules import load_agents
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
-from helix_agents.ports.backend import open_backend
+from helix_agents.cli.stored import open_stored
 from helix_agents.runtimes.in_process import Executor
 
 
@@ -13,7 +13,7 @@ async def sweep(output: Output, url: str, agents: str | None, *, every: float | 
     """Sweep once and see to its end what that set going, or sweep for ever."""
     known = load_agents(agents) if agents is not None else ()
     # The janitor is no reason for a store to exist; one of an older schema is for `helix migrate`.
-    async with await open_backend(url, migrate="check"):
+    async with open_stored(url):
         pass
     async with Executor.open(
         url, agents=known, janitor_seconds=None, resume_grace_ms=int(resume_grace * 1000)

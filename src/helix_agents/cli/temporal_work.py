@@ -17,7 +17,8 @@ async def work(
         await register_attributes(await connect(where["address"], where["temporal_namespace"], {}))
         output.say("HelixSession and HelixAgent can be searched for.")
     async with TemporalAgentExecutor.open(store_url, agents=list(agents), grace=grace, **where):
-        known = ", ".join(sorted(agent.name for agent in agents))
+        names = sorted(agent.name for agent in agents)
+        output.answer({"queue": where["task_queue"], "agents": names, "store": shown_url(store_url)})
         queue = f"{where['task_queue']!r} of {where['address']}"
-        output.say(f"Working on queue {queue}, store {shown_url(store_url)}: {known}.")
+        output.say(f"Working on queue {queue}, store {shown_url(store_url)}: {', '.join(names)}.")
         await asyncio.Event().wait()

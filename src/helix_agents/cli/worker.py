@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import agents_argument, store_option
+from helix_agents.cli.options import agents_argument, json_option, store_option
 from helix_agents.cli.output import Output
 
 
@@ -36,6 +36,7 @@ def command() -> None:
 @click.option("--register", is_flag=True, help="Make HelixSession and HelixAgent searchable there first.")
 @click.option("--grace", default=20.0, show_default=True, help="Seconds that running effects get when it ends.")
 @store_option
+@json_option
 @click.pass_obj
 def temporal_command(
     output: Output,
@@ -53,7 +54,10 @@ def temporal_command(
     Any number of workers share a queue. What one of them leaves, or dies of, another one goes on with.
     """
     from helix_agents.cli.agent_modules import load_agents
+    from helix_agents.cli.driving import check_models
     from helix_agents.cli.temporal_work import work
 
     where = {"address": address, "temporal_namespace": namespace, "task_queue": task_queue, "prefix": prefix}
-    asyncio.run(work(output, load_agents(agents), store_url, where, register=register, grace=grace))
+    known = load_agents(agents)
+    check_models(known)
+    asyncio.run(work(output, known, store_url, where, register=register, grace=grace))

@@ -103,7 +103,8 @@ class StartRun(Record):
 
     `keep_suspension` lets the run go on with what is open, as `suspension_context` says if one is given.
     `abandon_pending` gives up every call that is open in the session's tree, `drop_unanswered` only those that nobody
-    answered; calls of companions that are driven on their own stay.
+    answered; calls of companions that are driven on their own stay. `entries` are changes of the capabilities' rows,
+    made with the start or not at all: what a session was woken for is told and ticked off at once.
     """
 
     session_id: SessionId
@@ -131,6 +132,7 @@ class StartRun(Record):
     count_resume: bool = False
     replaced_status: RunStatus = "failed"
     replaced_reason: str = "superseded"
+    entries: tuple[Change, ...] = ()
 
 
 class RunStartCommitted(Record):

@@ -976,7 +976,8 @@ class StoreUnavailableError(StoreError):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.store} is not answering: {self.reason}. Try again; check the store if it stays so."
+        reason = self.reason.rstrip(".")
+        return f"{self.store} is not answering: {reason}. Try again; check the store if it stays so."
 
 
 class StoreFullError(StoreError):

@@ -46,15 +46,13 @@ async def _rest(streams: StreamManager, session: SessionState, run: RunRecord, l
         await streams.end_stream(stream_id, run_id, status=status, output=run.output, attempt=attempt, last=last)
 
 
-async def repair_stream(services: Services, run_id: RunId) -> None:
+async def repair_stream(services: Services, run: RunRecord) -> None:
     """End a settled run's stream, if the process that settled it died before it could."""
-    run = await services.store.get_run(run_id)
-    if run is None or run.status == "running":
+    if run.status == "running":
         return
-    session = await services.store.load_state(run.session_id)
-    info = await services.streams.get_stream_info(session.stream_id or session.session_id)
-    if info is not None and info.status == "active" and info.run_id == run_id:
-        await end_stream(services.streams, session, run)
+    info = await services.streams.get_stream_info(run.session_id)
+    if info is not None and info.status == "active" and info.run_id == run.run_id:
+        await end_stream(services.streams, await services.store.load_state(run.session_id), run)
 
 
 def completed_result(agent: Agent[Any, OutputT, Any], run: RunRecord) -> Completed[OutputT]:

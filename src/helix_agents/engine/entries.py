@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.tools import Wakeup
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
@@ -31,6 +32,7 @@ from helix_agents.domain.sessions import (
 from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
 from helix_agents.engine.children import answered_below
+from helix_agents.engine.news import news_message
 from helix_agents.engine.salvage import salvage
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
@@ -118,19 +120,27 @@ async def plan_execute(
         return _first_turn(services, agent, session_id, messages, new, expires_at)
     writes = _checked_state(agent, standing.session, new.state)
     common = await _common(services, agent, standing, expires_at)
-    if standing.session.suspension_context is not None:
-        # Calls are open: the message waits behind them, and what nobody answered is given up.
-        return _start(
-            services,
-            standing,
-            common,
-            keep_suspension=True,
-            suspension_context=_entering(standing.session.suspension_context, messages, new_turn=True),
-            drop_unanswered=True,
-            writes=writes,
-        )
-    healed = await _healed(services, standing)
-    return _start(services, standing, common, append_messages=(*healed, *messages), writes=writes)
+    return await _next_turn(services, standing, common, messages, writes=writes)
+
+
+async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> StartRun | None:
+    """Begin a turn with news in a session that does nothing; the news and what remembers them are one commit.
+
+    None where nobody may be woken: the session was stopped or has failed, or waits and is to go on waiting.
+
+    Raises:
+        SessionNotFoundError, AgentAlreadyRunningError, NotARootSessionError, StateSchemaChangedError: it cannot;
+        nothing was written.
+    """
+    standing = await _known(services, wakeup.session_id)
+    waits = standing.suspended and standing.session.status == "active"
+    if standing.session.status != "completed" and not (waits and wakeup.gives_up_waiting):
+        return None
+    messages = tuple(news_message(text) for text in wakeup.texts)
+    writes = _checked_state(agent, standing.session, None)
+    # Nobody has come back to the session: it expires when it would have.
+    common = await _common(services, agent, standing, None)
+    return await _next_turn(services, standing, common, messages, writes=writes, entries=wakeup.changes)
 
 
 async def plan_resume(
@@ -194,6 +204,25 @@ async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId)
     common = await _common(services, agent, standing, _expiry(services, agent, None))
     healed = await _healed(services, standing)
     return _start(services, standing, common, append_messages=healed, writes=_checked_state(agent, session, None))
+
+
+async def _next_turn(
+    services: Services, standing: Standing, common: dict[str, Any], messages: tuple[UserMessage, ...], **fields: Any
+) -> StartRun:
+    suspended = standing.session.suspension_context
+    if suspended is not None:
+        # Calls are open: the message waits behind them, and what nobody answered is given up.
+        return _start(
+            services,
+            standing,
+            common,
+            keep_suspension=True,
+            suspension_context=_entering(suspended, messages, new_turn=True),
+            drop_unanswered=True,
+            **fields,
+        )
+    healed = await _healed(services, standing)
+    return _start(services, standing, common, append_messages=(*healed, *messages), **fields)
 
 
 def _first_turn(

@@ -8,6 +8,11 @@ from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import Notes, RunScope
 
 
+def news_message(text: str) -> UserMessage:
+    """Something a capability says, as the model sees it."""
+    return UserMessage(content=text, hidden=True, metadata={"helix": "news"})
+
+
 async def tell_news(scope: RunScope, context: RunContext[Any, Any], notes: Notes) -> None:
     """Let every capability speak. What it said, and the changes that remember that it did, are one commit."""
     if scope.news_told:
@@ -21,6 +26,6 @@ async def tell_news(scope: RunScope, context: RunContext[Any, Any], notes: Notes
             log_exception("capability.news_failed", problem, session_id=scope.session.session_id)
             continue
         for text in texts:
-            scope.tell((UserMessage(content=text, hidden=True, metadata={"helix": "news"}),))
+            scope.tell((news_message(text),))
     scope.news_changes = tuple(notes.entries)
     notes.entries.clear()

@@ -205,7 +205,7 @@ class _Follower:
         if STARTED not in self._metadata:
             # From here on a service that does not know the session has lost it; it is not begun a second time.
             await undisturbed(self._note_started())
-        await self._route_answers()
+        await self._route_answers(() if status is None else status.pending)
         while True:
             before = self._cursor
             async with aclosing(self._transport.stream(self._remote, after=self._cursor)) as chunks:
@@ -312,7 +312,7 @@ class _Follower:
 
     async def _row(self, call: PendingCall) -> PendingCall:
         """The call as it waits here: under a name of its own, with the time it has left there."""
-        call_id, session = self._names.here(call.tool_call_id), self._session
+        call_id, session = self._names.call_here(call.tool_call_id), self._session
         if call.kind == "approval":
             check_id(call.approval_id or "", "approval id")
         now = self._store.now_ms()
@@ -330,6 +330,7 @@ class _Follower:
             step_id=f"{self._run.run_id}.{self._step}",
             tool_name=check_id(call.tool_name, "tool name"),
             input=call.input,
+            preview=call.preview,
             approval_id=call.approval_id if call.kind == "approval" else None,
             reason=UNKNOWN_OUTCOME if unknown else self._refused.get(call_id, call.reason),
             created_at=now,
@@ -337,24 +338,24 @@ class _Follower:
             on_deadline=call.on_deadline,
         )
 
-    async def _route_answers(self) -> None:
-        """Take answers that were given here to where they are waited for, and let the child go on.
+    async def _route_answers(self, waiting: tuple[PendingCall, ...]) -> None:
+        """Take answers that were given here to the calls that wait there, and let the child go on.
 
         The other service stores an answer once; so a crash in between repeats this without harm, and only then are the
-        answers used up here.
+        answers used up here. A call that waits there no more was answered there.
         """
         where = PendingFilter(session_id=self._session.session_id, states=tuple(READY))
         ready = (await self._store.list_pending(where, limit=200)).items
         if not ready:
             return
+        known_as = self._known_as(waiting)
         for row in ready:
-            if row.answer is None:
+            there = known_as.get(row.tool_call_id)
+            if row.answer is None or there is None:
                 # It ran out of time here; the other service has a deadline of its own.
                 continue
             try:
-                await self._transport.submit(
-                    self._remote, self._names.there(row.tool_call_id), row.answer, approval_id=row.approval_id
-                )
+                await self._transport.submit(self._remote, there, row.answer, approval_id=row.approval_id)
             except RemoteAnswerRefusedError as refused:
                 self._refused[row.tool_call_id] = str(refused)[:_ERROR_CHARACTERS]
                 log_event("client_tool.validation_failed", tool_call_id=row.tool_call_id, reason=str(refused))
@@ -366,6 +367,13 @@ class _Follower:
                 ) from refused
         await self._transport.resume(self._remote)
         await undisturbed(self._use_up(tuple(row.tool_call_id for row in ready)))
+
+    def _known_as(self, waiting: tuple[PendingCall, ...]) -> dict[ToolCallId, ToolCallId]:
+        """Calls that wait there by their ids here."""
+        try:
+            return {self._names.call_here(call.tool_call_id): call.tool_call_id for call in waiting}
+        except InvalidIdError as problem:
+            raise RemoteProtocolError(self._transport.url, str(problem)) from problem
 
     # -- stops and losses
 

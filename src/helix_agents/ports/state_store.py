@@ -59,6 +59,10 @@ class Sessions(Protocol):
         """Whether the session is there; any string may be asked for."""
         ...
 
+    async def find_session(self, session_id: SessionId) -> SessionSummary | None:
+        """The line of the session in a listing, at the same cost however much it holds; any string may be asked for."""
+        ...
+
     async def delete_session(self, session_id: SessionId) -> None:
         """Remove the session and every session below it; idempotent.
 

@@ -1,6 +1,5 @@
 """One request on its way through the server: who makes it, what it asks for, and the sessions it may touch."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -14,7 +13,7 @@ from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId, check_id
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sessions import SessionState, SessionSummary
 from helix_agents.server.auth import Principal
 from helix_agents.server.bodies import read_body, read_json
 from helix_agents.server.errors import RefusedError, invalid
@@ -99,11 +98,18 @@ class Call:
 
     # -- what it may touch
 
-    def owns(self, session: SessionState) -> bool:
+    def owns(self, session: SessionState | SessionSummary) -> bool:
         return self.open_to_all or (session.user_id is not None and session.user_id == self.principal.user_id)
 
-    async def session(self, session_id: SessionId) -> SessionState:
-        """The caller's session. Somebody else's looks like one that does not exist."""
+    async def session(self, session_id: SessionId) -> SessionSummary:
+        """The caller's session, without its state. Somebody else's looks like one that does not exist."""
+        session = await self.executor.sessions.find(session_id)
+        if session is None or not self.owns(session):
+            raise SessionNotFoundError(session_id)
+        return session
+
+    async def whole_session(self, session_id: SessionId) -> SessionState:
+        """The caller's session with its state and what it waits for."""
         session = await self.executor.sessions.get(session_id)
         if not self.owns(session):
             raise SessionNotFoundError(session_id)
@@ -127,7 +133,7 @@ class Call:
         page = await self.executor.sessions.runs(session_id, limit=1)
         return page.items[0] if page.items else None
 
-    def agent_of(self, session: SessionState) -> AnyAgent:
+    def agent_of(self, session: SessionState | SessionSummary) -> AnyAgent:
         return self.executor.agents.get(session.agent_type)
 
     def checked_messages(self, messages: tuple[UserMessage, ...]) -> tuple[UserMessage, ...]:
@@ -140,6 +146,6 @@ class Call:
 
     def stream(self, source: EventSource, headers: dict[str, str] | None = None) -> Any:
         """Answer with a stream; whether there is room for one was asked before."""
-        leaving: asyncio.Event = self.gate.leaving
-        response = EventStreamResponse(source, limits=self.gate.limits, leaving=leaving, headers=headers)
+        gate = self.gate
+        response = EventStreamResponse(source, limits=gate.limits, leaving=gate.leaving, headers=headers)
         return self.gate.counted(self.principal, response)

@@ -101,7 +101,7 @@ async def follow(call: Call) -> Any:
 
 async def status(call: Call) -> Response:
     """How a session stands, and what it waits for."""
-    session = await call.session(call.query_id())
+    session = await call.whole_session(call.query_id())
     return json_response(status_of_session(session, await call.current_run(session.session_id)))
 
 

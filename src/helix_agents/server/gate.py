@@ -13,6 +13,7 @@ from helix_agents.server.auth import Principal
 from helix_agents.server.errors import RefusedError, draining
 from helix_agents.server.hosting import HostedRun
 from helix_agents.server.limits import ServerLimits
+from helix_agents.server.sse import Leaving
 
 
 class Gate:
@@ -20,7 +21,7 @@ class Gate:
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
-        self.leaving = asyncio.Event()
+        self.leaving = Leaving()
         self._streams: Counter[str | None] = Counter()
         self._runs: Counter[str | None] = Counter()
         self._watching: set[asyncio.Task[None]] = set()

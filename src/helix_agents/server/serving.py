@@ -83,10 +83,13 @@ def serve(
     token: str | None,
     user: str,
     origins: Sequence[str],
-    say: Callable[[str], None],
+    on_ready: Callable[[str], None],
     **settings: Any,
 ) -> None:
-    """Serve these agents on this store until the process is asked to end; other settings are the executor's."""
+    """Serve these agents on this store until the process is asked to end; other settings are the executor's.
+
+    `on_ready` is told the URL as soon as somebody would be answered there.
+    """
     authenticate = None if not token else bearer_tokens({token: Principal(user_id=user, operator=True)})
 
     def make_app(executor: AgentExecutor) -> AgentServer:
@@ -99,6 +102,6 @@ def serve(
     earlier = signal.signal(signal.SIGTERM, _end)
     try:
         with sock:
-            asyncio.run(run(opening, make_app, sock=sock, on_ready=lambda url: say(f"Serving on {url}")))
+            asyncio.run(run(opening, make_app, sock=sock, on_ready=on_ready))
     finally:
         signal.signal(signal.SIGTERM, earlier)

@@ -6,7 +6,7 @@ from typing import Any, cast, get_args
 from starlette.responses import Response
 
 from helix_agents.domain.pending import OPEN, PendingFilter
-from helix_agents.domain.sessions import SessionFilter, SessionState, SessionStatus
+from helix_agents.domain.sessions import SessionFilter, SessionState, SessionStatus, SessionSummary
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.server.answers import (
     MessagePage,
@@ -76,7 +76,7 @@ async def list_pending(call: Call) -> Response:
 
 async def get_session(call: Call) -> Response:
     """One session with its state."""
-    session = await call.session(call.path_id())
+    session = await call.whole_session(call.path_id())
     return json_response(await _detail(call, session))
 
 
@@ -160,7 +160,7 @@ async def get_snapshot(call: Call) -> Response:
     )
 
 
-async def _ui_messages(call: Call, session: SessionState) -> list[dict[str, Any]]:
+async def _ui_messages(call: Call, session: SessionSummary) -> list[dict[str, Any]]:
     conversation = await read_conversation(call.executor, session.session_id)
     return conversation.ui_messages(lambda: stream_for(call.executor, session.agent_type))
 

@@ -47,14 +47,13 @@ class EventStreamResponse:
         source: EventSource,
         *,
         limits: ServerLimits,
-        leaving: asyncio.Event,
+        leaving: "Leaving",
         headers: dict[str, str] | None = None,
     ) -> None:
         self._source = source
         self._limits = limits
         self._leaving = leaving
         self._headers = headers or {}
-        self._sent = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {
@@ -65,13 +64,14 @@ class EventStreamResponse:
         }
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
-        pump = asyncio.create_task(self._pump(send))
+        batch = _Batch()
+        # First in line, before whatever watches over the stream: a reader waits for this.
+        collecting = asyncio.create_task(batch.collect(self._source.frames()))
+        pump = asyncio.create_task(self._pump(batch, collecting, send))
         gone = asyncio.create_task(_disconnect(receive))
-        leaving = asyncio.create_task(self._leaving.wait())
-        beat = asyncio.create_task(self._beat(send))
-        tasks = (pump, gone, leaving, beat)
+        tasks = (pump, collecting, gone)
         try:
-            await asyncio.wait((pump, gone, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((pump, gone, self._leaving.future()), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
@@ -87,13 +87,10 @@ class EventStreamResponse:
                     await send({"type": "http.response.body", "body": self._source.farewell(), "more_body": True})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pump(self, send: Send) -> None:
+    async def _pump(self, batch: "_Batch", collecting: asyncio.Task[None], send: Send) -> None:
         """Send what there is, all of it at once: a reader who is behind catches up in a few large pieces."""
-        batch = _Batch()
-        collecting = asyncio.create_task(batch.collect(self._source.frames()))
         try:
-            while (body := await batch.take()) is not None:
-                self._sent = True
+            while (body := await self._next(batch)) is not None:
                 async with asyncio.timeout(self._limits.stalled_reader_seconds):
                     await send({"type": "http.response.body", "body": body, "more_body": True})
         finally:
@@ -101,13 +98,39 @@ class EventStreamResponse:
             await asyncio.wait((collecting,))
         collecting.result()
 
-    async def _beat(self, send: Send) -> None:
-        """A comment whenever a whole interval brought nothing, so that no proxy takes silence for the end."""
-        while True:
-            self._sent = False
-            await asyncio.sleep(self._limits.keep_alive_seconds)
-            if not self._sent:
-                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+    async def _next(self, batch: "_Batch") -> bytes | None:
+        """What comes next: a comment when for a while nothing does, so that no proxy takes silence for the end."""
+        if not batch.is_filled:
+            try:
+                async with asyncio.timeout(self._limits.keep_alive_seconds):
+                    await batch.wait()
+            except TimeoutError:
+                return KEEP_ALIVE
+        return batch.take()
+
+
+class Leaving:
+    """Whether the instance is leaving; all its streams wait for one future."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._future: asyncio.Future[None] | None = None
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def future(self) -> asyncio.Future[None]:
+        """Done when the instance leaves."""
+        if self._future is None:
+            self._future = asyncio.get_running_loop().create_future()
+            if self._is_set:
+                self._future.set_result(None)
+        return self._future
 
 
 class _Batch:
@@ -138,9 +161,17 @@ class _Batch:
             self._ended = True
             self._filled.set()
 
-    async def take(self) -> bytes | None:
-        """What has come since the last time; waits for something, and gives None at the end."""
+    @property
+    def is_filled(self) -> bool:
+        """Whether there is something to take, or the end has come."""
+        return self._filled.is_set()
+
+    async def wait(self) -> None:
+        """Until there is something to take, or the end has come."""
         await self._filled.wait()
+
+    def take(self) -> bytes | None:
+        """What has come since the last time; None at the end."""
         if not self._frames:
             return None
         body = b"".join(self._frames)

@@ -24,6 +24,7 @@ class Stream:
         self.wakeups = Wakeups()
         self.listeners = 0
         self.looks = 0
+        self.asked: list[int] = []
         self.while_listening_begins: list[str] = []
 
     def say(self, text: str) -> None:
@@ -31,9 +32,10 @@ class Stream:
         self.chunks += chunks
         self.wakeups.ring([""])
 
-    async def look(self, cursor: int) -> Look | None:
+    async def look(self, cursor: int, most: int) -> Look | None:
         self.looks += 1
-        return Look(self.head, [chunk for chunk in self.chunks if chunk.sequence > cursor])
+        self.asked.append(most)
+        return Look(self.head, [chunk for chunk in self.chunks if chunk.sequence > cursor][:most])
 
     @asynccontextmanager
     async def listen(self) -> AsyncIterator[Waiter]:
@@ -133,4 +135,13 @@ async def test_reading_a_long_history_lets_others_have_a_turn(stream: Stream):
         await anext(reader)
     task.cancel()
     assert turns >= 1
+    await reader.close()
+
+
+async def test_the_first_look_is_a_small_one_and_later_ones_are_larger(stream: Stream):
+    for n in range(1_000):
+        stream.say(str(n))
+    reader = stream.reader()
+    assert texts([await anext(reader) for _ in range(1_000)]) == [str(n) for n in range(1_000)]
+    assert stream.asked == [8, 16, 32, 64, 128, 256, 256, 256]
     await reader.close()

@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import helix_agents
@@ -47,6 +49,22 @@ def test_every_command_is_listed_with_its_purpose(capsys: pytest.CaptureFixture[
     for name in COMMANDS:
         assert f"\n  {name} " in listed
     assert "..." not in listed, "a purpose is cut off; make its first sentence shorter"
+
+
+def commands_of(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        yield from commands_of(below, (*path, name))
+
+
+def test_every_command_answers_scripts_but_the_one_that_is_a_conversation() -> None:
+    silent = [name for name, command in commands_of(app) if not any("--json" in each.opts for each in command.params)]
+    assert silent == ["chat"]
 
 
 def test_every_exit_code_is_explained_in_the_help() -> None:

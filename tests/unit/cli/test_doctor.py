@@ -1,11 +1,13 @@
 """`helix doctor` and `helix migrate` tell people and scripts what they found, and create nothing by looking."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from helix_agents.cli.app import run
+from helix_agents.cli.doctor import EXTRAS
 from helix_agents.cli.exit_codes import ExitCode
 
 
@@ -25,6 +27,11 @@ def test_doctor_looks_at_a_fresh_installation_without_leaving_a_trace(
     assert {"memory://", "postgresql://", "sqlite://"} <= set(stores.removeprefix("ok    stores: ").split(", "))
     assert "sqlite:///helix.db does not exist yet" in found
     assert list(empty_folder.iterdir()) == []
+
+
+def test_doctor_knows_every_extra() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS) == set(project["optional-dependencies"])
 
 
 def test_doctor_says_what_is_wrong_with_a_store(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from helix_agents.cli.exit_codes import ExitCode
 
 ONE = Agent(name="one", model=ScriptedModel(["hello"]))
 SEVERAL = [ONE]
+MISSPELT = Agent(name="two", model=ONE.model, tools=[Agent(name="x", description="X.", model="antropic:x").as_tool()])
 NONE: list[object] = []
 HERE = "tests.unit.cli.test_serve"
 
@@ -31,7 +32,8 @@ def test_an_agent_or_a_list_of_them_is_found(name: str) -> None:
         (["serve", f"{HERE}:MISSING", "--token", "t"], ExitCode.SETUP, "has no 'MISSING'"),
         (["serve", f"{HERE}:NONE", "--token", "t"], ExitCode.SETUP, "has to be an Agent, a list of them"),
         (["serve", f"{HERE}:HERE", "--token", "t"], ExitCode.SETUP, "has to be an Agent, a list of them"),
-        (["serve", "nowhere", "--token", "t"], ExitCode.SETUP, "no module 'nowhere'"),
+        (["serve", f"{HERE}:MISSPELT", "--token", "t"], ExitCode.SETUP, "No provider is installed for 'antropic'"),
+        (["serve", "not_here", "--token", "t"], ExitCode.SETUP, "no module 'not_here'"),
         (["serve", f"{HERE}:ONE", "--token", "t", "--port", "70000"], ExitCode.USAGE, "70000"),
     ],
 )

@@ -7,7 +7,11 @@ import msgspec
 
 from helix_agents.backends.in_memory.checkpoints import checkpoint_row
 from helix_agents.backends.in_memory.creation import create, missing_results
-from helix_agents.backends.in_memory.entry_rows import delete_session_entries, rewind_session_entries
+from helix_agents.backends.in_memory.entry_rows import (
+    delete_session_entries,
+    rewind_session_entries,
+    write_session_entries,
+)
 from helix_agents.backends.in_memory.handle import Handle, own
 from helix_agents.backends.in_memory.history import standing_at, with_messages, with_state
 from helix_agents.backends.in_memory.pending import change_calls, put_call
@@ -68,6 +72,8 @@ def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
     tx.remove(tx.tables.flags, start.session_id)
     run = started_run(start, next_turn(tx.tables, start.session_id), tx.now)
     put_run(tx, run)
+    if start.entries:
+        write_session_entries(tx, start.entries, owner=row.record.agent_type, mark=row.record.version)
     answer = RunStartCommitted(run=run, new_version=row.record.version, message_count=row.record.message_count)
     tx.put(tx.tables.starts, start.run_id, answer)
     return answer

@@ -80,6 +80,11 @@ class InMemorySessions(Handle):
         with self._reading() as tables:
             return session_id in tables.sessions
 
+    async def find_session(self, session_id: SessionId) -> SessionSummary | None:
+        with self._reading() as tables:
+            row = tables.sessions.get(session_id)
+        return own(summary(row.record)) if row is not None else None
+
     async def delete_session(self, session_id: SessionId) -> None:
         async with self._writing("delete_session") as tx:
             delete_tree(tx, self.memory, self.namespace, session_id)

@@ -10,20 +10,19 @@ from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.following_reader import FollowingReader, Look
 from helix_agents.backends.in_memory.handle import SYSTEM_CLOCK, Handle, own
 from helix_agents.backends.in_memory.memory import Memory, SharedStream
+from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
 from helix_agents.backends.wakeups import Waiter, Wakeups
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.ids import RunId, StreamId
-from helix_agents.domain.records import JSON
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamSnapshot
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.seam import Seam
-from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, StreamWriter
 
 T = TypeVar("T")
 
-READ_AHEAD = 256
 # Every change in this process rings, so looking without a ring would find nothing; the wait only has to end some day.
 POLL_SECONDS = 3600.0
 
@@ -114,7 +113,7 @@ class MemoryStream(SharedStream):
         return bisect_right(self._chunks, sequence, key=lambda chunk: chunk.sequence)
 
 
-class InMemoryStreamManager(Handle, StreamManager):
+class InMemoryStreamManager(Handle, RestingStreams):
     """Streams that live as long as their `Memory`; managers on the same one see the same streams."""
 
     def __init__(
@@ -165,57 +164,17 @@ class InMemoryStreamManager(Handle, StreamManager):
             head = stream.head
         return BufferedWriter(head, self._append, self._writers)
 
-    async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
-        return await self.create_resumable_reader(stream_id)
-
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
         stream = self._ask(stream_id, lambda stream: stream)
         if stream is None:
             return None
 
-        async def look(cursor: int) -> Look | None:
-            return self._ask(
-                stream_id, lambda now: Look(now.head, now.after(cursor, READ_AHEAD)) if now is stream else None
-            )
+        async def look(cursor: int, most: int) -> Look | None:
+            return self._ask(stream_id, lambda now: Look(now.head, now.after(cursor, most)) if now is stream else None)
 
         return FollowingReader(
             from_sequence, look=look, listen=stream.listen, poll_seconds=POLL_SECONDS, clock=self._clock
         )
-
-    async def end_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        *,
-        status: EndStatus,
-        output: JSON = None,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output), last)
-
-    async def fail_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        error: StreamError,
-        *,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
-
-    async def pause_stream(
-        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
-
-    async def resume_stream(self, stream_id: StreamId) -> None:
-        await self._change(stream_id, "resume_stream", rules.resumed)
-
-    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
-        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
-        await self._change(stream_id, "reactivate_stream", lambda head, now: rules.claimed(head, claim, now))
 
     async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
         return self._ask(stream_id, MemoryStream.info)
@@ -281,10 +240,8 @@ class InMemoryStreamManager(Handle, StreamManager):
             stream = self._find(stream_id)
             return question(stream) if stream is not None else None
 
-    async def _change(
-        self, stream_id: StreamId, operation: str, change: Callable[[StreamHead, int], StreamHead]
-    ) -> None:
-        async with self._changing(operation) as now:
+    async def _change(self, stream_id: StreamId, what: str, change: Callable[[StreamHead, int], StreamHead]) -> None:
+        async with self._changing(what) as now:
             stream = self._find(stream_id)
             if stream is not None:
                 stream.change(change(stream.head, now))

@@ -3,7 +3,8 @@
 from helix_agents.backends.postgres.checkpoints import own_checkpoint, state_count_at, write_checkpoint
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.lineage import append_messages, new_segment, read_messages
-from helix_agents.backends.postgres.rows import SessionRow, load_session, new_row, record_of
+from helix_agents.backends.postgres.rows import SessionRow, load_session, new_row
+from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import Message, ToolMessage

@@ -4,17 +4,8 @@ from helix_agents.backends.postgres.connection import Connection, Row
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.lineage import load_custom_state, load_segment
 from helix_agents.backends.postgres.paging import read_page
-from helix_agents.backends.postgres.rows import (
-    Place,
-    SessionRow,
-    checkpoint_name,
-    checkpoint_number,
-    find_session,
-    load_session,
-    put,
-    record_of,
-    save_session,
-)
+from helix_agents.backends.postgres.rows import Place, SessionRow, find_session, load_session, put, save_session
+from helix_agents.backends.session_rows import checkpoint_name, checkpoint_number, record_of
 from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_checkpoint

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from helix_agents.backends.postgres.branches import rewind
 from helix_agents.backends.postgres.checkpoints import commit_at, version_of
 from helix_agents.backends.postgres.connection import Connection, Row, Value, has_to_be_looked_at
-from helix_agents.backends.postgres.entry_writes import delete_session_entries, rewind_session_entries
+from helix_agents.backends.postgres.entry_writes import (
+    delete_session_entries,
+    rewind_session_entries,
+    write_session_entries,
+)
 from helix_agents.backends.postgres.flags import drop_flag
 from helix_agents.backends.postgres.lineage import append_messages, load_custom_state
 from helix_agents.backends.postgres.pending import calls_below, change_calls, driven_calls, save_calls
@@ -18,7 +22,6 @@ from helix_agents.backends.postgres.rows import (
     load_session,
     lock_tree_of,
     put,
-    record_of,
     save_session,
 )
 from helix_agents.backends.postgres.run_start import (
@@ -40,6 +43,7 @@ from helix_agents.backends.postgres.step_commit import (
     has_outgrown,
 )
 from helix_agents.backends.postgres.sub_sessions import link_ref
+from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
     Committed,
@@ -228,6 +232,9 @@ class PostgresCommits(PostgresSessions):
         if start.rewind_to is not None:
             to = version_of(start.rewind_to)
             await rewind_session_entries(connection, self._namespace, row.session_id, to=to, mark=row.version, now=now)
+        if start.entries:
+            owner, mark = row.agent_type, row.version
+            await write_session_entries(connection, self._namespace, start.entries, owner=owner, mark=mark, now=now)
         return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count)
 
     async def _lock_trees(self, connection: Connection, start: StartRun) -> None:

@@ -6,7 +6,8 @@ from helix_agents.backends.postgres.branches import cut_back
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.lineage import append_messages, messages_of, read_messages
-from helix_agents.backends.postgres.rows import load_session, put, record_of, save_session
+from helix_agents.backends.postgres.rows import load_session, put, save_session
+from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, StoredMessage

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from helix_agents.backends.postgres.connection import Connection, Row, Value
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.paging import read_page
-from helix_agents.backends.postgres.rows import Place, children_of, find_run, find_session, lock_tree_of, record_of
+from helix_agents.backends.postgres.rows import Place, children_of, find_run, find_session, lock_tree_of
+from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.commits import is_detached
 from helix_agents.domain.door import check_answer
 from helix_agents.domain.ids import SessionId, ToolCallId

@@ -9,16 +9,9 @@ from typing import Any
 import msgspec
 
 from helix_agents.backends.postgres.connection import Row, Value
-from helix_agents.backends.postgres.rows import (
-    RUN_COLUMNS,
-    SESSION_COLUMNS,
-    SessionRow,
-    new_row,
-    put,
-    record_of,
-    run_of,
-)
+from helix_agents.backends.postgres.rows import SESSION_COLUMNS, SessionRow, new_row, put, run_of
 from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_after
+from helix_agents.backends.session_rows import RUN_COLUMNS, record_of
 from helix_agents.domain.commits import RunStartCommitted, StartRun, check_expectations, started_run
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import RunRecord, settled
@@ -62,7 +55,11 @@ def is_plain(start: StartRun, limit: int | None) -> bool:
     if limit is not None and (start.writes or (makes is not None and makes.custom_state)):
         return False
     return not (
-        start.parent is not None or start.rewind_to is not None or start.abandon_pending or start.drop_unanswered
+        start.parent is not None
+        or start.rewind_to is not None
+        or start.abandon_pending
+        or start.drop_unanswered
+        or start.entries
     )
 
 

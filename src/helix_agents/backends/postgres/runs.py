@@ -7,7 +7,6 @@ from helix_agents.backends.postgres.database_clock import SERVER_MS
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.rows import (
-    RUN_COLUMNS,
     Place,
     SessionRow,
     find_run,
@@ -15,11 +14,11 @@ from helix_agents.backends.postgres.rows import (
     insert_run,
     load_session,
     put,
-    record_of,
     run_of,
     save_run,
     save_session,
 )
+from helix_agents.backends.session_rows import RUN_COLUMNS, record_of
 from helix_agents.domain.door import check_run
 from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, check_id

@@ -20,9 +20,7 @@ from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.pending import calls_seen_from
 from helix_agents.backends.postgres.rows import (
     SESSION_COLUMNS,
-    SUMMARY_COLUMNS,
     SessionRow,
-    checkpoint_name,
     find_session,
     insert_session,
     labels_of,
@@ -31,10 +29,9 @@ from helix_agents.backends.postgres.rows import (
     new_row,
     own_children,
     put,
-    record_of,
     save_session,
-    summary_of,
 )
+from helix_agents.backends.session_rows import SUMMARY_COLUMNS, checkpoint_name, record_of, summary_of
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_create, check_merge, check_saved
 from helix_agents.domain.errors import (
@@ -112,6 +109,16 @@ class PostgresSessions(Facet):
         except (SessionNotFoundError, UnstorableValueError):
             return False
         return True
+
+    async def find_session(self, session_id: SessionId) -> SessionSummary | None:
+        try:
+            row = await self._db.one(
+                f"SELECT {SUMMARY_COLUMNS} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
+                (self._namespace, session_id),
+            )
+        except UnstorableValueError:
+            return None
+        return summary_of(row) if row is not None else None
 
     async def delete_session(self, session_id: SessionId) -> None:
         async def work(connection: Connection) -> None:

@@ -8,8 +8,9 @@ import msgspec
 from helix_agents.backends.postgres.checkpoints import commit_at
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.facet import Facet
-from helix_agents.backends.postgres.rows import Place, load_session, put, record_of
+from helix_agents.backends.postgres.rows import Place, load_session, put
 from helix_agents.backends.postgres.runs import current_run
+from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_checkpoint, check_staged

@@ -23,22 +23,14 @@ from helix_agents.backends.postgres.pending import (
     find_calls,
     own_calls,
 )
-from helix_agents.backends.postgres.rows import (
-    SessionRow,
-    checkpoint_name,
-    encode_metadata,
-    encode_suspension,
-    encode_tags,
-    labels_of,
-    load_session,
-    lock_tree_of,
-)
+from helix_agents.backends.postgres.rows import SessionRow, labels_of, load_session, lock_tree_of
 from helix_agents.backends.postgres.runs import current_run
 from helix_agents.backends.postgres.staging import stage, staged_rows, take_staged
 from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_after
 from helix_agents.backends.postgres.stream_rows import append_chunks, append_values
 from helix_agents.backends.postgres.sub_sessions import add_refs, ref_rows, update_ref
 from helix_agents.backends.postgres.usage import usage_rows
+from helix_agents.backends.session_rows import checkpoint_name, encode_metadata, encode_suspension, encode_tags
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit
 from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError

@@ -24,21 +24,20 @@ from helix_agents.backends.postgres.stream_rows import (
     head_of,
     topic_of,
 )
+from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
 from helix_agents.backends.wakeups import Waiter
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import RunId, StreamId, check_id
-from helix_agents.domain.records import JSON
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamSnapshot
 from helix_agents.ports.backend import Migrate
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.seam import Seam
-from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, StreamWriter
 
 T = TypeVar("T")
 
-READ_AHEAD = 256
 # A look that finds nothing new is one statement, and a waiting reader may send two a second.
 POLL_SECONDS = 0.5
 _NO_CHUNKS: tuple[Value, ...] = (None,) * 9
@@ -48,7 +47,7 @@ _LOOK = f"""
 SELECT {", ".join(f"s.{name}" for name in HEAD_COLUMNS.split(", "))}, c.sequence, c.body
 FROM __agents_streams s LEFT JOIN LATERAL (
     SELECT c.sequence, c.body FROM __agents_stream_chunks c
-    WHERE c.id BETWEEN (s.key << 32) + greatest(?2, 0) + 1 AND (s.key << 32) + s.latest ORDER BY c.id LIMIT {READ_AHEAD}
+    WHERE c.id BETWEEN (s.key << 32) + greatest(?2, 0) + 1 AND (s.key << 32) + s.latest ORDER BY c.id LIMIT ?3
 ) c ON true WHERE s.key = ?1 ORDER BY c.sequence
 """
 # Whoever waits is told of changes for this long; what changed before the mark is found by the look that follows it.
@@ -58,7 +57,7 @@ _WATCH = (
 )
 
 
-class PostgresStreamManager(StreamManager):
+class PostgresStreamManager(RestingStreams):
     """Streams in one Postgres database; readers in other processes are notified."""
 
     def __init__(
@@ -159,9 +158,6 @@ class PostgresStreamManager(StreamManager):
         head = await self._db.write(work)
         return BufferedWriter(head, self._append, self._writers, joined=joined)
 
-    async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
-        return await self.create_resumable_reader(stream_id)
-
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
         found = await self._db.one(
             "SELECT key FROM __agents_streams WHERE namespace = ? AND stream_id = ?", (self._namespace, stream_id)
@@ -170,8 +166,8 @@ class PostgresStreamManager(StreamManager):
             return None
         key: int = found[0]
 
-        async def look(cursor: int) -> Look | None:
-            rows = [tuple(row) for row in await self._db.all(_LOOK, (key, cursor))]
+        async def look(cursor: int, most: int) -> Look | None:
+            rows = [tuple(row) for row in await self._db.all(_LOOK, (key, cursor, most))]
             if not rows:
                 return None
             return Look(head_of(rows[0][:-2]), tuple(chunk_of(row[-2:]) for row in rows if row[-1] is not None))
@@ -189,41 +185,6 @@ class PostgresStreamManager(StreamManager):
         async with self._db.listener.listen(topic_of(self._namespace, stream_id)) as waiter:
             await self._db.execute(_WATCH, (key,))
             yield waiter
-
-    async def end_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        *,
-        status: EndStatus,
-        output: JSON = None,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output), last)
-
-    async def fail_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        error: StreamError,
-        *,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
-
-    async def pause_stream(
-        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
-
-    async def resume_stream(self, stream_id: StreamId) -> None:
-        await self._change(stream_id, rules.resumed)
-
-    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
-        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
-        await self._change(stream_id, lambda head, now: rules.claimed(head, claim, now))
 
     async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
         return await self._read(stream_id, _info)
@@ -307,7 +268,7 @@ class PostgresStreamManager(StreamManager):
 
         await self._db.write(work)
 
-    async def _change(self, stream_id: StreamId, change: Callable[[StreamHead, int], StreamHead]) -> None:
+    async def _change(self, stream_id: StreamId, what: str, change: Callable[[StreamHead, int], StreamHead]) -> None:
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> None:

@@ -91,6 +91,13 @@ class RedisSessions(Facet):
 
         return await self._read("session_exists", session_id, work)
 
+    async def find_session(self, session_id: SessionId) -> SessionSummary | None:
+        async def work(tx: Transaction) -> SessionSummary | None:
+            known = await find_session(tx, session_id)
+            return summary(known.value.record) if known is not None else None
+
+        return await self._read("find_session", session_id, work)
+
     async def delete_session(self, session_id: SessionId) -> None:
         space = self._space
         # These first: whoever is interrupted in between deletes the session again, and finds them again.

@@ -24,26 +24,26 @@ from helix_agents.backends.redis.stream_rows import (
     topic_of,
 )
 from helix_agents.backends.redis.transaction import Transaction
+from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreClosedError, StoreUnavailableError
 from helix_agents.domain.ids import RunId, StreamId
-from helix_agents.domain.records import JSON, decode
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+from helix_agents.domain.records import decode
+from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamSnapshot
 from helix_agents.ports.clock import Clock
-from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, StreamWriter
 from helix_agents.system import jitter
 
 T = TypeVar("T")
 
-READ_AHEAD = 256
 # A look is one statement, and a waiting reader may send two a second.
 POLL_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """How long a reader waits for a server that does not answer, between its looks, before it says so."""
 
 
-class RedisStreamManager(StreamManager):
+class RedisStreamManager(RestingStreams):
     """Streams on a Redis or Valkey server; readers anywhere are woken by one subscription per process."""
 
     def __init__(
@@ -127,9 +127,6 @@ class RedisStreamManager(StreamManager):
         head = await self._write("create_writer", stream_id, work)
         return BufferedWriter(head, self._append, self._writers, joined=joined)
 
-    async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
-        return await self.create_resumable_reader(stream_id)
-
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
         found = await self._ask(stream_id, _place)
         if found is None:
@@ -137,22 +134,22 @@ class RedisStreamManager(StreamManager):
         tag, name = found
         slot = self._space.slot(tag)
 
-        async def look_once(cursor: int) -> Look | None:
-            reads = (read_stream(slot, stream_id), read_chunks(slot, stream_id, cursor, READ_AHEAD))
+        async def look_once(cursor: int, most: int) -> Look | None:
+            reads = (read_stream(slot, stream_id), read_chunks(slot, stream_id, cursor, most))
             fields, rows = (await self._space.run("look", (), reads, 0)).replies
             stream = stream_of(fields)
             if stream is None or stream.name != name:
                 return None
             return Look(stream.head, chunks_of(rows) if cursor <= stream.head.latest else ())
 
-        async def look(cursor: int) -> Look | None:
+        async def look(cursor: int, most: int) -> Look | None:
             # Who follows a stream has nothing better to do than to wait for a server that restarts.
             for seconds in LOOK_AGAIN_SECONDS:
                 try:
-                    return await look_once(cursor)
+                    return await look_once(cursor, most)
                 except StoreUnavailableError:
                     await asyncio.sleep(seconds * jitter())
-            return await look_once(cursor)
+            return await look_once(cursor, most)
 
         return FollowingReader(
             from_sequence,
@@ -161,42 +158,6 @@ class RedisStreamManager(StreamManager):
             poll_seconds=POLL_SECONDS,
             clock=self._clock,
         )
-
-    async def end_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        *,
-        status: EndStatus,
-        output: JSON = None,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        rest = Rest(status="ended", end_status=status, output=output)
-        await self._rest(stream_id, run_id, attempt, rest, last)
-
-    async def fail_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        error: StreamError,
-        *,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
-
-    async def pause_stream(
-        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
-
-    async def resume_stream(self, stream_id: StreamId) -> None:
-        await self._change(stream_id, "resume_stream", rules.resumed)
-
-    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
-        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
-        await self._change(stream_id, "reactivate_stream", lambda head, now: rules.claimed(head, claim, now))
 
     async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
         return await self._ask(stream_id, lambda _, stream: stream.info())

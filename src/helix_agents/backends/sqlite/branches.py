@@ -1,9 +1,10 @@
 """Branching and rewinding: new segments over the same history, at a cost that does not grow with it."""
 
+from helix_agents.backends.session_rows import record_of
 from helix_agents.backends.sqlite.checkpoints import own_checkpoint, state_count_at, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.lineage import append_messages, new_segment, read_messages
-from helix_agents.backends.sqlite.rows import SessionRow, load_session, new_row, record_of
+from helix_agents.backends.sqlite.rows import SessionRow, load_session, new_row
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import ToolMessage

@@ -1,20 +1,11 @@
 """Checkpoints in SQLite: counts, and a pointer to the writes in the state log."""
 
+from helix_agents.backends.session_rows import checkpoint_name, checkpoint_number, put_record, record_of
 from helix_agents.backends.sqlite.connection import Connection, Row
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.lineage import load_custom_state, load_segment
 from helix_agents.backends.sqlite.paging import read_page
-from helix_agents.backends.sqlite.rows import (
-    Place,
-    SessionRow,
-    checkpoint_name,
-    checkpoint_number,
-    find_session,
-    load_session,
-    put,
-    record_of,
-    save_session,
-)
+from helix_agents.backends.sqlite.rows import Place, SessionRow, find_session, load_session, save_session
 from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_checkpoint
@@ -185,7 +176,7 @@ class SQLiteCheckpoints(Facet):
 
         def work(connection: Connection) -> Checkpoint:
             row = load_session(connection, self._namespace, session_id)
-            put(row, changed(record_of(row), now))
+            put_record(row, changed(record_of(row), now))
             write_checkpoint(
                 connection,
                 row,

@@ -2,10 +2,15 @@
 
 from collections.abc import Sequence
 
+from helix_agents.backends.session_rows import put_record, record_of
 from helix_agents.backends.sqlite.branches import rewind
 from helix_agents.backends.sqlite.checkpoints import commit_at, version_of
 from helix_agents.backends.sqlite.connection import Connection
-from helix_agents.backends.sqlite.entry_rows import delete_session_entries, rewind_session_entries
+from helix_agents.backends.sqlite.entry_rows import (
+    delete_session_entries,
+    rewind_session_entries,
+    write_session_entries,
+)
 from helix_agents.backends.sqlite.flags import drop_flag
 from helix_agents.backends.sqlite.lineage import append_messages, load_custom_state
 from helix_agents.backends.sqlite.pending import calls_below, change_calls, driven_calls, save_call
@@ -15,8 +20,6 @@ from helix_agents.backends.sqlite.rows import (
     find_run,
     find_session,
     load_session,
-    put,
-    record_of,
     save_session,
 )
 from helix_agents.backends.sqlite.runs import current_run, make_current, next_turn, settle_current, store_current
@@ -124,7 +127,7 @@ class SQLiteCommits(SQLiteSessions):
         for call in given_up(start, driven_calls(connection, row)):
             save_call(connection, self._namespace, call)
         append_messages(connection, row, bodies, now)
-        put(row, started(record_of(row), start, row.message_count, now))
+        put_record(row, started(record_of(row), start, row.message_count, now))
         if start.writes:
             self._state_writes.log(connection, row, start.writes.ops, version_before=before)
         else:
@@ -134,6 +137,9 @@ class SQLiteCommits(SQLiteSessions):
         run = started_run(start, next_turn(connection, row) if start.create is None else 1, now)
         make_current(connection, row, run, answered=(row.version, row.message_count))
         save_session(connection, row)
+        if start.entries:
+            owner, mark = row.agent_type, row.version
+            write_session_entries(connection, self._namespace, start.entries, owner=owner, mark=mark, now=now)
         return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count)
 
     def _first_answer(self, connection: Connection, run: RunRecord) -> RunStartCommitted:
@@ -151,7 +157,7 @@ class SQLiteCommits(SQLiteSessions):
         if request.destroy_entries:
             delete_session_entries(connection, self._namespace, row.session_id)
         run = settled_run(current_run(connection, row), request, now)
-        put(row, settled(record_of(row), request, now))
+        put_record(row, settled(record_of(row), request, now))
         if run is not None:
             store_current(connection, row, run)
         save_session(connection, row)
@@ -193,7 +199,7 @@ class SQLiteCommits(SQLiteSessions):
         if expected_version not in (None, before):
             raise StaleStateError(session_id, expected_version or 0, before)
         stored = load_custom_state(connection, row.segment, row.state_count)
-        put(row, saved(record_of(row), state, now))
+        put_record(row, saved(record_of(row), state, now))
         append_messages(connection, row, bodies, now)
         ops = (*take_staged(connection, row, meta.step_id), *difference(stored, state.custom_state).ops)
         if ops:

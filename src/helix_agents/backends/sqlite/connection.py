@@ -7,6 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import apsw
@@ -164,6 +165,12 @@ def meaning(problem: apsw.Error, store: str) -> StoreError:
         case apsw.BusyError() | apsw.LockedError():
             return StoreUnavailableError(store, "another process keeps it locked")
         case apsw.CantOpenError():
-            return StoreUnavailableError(store, "the file or its folder does not exist, or may not be opened")
+            return StoreUnavailableError(store, _why_not_opened(Path(store)))
         case _:
             return StoreUnavailableError(store, str(problem) or type(problem).__name__)
+
+
+def _why_not_opened(file: Path) -> str:
+    if not file.parent.is_dir():
+        return f"there is no folder {file.parent}"
+    return "this process may not open it" if file.exists() else "there is no such file"

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from helix_agents.backends.session_rows import put_record, record_of
 from helix_agents.backends.sqlite.branches import cut_back
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.lineage import append_messages, read_messages
-from helix_agents.backends.sqlite.rows import load_session, put, record_of, save_session
+from helix_agents.backends.sqlite.rows import load_session, save_session
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -27,7 +28,7 @@ class SQLiteMessages(Facet):
             row = load_session(connection, self._namespace, session_id)
             if bodies:
                 before = row.version
-                put(row, changed(record_of(row), now))
+                put_record(row, changed(record_of(row), now))
                 append_messages(connection, row, bodies, now)
                 self._state_writes.keep(row, before)
                 save_session(connection, row)
@@ -70,7 +71,7 @@ class SQLiteMessages(Facet):
         def work(connection: Connection) -> int:
             row = load_session(connection, self._namespace, session_id)
             if count < row.message_count:
-                put(row, changed(record_of(row), now))
+                put_record(row, changed(record_of(row), now))
                 cut_back(connection, row, row.segment, max(0, count), row.state_count)
                 save_session(connection, row)
             return row.message_count

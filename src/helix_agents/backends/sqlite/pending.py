@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
+from helix_agents.backends.session_rows import record_of
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.paging import read_page
-from helix_agents.backends.sqlite.rows import Place, children_of, find_run, find_session, record_of
+from helix_agents.backends.sqlite.rows import Place, children_of, find_run, find_session
 from helix_agents.domain.commits import is_detached
 from helix_agents.domain.door import check_answer
 from helix_agents.domain.ids import SessionId, ToolCallId

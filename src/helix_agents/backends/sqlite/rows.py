@@ -3,11 +3,12 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+from helix_agents.backends.session_rows import RUN_COLUMNS, RUN_FIELDS, put_record
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.domain.errors import SessionNotFoundError
-from helix_agents.domain.records import decode, decode_json, encode
+from helix_agents.domain.records import decode_json, encode
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import SessionDetail, SessionState, SessionSummary, SuspensionContext
+from helix_agents.domain.sessions import SessionState
 
 
 @dataclass(slots=True)
@@ -115,57 +116,6 @@ def children_of(connection: Connection, namespace: str, session_id: str) -> list
     return [row[0] for row in found]
 
 
-def encode_tags(tags: tuple[str, ...]) -> str | None:
-    """Tags as their column holds them."""
-    return encode(tags).decode() if tags else None
-
-
-def encode_metadata(metadata: dict[str, str]) -> str | None:
-    """Metadata as its column holds it."""
-    return encode(metadata).decode() if metadata else None
-
-
-def encode_suspension(context: SuspensionContext | None) -> str | None:
-    """The suspension context as its column holds it."""
-    return encode(context).decode() if context is not None else None
-
-
-def checkpoint_name(number: int | None) -> str | None:
-    """The public id of a checkpoint row."""
-    return f"cpv1-{number >> 32:x}-{number & 0xFFFFFFFF:x}" if number is not None else None
-
-
-def checkpoint_number(name: str) -> int | None:
-    """The row of a checkpoint id, or None when no checkpoint can have this id."""
-    version, _, place = name.partition("-")
-    segment, _, number = place.partition("-")
-    try:
-        if version != "cpv1" or not 0 <= int(number, 16) < 1 << 32 or not 0 <= int(segment, 16) < 1 << 31:
-            return None
-        key = int(segment, 16) << 32 | int(number, 16)
-    except ValueError:
-        return None
-    return key if checkpoint_name(key) == name else None
-
-
-def put(row: SessionRow, record: SessionState) -> None:
-    """Write a record's fields into its row; counts and pointers of the row stay."""
-    row.agent_type = record.agent_type
-    row.status = record.status
-    row.version = record.version
-    row.step_count = record.step_count
-    row.resume_count = record.resume_count
-    row.mode = record.mode
-    row.user_id = record.user_id
-    row.updated_at = record.updated_at
-    row.expires_at = record.expires_at
-    row.run_id = record.current_run_id
-    row.tags = encode_tags(record.tags)
-    row.metadata = encode_metadata(record.metadata)
-    row.suspension_context = encode_suspension(record.suspension_context)
-    row.detail = encode(SessionDetail.of(record)).decode()
-
-
 def new_row(namespace: str, record: SessionState, segment: int) -> SessionRow:
     """The row of a session that is not stored yet."""
     row = SessionRow(
@@ -189,104 +139,19 @@ def new_row(namespace: str, record: SessionState, segment: int) -> SessionRow:
         parent_session_id=record.parent_session_id,
         created_at=record.created_at,
     )
-    put(row, record)
+    put_record(row, record)
     return row
 
 
-def record_of(row: SessionRow) -> SessionState:
-    """The session record of a row, without its custom state and the rows that others write."""
-    detail = decode(row.detail, SessionDetail)
-    return SessionState(
-        session_id=row.session_id,
-        agent_type=row.agent_type,
-        agent_version=detail.agent_version,
-        stream_id=detail.stream_id,
-        status=row.status,
-        step_count=row.step_count,
-        output=detail.output,
-        error=detail.error,
-        failure_reason=detail.failure_reason,
-        interrupt_context=detail.interrupt_context,
-        suspended_awaiting_children=detail.suspended_awaiting_children,
-        suspended_step_id=detail.suspended_step_id,
-        suspension_context=decode(row.suspension_context, SuspensionContext) if row.suspension_context else None,
-        tracing_context=detail.tracing_context,
-        expires_at=row.expires_at,
-        parent_session_id=row.parent_session_id,
-        root_session_id=row.root_session_id,
-        mode=row.mode,
-        version=row.version,
-        resume_count=row.resume_count,
-        message_count=row.message_count,
-        current_run_id=row.run_id,
-        checkpoint_id=checkpoint_name(row.checkpoint),
-        checkpointed_at=row.checkpointed_at,
-        checkpoint_source=row.checkpoint_source,
-        user_id=row.user_id,
-        tags=tuple(decode_json(row.tags)) if row.tags else (),
-        metadata=decode_json(row.metadata) if row.metadata else {},
-        workspace_ref=detail.workspace_ref,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
-
-
-SUMMARY_COLUMNS = (
-    "session_id, agent_type, status, step_count, message_count, version, user_id, tags, metadata, parent_session_id, "
-    "root_session_id, run_id, expires_at, created_at, updated_at"
-)
-
-
-def summary_of(row: Row) -> SessionSummary:
-    """One line of a listing, from `SUMMARY_COLUMNS`."""
-    return SessionSummary(
-        session_id=row[0],
-        agent_type=row[1],
-        status=row[2],
-        step_count=row[3],
-        message_count=row[4],
-        version=row[5],
-        user_id=row[6],
-        tags=tuple(decode_json(row[7])) if row[7] else (),
-        metadata=decode_json(row[8]) if row[8] else {},
-        parent_session_id=row[9],
-        root_session_id=row[10],
-        current_run_id=row[11],
-        expires_at=row[12],
-        created_at=row[13],
-        updated_at=row[14],
-    )
-
-
-_RUN_FIELDS = (
-    "run_id",
-    "session_id",
-    "turn",
-    "attempt",
-    "status",
-    "step_count",
-    "start_sequence",
-    "previous_run_id",
-    "parent_run_id",
-    "completion_reason",
-    "output",
-    "error",
-    "owner",
-    "workflow_id",
-    "call_hooks",
-    "started_at",
-    "ended_at",
-)
-RUN_COLUMNS = ", ".join(_RUN_FIELDS)
 _INSERT_RUN = (
     f"INSERT INTO __agents_runs (namespace, start_version, start_messages, {RUN_COLUMNS})"
-    f" VALUES (?, ?, ?{', ?' * len(_RUN_FIELDS)})"
+    f" VALUES (?, ?, ?{', ?' * len(RUN_FIELDS)})"
 )
 
 
 def run_of(row: Row) -> RunRecord:
     """A run's record, from `RUN_COLUMNS`."""
-    fields = dict(zip(_RUN_FIELDS, row, strict=True))
+    fields = dict(zip(RUN_FIELDS, row, strict=True))
     output, call_hooks = fields.pop("output"), bool(fields.pop("call_hooks"))
     return RunRecord(**fields, output=None if output is None else decode_json(output), call_hooks=call_hooks)
 
@@ -305,7 +170,7 @@ def find_run(connection: Connection, namespace: str, run_id: str) -> RunRecord |
 
 def insert_run(connection: Connection, namespace: str, run: RunRecord, answered: tuple[int, int] | None) -> None:
     """Store a new run, with what its start answers."""
-    values = (_output_of(run) if name == "output" else getattr(run, name) for name in _RUN_FIELDS)
+    values = (_output_of(run) if name == "output" else getattr(run, name) for name in RUN_FIELDS)
     connection.execute(_INSERT_RUN, (namespace, *(answered or (None, None)), *values))
 
 

@@ -1,17 +1,15 @@
 """Runs in SQLite, and the leases of the processes that drive them."""
 
+from helix_agents.backends.session_rows import RUN_COLUMNS, put_record, record_of
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.rows import (
-    RUN_COLUMNS,
     Place,
     SessionRow,
     find_run,
     insert_run,
     load_session,
-    put,
-    record_of,
     run_of,
     save_run,
     save_session,
@@ -99,7 +97,7 @@ class SQLiteRuns(Facet):
             )
             before = row.version
             settle_current(connection, row, "failed", "superseded", now)
-            put(row, changed(record_of(row), now))
+            put_record(row, changed(record_of(row), now))
             make_current(connection, row, run)
             self._state_writes.keep(row, before)
             save_session(connection, row)

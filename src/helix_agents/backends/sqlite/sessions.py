@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from helix_agents.backends.session_rows import SUMMARY_COLUMNS, checkpoint_name, put_record, record_of, summary_of
 from helix_agents.backends.sqlite.branches import open_branch
 from helix_agents.backends.sqlite.checkpoints import write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection, Value
@@ -12,18 +13,13 @@ from helix_agents.backends.sqlite.lineage import load_custom_state, new_segment,
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.pending import calls_seen_from
 from helix_agents.backends.sqlite.rows import (
-    SUMMARY_COLUMNS,
     SessionRow,
-    checkpoint_name,
     children_of,
     find_session,
     insert_session,
     load_session,
     new_row,
-    put,
-    record_of,
     save_session,
-    summary_of,
 )
 from helix_agents.backends.sqlite.stream_rows import delete_stream_rows
 from helix_agents.domain.commits import Committed
@@ -90,6 +86,13 @@ class SQLiteSessions(Facet):
 
         return await self._db.read_by_key(work)
 
+    async def find_session(self, session_id: SessionId) -> SessionSummary | None:
+        row = await self._db.look_up(
+            f"SELECT {SUMMARY_COLUMNS} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
+            (self._namespace, session_id),
+        )
+        return summary_of(row) if row is not None else None
+
     async def delete_session(self, session_id: SessionId) -> None:
         def work(connection: Connection) -> None:
             tree = [session_id, *children_of(connection, self._namespace, session_id)]
@@ -120,7 +123,7 @@ class SQLiteSessions(Facet):
             if expected_version is not None and expected_version != row.version:
                 raise StaleStateError(session_id, expected_version, row.version)
             before = row.version
-            put(row, saved(record_of(row), state, now))
+            put_record(row, saved(record_of(row), state, now))
             writes = difference(load_custom_state(connection, row.segment, row.state_count), state.custom_state)
             if writes:
                 self._state_writes.log(connection, row, writes.ops, version_before=before)
@@ -142,7 +145,7 @@ class SQLiteSessions(Facet):
         def work(connection: Connection) -> Merged:
             row = load_session(connection, self._namespace, session_id)
             before = row.version
-            put(row, changed(record_of(row), now))
+            put_record(row, changed(record_of(row), now))
             if writes:
                 self._state_writes.log(connection, row, writes.ops, version_before=before)
             save_session(connection, row)
@@ -196,7 +199,7 @@ class SQLiteSessions(Facet):
                 error=error,
                 failure_reason=failure_reason,
             )
-            put(row, record)
+            put_record(row, record)
             save_session(connection, row)
             return StatusChanged(new_version=row.version)
 
@@ -248,7 +251,7 @@ class SQLiteSessions(Facet):
             row = load_session(connection, self._namespace, session_id)
             before = row.version
             record = change(record_of(row), now)
-            put(row, record)
+            put_record(row, record)
             self._state_writes.keep(row, before)
             save_session(connection, row)
             return record

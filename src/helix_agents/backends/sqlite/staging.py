@@ -4,10 +4,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from helix_agents.backends.session_rows import put_record, record_of
 from helix_agents.backends.sqlite.checkpoints import commit_at
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
-from helix_agents.backends.sqlite.rows import Place, load_session, put, record_of
+from helix_agents.backends.sqlite.rows import Place, load_session
 from helix_agents.backends.sqlite.runs import current_run
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed
@@ -113,7 +114,7 @@ class SQLiteStaging(Facet):
         def work(connection: Connection) -> Committed:
             row = load_session(connection, self._namespace, session_id)
             before = row.version
-            put(row, changed(record_of(row), now))
+            put_record(row, changed(record_of(row), now))
             ops = take_staged(connection, row, meta.step_id)
             if ops:
                 self._state_writes.log(connection, row, ops, version_before=before)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from helix_agents.backends.session_rows import checkpoint_name, encode_metadata, encode_suspension, encode_tags
 from helix_agents.backends.sqlite.checkpoints import read_checkpoint, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.effects import forget_effects
@@ -18,15 +19,7 @@ from helix_agents.backends.sqlite.pending import (
     find_call,
     own_calls,
 )
-from helix_agents.backends.sqlite.rows import (
-    Place,
-    SessionRow,
-    checkpoint_name,
-    encode_metadata,
-    encode_suspension,
-    encode_tags,
-    load_session,
-)
+from helix_agents.backends.sqlite.rows import Place, SessionRow, load_session
 from helix_agents.backends.sqlite.runs import current_run, store_current
 from helix_agents.backends.sqlite.staging import stage, take_staged
 from helix_agents.backends.sqlite.state_writes import StateWrites

@@ -7,6 +7,7 @@ from typing import TypeVar
 from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.following_reader import FollowingReader, Look
+from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.sqlite.connection import Connection, Synchronous
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.stream_rows import StreamRow, append_chunks, delete_stream_rows, topic_of
@@ -14,21 +15,19 @@ from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import RunId, StreamId, check_id
-from helix_agents.domain.records import JSON
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamSnapshot
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.seam import Seam
-from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamReader, StreamWriter
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, StreamWriter
 from helix_agents.system import SystemClock
 
 T = TypeVar("T")
 
-READ_AHEAD = 256
 # A look that finds nothing new is one statement, and a waiting reader may send two a second.
 POLL_SECONDS = 0.5
 
 
-class SQLiteStreamManager(StreamManager):
+class SQLiteStreamManager(RestingStreams):
     """Streams in one SQLite file; readers in other processes are woken by its doorbell."""
 
     def __init__(
@@ -112,26 +111,32 @@ class SQLiteStreamManager(StreamManager):
         head = await self._db.write(work, synced=False)
         return BufferedWriter(head, self._append, self._writers, joined=joined)
 
-    async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
-        return await self.create_resumable_reader(stream_id)
-
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
-        key = await self._read_by_key(stream_id, lambda stream: stream.key)
-        if key is None:
+        seen = await self._db.look_up(
+            "SELECT key, latest FROM __agents_streams WHERE namespace = ? AND stream_id = ?",
+            (self._namespace, stream_id),
+        )
+        if seen is None:
             return None
+        key, latest = seen
 
         def find(connection: Connection) -> StreamRow | None:
             return StreamRow.find_by_key(connection, self._namespace, key)
 
-        def read(connection: Connection, cursor: int) -> Look | None:
+        def read(connection: Connection, cursor: int, most: int) -> Look | None:
             stream = find(connection)
-            return Look(stream.head, stream.after(cursor, READ_AHEAD)) if stream is not None else None
+            return Look(stream.head, stream.after(cursor, most)) if stream is not None else None
 
-        async def look(cursor: int) -> Look | None:
-            stream = await self._db.read_by_key(find, transaction=False)
-            if stream is None or stream.head.latest <= cursor:
-                return Look(stream.head, ()) if stream is not None else None
-            return await self._db.read_by_key(lambda connection: read(connection, cursor))
+        async def look(cursor: int, most: int) -> Look | None:
+            nonlocal latest
+            if latest <= cursor:
+                # Most looks of a reader who is up to date find nothing new: one statement says so.
+                stream = await self._db.read_by_key(find, transaction=False)
+                if stream is None or stream.head.latest <= cursor:
+                    return Look(stream.head, ()) if stream is not None else None
+            found = await self._db.read_by_key(lambda connection: read(connection, cursor, most))
+            latest = found.head.latest if found is not None else latest
+            return found
 
         return FollowingReader(
             from_sequence,
@@ -140,41 +145,6 @@ class SQLiteStreamManager(StreamManager):
             poll_seconds=POLL_SECONDS,
             clock=self._clock,
         )
-
-    async def end_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        *,
-        status: EndStatus,
-        output: JSON = None,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output), last)
-
-    async def fail_stream(
-        self,
-        stream_id: StreamId,
-        run_id: RunId,
-        error: StreamError,
-        *,
-        attempt: int = 1,
-        last: StreamAppend | None = None,
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
-
-    async def pause_stream(
-        self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
-    ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
-
-    async def resume_stream(self, stream_id: StreamId) -> None:
-        await self._change(stream_id, rules.resumed)
-
-    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
-        claim = rules.checked_claim(stream_id, run_id, turn, attempt)
-        await self._change(stream_id, lambda head, now: rules.claimed(head, claim, now))
 
     async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
         return await self._read_by_key(stream_id, _info)
@@ -247,7 +217,7 @@ class SQLiteStreamManager(StreamManager):
         # That its run is over is durable already; an end that a power cut takes is repaired from there.
         await self._db.write(work, synced=False)
 
-    async def _change(self, stream_id: StreamId, change: Callable[[StreamHead, int], StreamHead]) -> None:
+    async def _change(self, stream_id: StreamId, what: str, change: Callable[[StreamHead, int], StreamHead]) -> None:
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> None:

@@ -241,6 +241,16 @@ SHARED = (
                 default=False,
                 added=True,
             ),
+            Field(
+                "wake",
+                "String",
+                "What a change does while you are not running: 'idle' gives you a turn if you wait for nobody, 'always'"
+                " also gives up what you wait for, 'never' lets it wait for your next step.",
+                required=False,
+                default="idle",
+                choices=("idle", "always", "never"),
+                added=True,
+            ),
         ),
         outputs=(
             Field(

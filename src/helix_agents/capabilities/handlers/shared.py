@@ -58,6 +58,7 @@ async def watch(call: Call) -> dict[str, JSON]:
         prefix=check_prefix(call.inputs["prefix"] or ""),
         include_own=call.inputs["include_own"],
         durable=call.inputs["durable"],
+        wake=call.inputs["wake"],
     )
     return {"subscription_id": subscription_id, "from_revision": revision}
 

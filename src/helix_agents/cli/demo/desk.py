@@ -19,7 +19,7 @@ from helix_agents.llm.script import Step, call, finish, reply
 from helix_agents.llm.scripted import RoutingScriptedModel
 from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest, TextPiece
 
-TASK = "Write a short report on why some places have two tides a day and others one. Publish it."
+TASK = "Why do some coasts have one tide a day? Publish a report."
 
 FINDINGS = {
     "The moon's pull": "The moon pulls up two bulges of water, so most coasts pass under two high tides a day.",
@@ -112,7 +112,7 @@ _EDITOR: list[Step] = [
     reply(
         "Three questions decide this. I am sending three researchers out at once.",
         calls=[
-            call("take_note", {"question": "Why do some places have one tide a day?"}),
+            call("take_note", {"question": "Why do some coasts have one tide a day?"}),
             *(call("subagent__researcher", {"message": question}) for question in FINDINGS),
         ],
     ),

@@ -9,26 +9,31 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from helix_agents.cli.demo.casting import Cast
+from helix_agents.cli.demo.closing import closing_words
 from helix_agents.cli.demo.desk import FINDINGS, TASK
 from helix_agents.cli.demo.proof import Check, count
-from helix_agents.cli.demo.scene import Process, Scene
+from helix_agents.cli.demo.scene import Process, Scene, quoted
 from helix_agents.cli.demo.shop import Shop
 from helix_agents.cli.demo.views import View
 from helix_agents.cli.demo.worker import SESSION_ID
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.opened import open_desk
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain
+from helix_agents.cli.plain import plain, shown_json
 from helix_agents.domain.errors import HelixError, StreamFailedError
 from helix_agents.domain.pending import ApprovalAnswer, PendingFilter
+from helix_agents.domain.records import JSON
 from helix_agents.ports.backend import Backend, open_backend
-from helix_agents.ports.models import open_model
 
 # The order that is in flight when its process dies; of a real model, which chooses its own titles, the first one.
 HELD_ORDER = list(FINDINGS)[-1]
 # How much of a reply must be visible before the process is killed in the middle of it.
 PIECES_OF_A_REPLY = 6
 MOST_SECONDS = 120.0
+# How long a real model's other agents get to be in the middle of something, while one waits for its order.
+MOST_SECONDS_OF_AN_ORDER = 6.0
+STORE_FILE = "demo.db"
 
 
 class WorkerFailedError(HelixError):
@@ -65,23 +70,22 @@ def _keyboard_as_usual() -> Generator[None, None, None]:
 class Director:
     """Starts workers, watches them through the store alone, kills one, and counts at the end."""
 
-    def __init__(self, output: Output, view: View, folder: Path, *, model: str | None, kept: bool) -> None:
+    def __init__(self, output: Output, view: View, folder: Path, *, cast: Cast, kept: bool) -> None:
         self._output = output
         self._view = view
         self._folder = folder
-        self._model = model
+        self._cast = cast
         self._kept = kept
-        self._url = f"sqlite:///{folder / 'demo.db'}"
+        self._url = f"sqlite:///{folder / STORE_FILE}"
         self._shop = Shop(folder)
         self._scene = Scene(view.event)
         self._held: str | None = None
+        self._held_since = 0.0
         self._workers: list[asyncio.subprocess.Process] = []
         self._news = asyncio.Event()
 
     async def direct(self) -> ExitCode:
         """Run the demonstration and answer whether it held."""
-        if self._model is not None:
-            open_model(self._model)
         self._view.begin(self._scene)
         closing: list[str] = []
         try:
@@ -93,14 +97,16 @@ class Director:
 
     async def _play(self, backend: Backend) -> tuple[bool, list[str]]:
         scene = self._scene
+        scene.tell(self._cast.why)
         scene.tell(f"task: {TASK}")
         watching = asyncio.create_task(self._watch(backend))
         serving = asyncio.create_task(self._serve_orders())
         try:
             in_flight = await self._begin_and_kill(backend)
             await self._let_work(backend, "recover", "takes the run over: the same run, its next attempt")
-            approvals = await self._decide()
-            if approvals:
+            turns = 1
+            while await self._decide():
+                turns += 1
                 await self._let_work(backend, "resume", "goes on with what was decided")
             run = await backend.state.get_current_run(SESSION_ID)
             status = "missing" if run is None else run.status
@@ -114,11 +120,10 @@ class Director:
                 task.cancel()
             await asyncio.gather(watching, serving, return_exceptions=True)
         scene.book = self._shop.entries()
-        turns = 1 + bool(approvals)
         checks = await count(backend, SESSION_ID, scene.book, scene.sequences, turns=turns)
         held = all(check.held for check in checks) and status == "completed"
         self._answer(checks, in_flight, status, held)
-        return held, self._closing(checks, held)
+        return held, closing_words(checks, held=held, kept_at=self._url if self._kept else None)
 
     # -- the acts
 
@@ -136,10 +141,12 @@ class Director:
             raise await self._explained(backend, process, complaint)
         process.state = "killed"
         in_flight = await self._in_flight(backend)
+        self._scene.tell(f"process {process.pid} gets SIGKILL")
         self._scene.tell(
-            f"process {process.pid} gets SIGKILL with {in_flight['researchers_done']} researcher back, "
-            f"{in_flight['replies']} in mid-sentence, {in_flight['orders']} order in flight"
+            f"cut off: {in_flight['researchers_done']} researcher back, {in_flight['replies']} in mid-sentence, "
+            f"{in_flight['orders']} order in flight"
         )
+        await asyncio.sleep(self._view.reading_seconds)
         return in_flight
 
     async def _let_work(self, backend: Backend, task: str, what: str) -> None:
@@ -156,10 +163,13 @@ class Director:
         run = await backend.state.get_current_run(SESSION_ID)
         words = complaint.decode(errors="replace").strip().splitlines()
         if run is not None and run.error:
-            return WorkerFailedError(process.pid, run.error)
-        if words:
-            return WorkerFailedError(process.pid, words[-1])
-        return WorkerFailedError(process.pid, "the model was done before there was anything to interrupt; try again")
+            problem = run.error
+        elif words:
+            problem = words[-1]
+        else:
+            problem = "the model was done before there was anything to interrupt"
+        way_out = " (helix demo --scripted needs no model)" if self._cast.model is not None else ""
+        return WorkerFailedError(process.pid, problem + way_out)
 
     async def _decide(self) -> int:
         """Ask about every call that waits; no process is kept alive for that. Answers how many were decided."""
@@ -168,7 +178,7 @@ class Director:
             waiting = await helix.list_pending(PendingFilter(root_session_id=SESSION_ID))
             for call in waiting.items:
                 self._scene.tell("no process is alive now; the question is a row in the store")
-                question = f"May the editor {call.tool_name} {call.input}?"
+                question = f"May the editor {call.tool_name} {_subject(call.input)}?"
                 with _keyboard_as_usual():
                     approved = self._view.ask(question)
                 await helix.submit_tool_result(SESSION_ID, call.tool_call_id, ApprovalAnswer(approved=approved))
@@ -213,17 +223,20 @@ class Director:
                 if entry.key in served or entry.deed != "order":
                     continue
                 served.add(entry.key)
-                if self._held is None and (self._model is not None or entry.title == HELD_ORDER):
-                    self._held = entry.key
+                if self._held is None and (self._cast.model is not None or entry.title == HELD_ORDER):
+                    self._held, self._held_since = entry.key, self._scene.seconds
                 else:
                     self._shop.confirm(entry.key)
-                self._news.set()
+            self._news.set()
             await asyncio.sleep(0.02)
 
     def _is_the_moment(self) -> bool:
-        """An order is out and unanswered; with a script also one researcher is back and one in mid-sentence."""
-        if self._held is None or self._model is not None:
-            return self._held is not None
+        """An order is out and unanswered, one researcher is back and one in mid-sentence."""
+        if self._held is None:
+            return False
+        # A real model need not do all that; an order in flight is enough.
+        if self._cast.model is not None and self._scene.seconds - self._held_since > MOST_SECONDS_OF_AN_ORDER:
+            return True
         researchers = [each for each in self._scene.speakers.values() if each.name == "researcher"]
         at_work = [each for each in researchers if not each.done]
         # On a machine that stalls the reply may be over before anybody looked; the order is still in flight.
@@ -254,7 +267,7 @@ class Director:
             task,
             self._url,
             str(self._folder),
-            self._model or "",
+            self._cast.model or "",
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=PIPE,
@@ -270,7 +283,7 @@ class Director:
             {
                 "held": held,
                 "status": status,
-                "model": self._model or "scripted",
+                "model": self._cast.model or "scripted",
                 "processes": [asdict(each) for each in self._scene.processes],
                 "killed_with": in_flight,
                 "checks": [{**plain(check), "held": check.held} for check in checks],
@@ -281,23 +294,11 @@ class Director:
             }
         )
 
-    def _closing(self, checks: list[Check], held: bool) -> list[str]:
-        verdict = "Nothing was lost, and nothing was done twice." if held else "That did not hold, and that is a bug."
-        look = "helix demo --keep desk" if not self._kept else f"helix sessions show {SESSION_ID} --store {self._url}"
-        try_next = [(look, "the store and the order book of this, to look at")]
-        if Path("examples/first_agent.py").exists():
-            try_next += [
-                ("helix chat examples/ask_a_human.py", "talk to an agent: approve, interrupt, rewind"),
-                ("cat examples/first_agent.py", "an agent of your own, in 15 lines"),
-            ]
-        try_next.append(("helix doctor", "what is installed, and how your store is"))
-        width = max(len(words) for words, _ in try_next)
-        return [
-            *map(str, checks),
-            "",
-            verdict,
-            "",
-            "Try next:",
-            *(f"  {words:<{width}}  {what}" for words, what in try_next),
-            "The agents you just watched are in helix_agents/cli/demo/desk.py.",
-        ]
+
+def _subject(given: JSON) -> str:
+    """What a call is about, in a sentence."""
+    match given:
+        case {"title": str() as title}:
+            return quoted(title)
+        case _:
+            return shown_json(given)

@@ -20,6 +20,14 @@ from helix_agents.domain.chunks import (
 )
 from helix_agents.domain.ids import SessionId
 
+# How much of an answer is told; every event fits on one line of a terminal of 80 columns.
+TOLD = 44
+
+
+def quoted(title: str) -> str:
+    """A title in a sentence."""
+    return f"“{title}”"
+
 
 @dataclass(kw_only=True)
 class Process:
@@ -80,11 +88,11 @@ class Scene:
                     each.said = {at: text for at, text in each.said.items() if not first <= at <= last}
             case ToolStart(tool_name="buy_article", arguments=arguments):
                 speaker.doing = "buys an article"
-                self.tell(f"researcher orders {arguments['title']!r}")
+                self.tell(f"a researcher orders {quoted(str(arguments['title']))}")
             case ToolEnd(tool_name="buy_article", result=result):
                 speaker.doing = "reads"
                 if "found in the order book" in str(result):
-                    self.tell("the order in flight is found in the shop's book, and not placed again")
+                    self.tell("the shop's book has the order in flight: it is not placed again")
             case SubagentStart(child_session_id=child, child_agent_type=agent):
                 self.speakers.setdefault(child, Speaker(name=agent))
                 speaker.doing = "waits for its researchers"
@@ -92,7 +100,7 @@ class Scene:
                 child_speaker = self.speakers.setdefault(child, Speaker(name="researcher"))
                 if not child_speaker.done:
                     # A recovered run says it again: the step it belongs to was not committed.
-                    self.tell(f"a researcher is back: {child_speaker.text.strip()[:60]}…")
+                    self.tell(f"a researcher is back: {child_speaker.text.strip()[:TOLD]}…")
                 child_speaker.doing, child_speaker.done = status, True
             case ToolApprovalRequest(tool_name=name):
                 speaker.doing = f"asks for approval of {name}"

@@ -12,17 +12,22 @@ from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
 
-from helix_agents.cli.demo.scene import Process, Scene, Speaker
+from helix_agents.cli.demo.scene import Process, Scene, Speaker, quoted
 
 WIDTH = 100
-EVENTS_SHOWN = 9
-LATEST_SHOWN = 46
+EVENTS_SHOWN = 10
+READING_SECONDS = 2.0
+# The columns of the agents' table: who, what they do, and in the rest of the line the end of what they said.
+NAME_WIDTH, DOING_WIDTH = 11, 28
+FRAME_WIDTH = 10
 COLOURS = {"works": "green", "killed": "bold red", "left": "dim"}
 SIGNS = {"works": "●", "killed": "✖", "left": "○"}
 
 
 class Screen:
     """Draws the scene again whenever it changed."""
+
+    reading_seconds = READING_SECONDS
 
     def __init__(self, *, asks: bool, svg: Path | None) -> None:
         # A picture is drawn to a file, at a size that fits a page; a terminal gets what it has.
@@ -78,7 +83,12 @@ class Screen:
         scene = self._scene
         assert scene is not None
         return Panel(
-            Group(_processes(scene.processes), _speakers(list(scene.speakers.values())), _book(scene), _events(scene)),
+            Group(
+                _processes(scene.processes),
+                _speakers(list(scene.speakers.values()), self._console.width - FRAME_WIDTH - NAME_WIDTH - DOING_WIDTH),
+                _book(scene),
+                _events(scene),
+            ),
             title="[bold]a research desk, and a kill -9[/]",
             border_style="cyan",
         )
@@ -92,25 +102,25 @@ def _processes(processes: list[Process]) -> RenderableType:
     return line
 
 
-def _speakers(speakers: list[Speaker]) -> RenderableType:
+def _speakers(speakers: list[Speaker], room: int) -> RenderableType:
     table = Table(box=None, padding=(0, 1), expand=True, show_header=False)
-    table.add_column(width=11, style="bold")
-    table.add_column(width=28)
+    table.add_column(width=NAME_WIDTH, style="bold")
+    table.add_column(width=DOING_WIDTH)
     table.add_column(ratio=1, no_wrap=True)
     for speaker in speakers:
         colour = "green" if speaker.done else "yellow"
         text = " ".join(speaker.text.split())
-        latest = text if len(text) <= LATEST_SHOWN else f"…{text[-LATEST_SHOWN:]}"
+        latest = text if len(text) <= room else f"…{text[1 - max(room, 2) :]}"
         table.add_row(speaker.name, Text(speaker.doing, style=colour), Text(latest, style="italic"))
     return table
 
 
 def _book(scene: Scene) -> RenderableType:
     table = Table(box=None, padding=(0, 1), show_header=False)
-    table.add_column(style="bold", width=11)
-    table.add_column()
+    table.add_column(style="bold", width=NAME_WIDTH)
+    table.add_column(no_wrap=True)
     for at, entry in enumerate(scene.book):
-        table.add_row("order book" if at == 0 else "", f"{entry.deed} {entry.title!r} by process {entry.pid}")
+        table.add_row("order book" if at == 0 else "", f"{entry.deed} {quoted(entry.title)} by process {entry.pid}")
     return table
 
 

@@ -1,6 +1,7 @@
 """The world outside the store: a shop whose order book is a file, written by workers and counted at the end."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -25,6 +26,11 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self._book = folder / "order-book.jsonl"
         self._confirmed = folder / "confirmed"
+
+    def clear(self) -> None:
+        """Begin a new book."""
+        self._book.unlink(missing_ok=True)
+        shutil.rmtree(self._confirmed, ignore_errors=True)
 
     def write(self, deed: Deed, title: str, key: str) -> None:
         """Put an entry into the book; a second one under the same key would be a second order."""

@@ -13,6 +13,11 @@ from helix_agents.cli.output import Output
 class View(Protocol):
     """What the director needs of whoever shows the scene."""
 
+    @property
+    def reading_seconds(self) -> float:
+        """How long somebody who watches needs to take in what matters most."""
+        ...
+
     def begin(self, scene: Scene) -> None:
         """Start to show the scene."""
         ...
@@ -36,6 +41,8 @@ class View(Protocol):
 
 class LinesView:
     """One line per event; silent where a script wants JSON."""
+
+    reading_seconds = 0.0
 
     def __init__(self, output: Output, *, asks: bool) -> None:
         self._output = output

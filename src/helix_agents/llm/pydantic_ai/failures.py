@@ -1,5 +1,7 @@
 """What went wrong at a provider, sorted by what helps: wait, try again, shorten the history, or change the request."""
 
+import re
+
 import httpx2
 from pydantic_ai import exceptions as theirs
 
@@ -29,6 +31,8 @@ _KINDS: tuple[tuple[type[Exception], type[ModelError]], ...] = (
     (OSError, ModelUnavailableError),
 )
 
+# Their sentence goes on with advice for users of their library.
+_NO_KEY = re.compile(r"Set the `(\w+)` environment variable")
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425})
 _TOO_LARGE = 413
 
@@ -60,6 +64,9 @@ def _reason(problem: Exception) -> str:
     words = _own_words(problem.body) if isinstance(problem, theirs.ModelAPIError) else None
     if isinstance(problem, theirs.ModelHTTPError) and words is not None:
         return f"HTTP {problem.status_code}: {words}"
+    missing = _NO_KEY.match(str(problem)) if isinstance(problem, theirs.UserError) else None
+    if missing is not None:
+        return f"there is no key for it; set {missing[1]}, or give open_model an api_key"
     if isinstance(problem, theirs.AgentRunError | theirs.UserError):
         return words or str(problem)
     return f"{type(problem).__name__}: {problem}"

@@ -47,7 +47,6 @@ from helix_agents.domain.sessions import (
 )
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
-from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
@@ -67,6 +66,7 @@ from helix_agents.runtimes.executor.opening import OpeningExecutor
 from helix_agents.runtimes.executor.recovery import Recovered, recover
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
+from helix_agents.runtimes.executor.waking import Waker
 from helix_agents.system import RandomIds, jitter
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
@@ -132,11 +132,13 @@ class ExecutorCore:
         )
         runtime.services = self._services
         self.sessions = Sessions(state, streams, partial(delete_remote, self._services))
+        self._waker = Waker(self._services, begin=self._begin_quietly)
         self.janitor = Janitor(
             self._services,
             resume=self._resume_by_name,
             resume_companions=self._resume_companions,
             recover=self.recover,
+            wake=self._waker.wake,
             resume_grace_ms=settings.get("resume_grace_ms", 30_000),
             stream_retention_ms=settings.get("stream_retention_ms", DAY_MS),
         )
@@ -156,6 +158,7 @@ class ExecutorCore:
         if self._janitor_seconds is not None:
             self._runtime.in_background(self.janitor.run(self._janitor_seconds))
             self._runtime.in_background(self.janitor.pay_stops(self._janitor_seconds))
+            self._runtime.in_background(self._waker.run(self._janitor_seconds))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -186,6 +189,7 @@ class ExecutorCore:
         Raises:
             AgentAlreadyRunningError: the session has a turn that is going on.
             StateSchemaChangedError: its stored state no longer fits the agent.
+            UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
         """
         self._know(agent)
         session_id = session_id or self._services.ids.new("session")
@@ -263,11 +267,7 @@ class ExecutorCore:
     async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
         run = await self._services.store.get_current_run(session_id)
-        if run is None:
-            return None
-        if self._runtime.find(run.run_id) is None:
-            await repair_stream(self._services, run.run_id)
-        return self._handle(agent, run)
+        return self._handle(agent, run) if run is not None else None
 
     async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:
         """None when resume would go on; else why it would not."""
@@ -359,6 +359,8 @@ class ExecutorCore:
         if self._runtime.leaving:
             raise ExecutorClosedError
         adapter = open_model(model) if isinstance(model, str) else model
+        if adapter is None and self._runtime.works:
+            self._open_models(agent)
         workflow_id = await self._name(agent, start)
         owned = msgspec.structs.replace(
             start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
@@ -376,6 +378,10 @@ class ExecutorCore:
             await self._services.streams.reactivate_stream(stream_id, started.run.run_id, turn=started.run.turn)
         await self._runtime.submit(started.run, hooks=hooks, model=adapter)
         return self._handle(agent, started.run)
+
+    async def _begin_quietly(self, agent: Agent[Any, Any, Any], start: StartRun) -> None:
+        """Begin a run that nobody here waits for."""
+        await self._begin(agent, start, hooks=None, model=None)
 
     async def _name(self, agent: Agent[Any, Any, Any], start: StartRun) -> str | None:
         """Under which name a durable engine will know the turn; it is stored with the start of the run."""
@@ -442,6 +448,12 @@ class ExecutorCore:
             raise ExecutorClosedError
         if self._services.agents.find(agent.name) is not agent:
             self._services.agents.replace(agent)
+            self._waker.look()
+
+    def _open_models(self, agent: Agent[Any, Any, Any]) -> None:
+        """Refuse a run whose models cannot be opened here, its sub-agents' included, before anything is written."""
+        for each in AgentRegistry([agent]).everyone():
+            self._model_of(each)
 
     def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
         if not isinstance(agent.model, str):

@@ -23,6 +23,8 @@ from helix_agents.ports.usage_store import UsageStore
 LOOK_AGAIN = 0.5
 # How often a reader makes sure that its stream has an end to come to; well within one lease.
 LOOK_FOR_END = 5.0
+# What a process has between a run's last commit and the end of its stream.
+A_MOMENT = 0.05
 
 
 class RunHandle(Generic[OutputT]):
@@ -126,14 +128,20 @@ class RunHandle(Generic[OutputT]):
     async def _end_when_over(self) -> None:
         """End the stream of a run whose process died between its last commit and that, so that no reader waits.
 
-        A living process does so within a moment, hence the second look.
+        A living process does so within a moment, hence the second look. A run that was over before the reader came has
+        had its moment; most readers of one have left before it is looked at.
         """
         looks_over = 0
+        if self._run.status != "running" and self._driver is None:
+            await self._services.sleep(A_MOMENT)
+            looks_over = 2
         while looks_over < 2:
             await self._services.sleep(LOOK_FOR_END)
             with suppress(HelixError):
                 looks_over += await self._is_over()
-        await repair_stream(self._services, self.run_id)
+        run = await self._services.store.get_run(self.run_id)
+        if run is not None:
+            await repair_stream(self._services, run)
 
     async def _is_over(self) -> bool:
         return await result_of(self._services, self._agent, self.session_id, self.run_id) is not None

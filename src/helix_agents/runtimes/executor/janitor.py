@@ -13,6 +13,7 @@ from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.remote_stops import pay_stops
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.recovery import Recovered
+from helix_agents.runtimes.executor.waking import Woken
 
 
 class Swept(Record):
@@ -25,6 +26,7 @@ class Swept(Record):
     pruned_chunks: int = 0
     stops_paid: int = 0
     stops_abandoned: int = 0
+    woken: int = 0
 
 
 class Janitor:
@@ -37,6 +39,7 @@ class Janitor:
         resume: Callable[[SessionId], Awaitable[int]],
         resume_companions: Callable[[SessionId], Awaitable[int]],
         recover: Callable[[], Awaitable[Recovered]],
+        wake: Callable[[], Awaitable[Woken]],
         resume_grace_ms: int,
         stream_retention_ms: int,
     ) -> None:
@@ -44,6 +47,7 @@ class Janitor:
         self._resume = resume
         self._resume_companions = resume_companions
         self._recover = recover
+        self._wake = wake
         self._resume_grace_ms = resume_grace_ms
         self._stream_retention_ms = stream_retention_ms
         self._stop_owed = asyncio.Event()
@@ -95,6 +99,7 @@ class Janitor:
             pruned_chunks=await self._services.streams.prune(self._stream_retention_ms),
             stops_paid=stops.paid,
             stops_abandoned=stops.abandoned,
+            woken=(await self._wake()).sessions,
         )
 
     async def _sweep_capabilities(self) -> None:

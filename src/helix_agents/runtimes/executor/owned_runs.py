@@ -20,6 +20,7 @@ class OwnedRuns:
 
     def __init__(self, lease: LeaseKeeper) -> None:
         self.leaving = False
+        self.works = True
         self._lease = lease
         self._running: dict[RunId, asyncio.Task[RunEnd]] = {}
         self._background: set[asyncio.Task[Any]] = set()

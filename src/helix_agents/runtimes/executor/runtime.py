@@ -33,6 +33,11 @@ class Runtime(Protocol):
         """Whether nothing new is begun here any more."""
         ...
 
+    @property
+    def works(self) -> bool:
+        """Whether runs are driven in this process too, which therefore needs their models."""
+        ...
+
     def name_workflow(self, agent_type: str, session_id: SessionId, turn: int) -> str | None:
         """Under which name the engine knows a turn; None where there is no engine."""
         ...

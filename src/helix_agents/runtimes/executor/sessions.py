@@ -32,6 +32,10 @@ class Sessions:
         """One session; raises `SessionNotFoundError`."""
         return await self._store.load_state(session_id)
 
+    async def find(self, session_id: SessionId) -> SessionSummary | None:
+        """A session as a listing shows it; None when there is none."""
+        return await self._store.find_session(session_id)
+
     async def list(
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[SessionSummary]:

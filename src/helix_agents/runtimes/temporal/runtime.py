@@ -56,7 +56,7 @@ class TemporalRuntime:
         self._namespace = namespace
         self._task_queue = task_queue
         self._prefix = prefix
-        self._works = works
+        self.works = works
         self._options = options
         self._client_settings = client_settings
         self._open_deps = open_deps
@@ -75,7 +75,7 @@ class TemporalRuntime:
         self._searchable = await service.knows_attributes(self._client)
         self._runs = LiveRuns(services=self.services, alone=False, open_deps=self._open_deps)
         self._bodies = Bodies(self._runs, max_running=self._max_running, max_parallel_tools=self._max_parallel_tools)
-        if self._works:
+        if self.works:
             self._worker = WorkerThread(
                 self._client,
                 task_queue=self._task_queue,
@@ -160,7 +160,7 @@ class TemporalRuntime:
         session = await self.services.store.load_state(run.session_id)
         how: dict[str, Any] = {
             "task_queue": self._task_queue,
-            "request_eager_start": self._works,
+            "request_eager_start": self.works,
             "task_timeout": timedelta(seconds=self._options.task_seconds),
         }
         if self._searchable:

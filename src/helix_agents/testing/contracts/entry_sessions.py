@@ -1,8 +1,11 @@
 """The contract of a session's own scope: it moves with the session's commits, forward and back, and ends with it."""
 
+import pytest
+
+from helix_agents.domain.capability_errors import VersionConflict
 from helix_agents.domain.commits import SettleSession, StartRun, StepCommit
 from helix_agents.domain.entries import Change, Clear, Put, Remove, session_scope
-from helix_agents.domain.errors import StoreUnavailableError, SupersededError
+from helix_agents.domain.errors import ConflictError, StoreUnavailableError, SupersededError
 from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import Backend
@@ -93,6 +96,62 @@ class EntrySessionsContract(EntriesContract):
             assert await values(entries_of(healthy), SCOPE) == {"a": 2, "b": 2}
             await healthy.state.delete_session(SESSION)
         raise AssertionError(f"the step did not end within {MOST_STATEMENTS} statements")
+
+    @proves("entries.ride-in-the-start")
+    async def test_a_run_starts_with_its_changes_or_not_at_all(self, parts: Backend, store: EntryStore) -> None:
+        await begin(parts)
+        await step(parts, 1, ends=True)
+        told = Put(scope="sys.case", key="cursor", value="1", expected_version=0)
+        start = StartRun(session_id=SESSION, run_id="run-2", expected_run=fence_of("run-1"), entries=(told,))
+        first = await parts.state.start_run(start)
+        assert await parts.state.start_run(start) == first
+        assert await values(store, "sys.case") == {"cursor": 1}
+        again = StartRun(session_id=SESSION, run_id="run-3", expected_run=fence_of("run-2"), entries=(told,))
+        with pytest.raises(VersionConflict):
+            await parts.state.start_run(again)
+        lost = StartRun(
+            session_id=SESSION,
+            run_id="run-4",
+            expected_run=fence_of("run-1"),
+            entries=(Put(scope="sys.case", key="cursor", value="2", expected_version=1),),
+        )
+        with pytest.raises(ConflictError):
+            await parts.state.start_run(lost)
+        current = await parts.state.get_current_run(SESSION)
+        assert current is not None
+        assert current.run_id == "run-2"
+        assert await values(store, "sys.case") == {"cursor": 1}
+
+    @proves("entries.ride-in-the-start", "entries.all-or-nothing")
+    async def test_a_start_cut_off_at_any_statement_moves_run_and_entry_together(
+        self, handles: Handles[Backend]
+    ) -> None:
+        healthy = await handles.open()
+        await begin(healthy)
+        await step(healthy, 1, ends=True)
+        before = "run-1"
+        for statement in range(1, MOST_STATEMENTS):
+            told = Put(scope="sys.case", key=f"cursor-{statement}", value="1")
+            run = f"run-{statement + 1}"
+            seam = DyingSeam()
+            dying = await handles.open(seam=seam)
+            seam.arm(after=statement)
+            completed = True
+            try:
+                await dying.state.start_run(StartRun(session_id=SESSION, run_id=run, entries=(told,)))
+            except (ConnectionLostError, StoreUnavailableError):
+                completed = False
+            seam.disarm()
+            await dying.close()
+            current = await healthy.state.get_current_run(SESSION)
+            found = f"cursor-{statement}" in await values(entries_of(healthy), "sys.case")
+            assert current is not None
+            assert (current.run_id, found) in ((before, False), (run, True))
+            before = current.run_id
+            if completed:
+                assert found
+                return
+        raise AssertionError(f"the start did not end within {MOST_STATEMENTS} statements")
 
     @proves("entries.rewind")
     async def test_a_rewind_restores_the_scope_back_and_forth(self, parts: Backend, store: EntryStore) -> None:

@@ -141,6 +141,17 @@ class SessionsContract(StoreContract):
         for other in ("s-2", *IMPOSSIBLE_IDS):
             assert not await store.session_exists(other)
 
+    @proves("sessions.found-as-listed")
+    async def test_a_session_is_found_as_it_is_listed(self, store: SessionStateStore) -> None:
+        made = CreateSession(agent_type="writer", user_id="ann", tags=("t",), metadata={"k": "v"})
+        await store.create_session(SESSION, made)
+        await store.append_messages(SESSION, [said("hello")])
+        (listed,) = (await store.list_sessions()).items
+        assert await store.find_session(SESSION) == listed
+        assert (listed.user_id, listed.message_count, listed.metadata) == ("ann", 1, {"k": "v"})
+        for other in ("s-2", *IMPOSSIBLE_IDS):
+            assert await store.find_session(other) is None
+
     @proves("ids.impossible-refused")
     @pytest.mark.parametrize("impossible", IMPOSSIBLE_IDS, ids=repr)
     async def test_an_impossible_id_does_not_enter(self, store: SessionStateStore, impossible: str) -> None:

@@ -39,6 +39,7 @@ _SESSIONS = promised_by(
     "entries",
     {
         "entries.ride-in-the-step": "Changes in a session's scope become visible with the commit of its step.",
+        "entries.ride-in-the-start": "Changes given with the start of a run become visible with it, or neither does.",
         "entries.rewind": "A rewind gives a session's scope the values it had at that checkpoint, back and forth.",
         "entries.die-with-the-session": "Deleting or expiring a session destroys its scope; a finished turn does not.",
     },

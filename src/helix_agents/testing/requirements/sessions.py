@@ -15,6 +15,7 @@ _SESSIONS = promised_by(
         "sessions.unknown-has-nothing-to-get": "get_current_run, get_latest_checkpoint and get_checkpoint answer None "
         "for a session that is not there.",
         "sessions.exists-answers-any-string": "session_exists answers for any string.",
+        "sessions.found-as-listed": "find_session answers for any string with the line that a listing shows, or None.",
         "sessions.delete-removes-everything": "delete_session removes the session and all that belongs to it.",
         "sessions.delete-idempotent": "Deleting a session that is not there is fine.",
         "sessions.delete-takes-the-tree": "delete_session removes every session below it and no other.",

@@ -138,13 +138,13 @@ async def test_a_newer_schema_is_refused_and_an_older_one_names_the_cure(tmp_pat
 
 async def test_checking_creates_nothing(tmp_path: Path) -> None:
     path = tmp_path / "missing.db"
-    with pytest.raises(StoreUnavailableError, match="does not exist"):
+    with pytest.raises(StoreUnavailableError, match="there is no such file"):
         await SQLiteStateStore.open(path, migrate="check")
     assert not path.exists()
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="folder does not exist"):
+    with pytest.raises(StoreUnavailableError, match="there is no folder"):
         await SQLiteStateStore.open(tmp_path / "nowhere" / "helix.db")
 
 

@@ -2,9 +2,17 @@
 
 from typing import Any
 
+import pytest
+
 from helix_agents.agent.agent import Agent
 from helix_agents.domain.chunks import ErrorChunk, StepDiscarded, TextDelta
-from helix_agents.domain.errors import ContextTooLongError, ModelOverloadedError, ModelUnavailableError
+from helix_agents.domain.errors import (
+    ContextTooLongError,
+    ModelOverloadedError,
+    ModelUnavailableError,
+    SessionNotFoundError,
+    UnknownModelError,
+)
 from helix_agents.domain.rendering import surviving
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel
@@ -61,6 +69,22 @@ class ModelsContract(ScenarioContract):
         left = [chunk.delta for chunk in surviving(chunks) if isinstance(chunk, TextDelta)]
         assert "".join(left) == "The whole answer, at last."
         assert model.asked == 3
+
+    async def test_a_model_that_cannot_be_opened_is_refused_before_anything_is_written(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        wrong = Agent(name="asker", model="antropic:claude")
+        above = _agent("Fine.", tools=[Agent(name="below", description="Helps.", model="antropic:claude").as_tool()])
+        async with open_executor() as helix:
+            for agent in (wrong, above):
+                with pytest.raises(UnknownModelError, match="No provider is installed for 'antropic' models"):
+                    await helix.execute(agent, "Ask", SESSION)
+            with pytest.raises(SessionNotFoundError):
+                await helix.sessions.get(SESSION)
+            # A model for this one call takes the place of the agent's own, which nobody asks then.
+            assert (
+                await completed(await helix.execute(wrong, "Ask", SESSION, model=ScriptedModel(["Here."]))) == "Here."
+            )
 
     async def test_an_overloaded_model_is_asked_again_and_the_step_counts_once(
         self, open_executor: OpenExecutor

@@ -1,0 +1,174 @@
+"""Rows of the sessions and runs tables as every SQL backend has them, and the records they stand for."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from helix_agents.domain.records import decode, decode_json, encode
+from helix_agents.domain.sessions import SessionDetail, SessionState, SessionSummary, SuspensionContext
+
+SUMMARY_COLUMNS = (
+    "session_id, agent_type, status, step_count, message_count, version, user_id, tags, metadata, parent_session_id, "
+    "root_session_id, run_id, expires_at, created_at, updated_at"
+)
+RUN_FIELDS = (
+    "run_id",
+    "session_id",
+    "turn",
+    "attempt",
+    "status",
+    "step_count",
+    "start_sequence",
+    "previous_run_id",
+    "parent_run_id",
+    "completion_reason",
+    "output",
+    "error",
+    "owner",
+    "workflow_id",
+    "call_hooks",
+    "started_at",
+    "ended_at",
+)
+RUN_COLUMNS = ", ".join(RUN_FIELDS)
+
+
+class SessionColumns(Protocol):
+    """The columns of a session's row that its record is made of; texts are JSON."""
+
+    session_id: str
+    root_session_id: str
+    parent_session_id: str | None
+    agent_type: str
+    status: Any
+    version: int
+    step_count: int
+    resume_count: int
+    message_count: int
+    run_id: str | None
+    mode: Any
+    user_id: str | None
+    created_at: int
+    updated_at: int
+    expires_at: int | None
+    checkpoint: int | None
+    checkpointed_at: int | None
+    checkpoint_source: Any
+    tags: str | None
+    metadata: str | None
+    detail: str
+
+    @property
+    def suspension_context(self) -> str | None: ...
+
+    @suspension_context.setter
+    def suspension_context(self, text: str | None) -> None: ...
+
+
+def put_record(row: SessionColumns, record: SessionState) -> None:
+    """Write a record's fields into its row; counts and pointers of the row stay."""
+    row.agent_type = record.agent_type
+    row.status = record.status
+    row.version = record.version
+    row.step_count = record.step_count
+    row.resume_count = record.resume_count
+    row.mode = record.mode
+    row.user_id = record.user_id
+    row.updated_at = record.updated_at
+    row.expires_at = record.expires_at
+    row.run_id = record.current_run_id
+    row.tags = encode_tags(record.tags)
+    row.metadata = encode_metadata(record.metadata)
+    row.suspension_context = encode_suspension(record.suspension_context)
+    row.detail = encode(SessionDetail.of(record)).decode()
+
+
+def record_of(row: SessionColumns) -> SessionState:
+    """The session record of a row, without its custom state and the rows that others write."""
+    detail = decode(row.detail, SessionDetail)
+    return SessionState(
+        session_id=row.session_id,
+        agent_type=row.agent_type,
+        agent_version=detail.agent_version,
+        stream_id=detail.stream_id,
+        status=row.status,
+        step_count=row.step_count,
+        output=detail.output,
+        error=detail.error,
+        failure_reason=detail.failure_reason,
+        interrupt_context=detail.interrupt_context,
+        suspended_awaiting_children=detail.suspended_awaiting_children,
+        suspended_step_id=detail.suspended_step_id,
+        suspension_context=decode(row.suspension_context, SuspensionContext) if row.suspension_context else None,
+        tracing_context=detail.tracing_context,
+        expires_at=row.expires_at,
+        parent_session_id=row.parent_session_id,
+        root_session_id=row.root_session_id,
+        mode=row.mode,
+        version=row.version,
+        resume_count=row.resume_count,
+        message_count=row.message_count,
+        current_run_id=row.run_id,
+        checkpoint_id=checkpoint_name(row.checkpoint),
+        checkpointed_at=row.checkpointed_at,
+        checkpoint_source=row.checkpoint_source,
+        user_id=row.user_id,
+        tags=tuple(decode_json(row.tags)) if row.tags else (),
+        metadata=decode_json(row.metadata) if row.metadata else {},
+        workspace_ref=detail.workspace_ref,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def summary_of(row: Sequence[Any]) -> SessionSummary:
+    """One line of a listing, from `SUMMARY_COLUMNS`."""
+    return SessionSummary(
+        session_id=row[0],
+        agent_type=row[1],
+        status=row[2],
+        step_count=row[3],
+        message_count=row[4],
+        version=row[5],
+        user_id=row[6],
+        tags=tuple(decode_json(row[7])) if row[7] else (),
+        metadata=decode_json(row[8]) if row[8] else {},
+        parent_session_id=row[9],
+        root_session_id=row[10],
+        current_run_id=row[11],
+        expires_at=row[12],
+        created_at=row[13],
+        updated_at=row[14],
+    )
+
+
+def encode_tags(tags: tuple[str, ...]) -> str | None:
+    """Tags as their column holds them."""
+    return encode(tags).decode() if tags else None
+
+
+def encode_metadata(metadata: dict[str, str]) -> str | None:
+    """Metadata as its column holds it."""
+    return encode(metadata).decode() if metadata else None
+
+
+def encode_suspension(context: SuspensionContext | None) -> str | None:
+    """The suspension context as its column holds it."""
+    return encode(context).decode() if context is not None else None
+
+
+def checkpoint_name(number: int | None) -> str | None:
+    """The public id of a checkpoint row."""
+    return f"cpv1-{number >> 32:x}-{number & 0xFFFFFFFF:x}" if number is not None else None
+
+
+def checkpoint_number(name: str) -> int | None:
+    """The row of a checkpoint id, or None when no checkpoint can have this id."""
+    version, _, place = name.partition("-")
+    segment, _, number = place.partition("-")
+    try:
+        if version != "cpv1" or not 0 <= int(number, 16) < 1 << 32 or not 0 <= int(segment, 16) < 1 << 31:
+            return None
+        key = int(segment, 16) << 32 | int(number, 16)
+    except ValueError:
+        return None
+    return key if checkpoint_name(key) == name else None

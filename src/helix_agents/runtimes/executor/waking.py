@@ -1,0 +1,117 @@
+"""Sessions that do nothing get a turn when a capability has news for them, in whichever process looks first."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.tools import Wakeup
+from helix_agents.domain.capability_errors import VersionConflict
+from helix_agents.domain.commits import StartRun
+from helix_agents.domain.entries import EntryTransaction
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    ConflictError,
+    ExecutorClosedError,
+    HelixError,
+    NotARootSessionError,
+    SessionNotFoundError,
+)
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import Record
+from helix_agents.engine.entries import plan_wake
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.services import Services
+from helix_agents.ports.entries import EntryStore
+
+GATHER_SECONDS = 0.05
+"""Changes that come one after another are told together."""
+LOOK_AGAIN_SECONDS = 1.0
+"""A turn may end without having asked for news once more."""
+
+
+class Woken(Record):
+    """What one look did: sessions that got a turn, and those that are busy and may hear it themselves."""
+
+    sessions: int = 0
+    busy: int = 0
+
+
+class Waker:
+    """Begins turns for news. Any number of processes may look: the start of a run and the mark that the news were told
+    are one commit, and one of them makes it."""
+
+    def __init__(
+        self, services: Services, *, begin: Callable[[Agent[Any, Any, Any], StartRun], Awaitable[None]]
+    ) -> None:
+        self._services = services
+        self._begin = begin
+        self._asked = asyncio.Event()
+        self._refused: set[SessionId] = set()
+
+    def look(self) -> None:
+        """Have a look soon: another agent is known here."""
+        self._asked.set()
+
+    async def run(self, interval_seconds: float) -> None:
+        """Look whenever something was committed, for ever; nobody listens while no agent here has capabilities."""
+        entries = self._services.entries
+        if entries is None:
+            return
+        while True:
+            try:
+                while not any(agent.capabilities for agent in self._services.agents):
+                    self._asked.clear()
+                    await self._asked.wait()
+                await self._listen(entries, interval_seconds)
+            except HelixError as problem:
+                log_exception("waker.failed", problem)
+                await asyncio.sleep(interval_seconds)
+
+    async def wake(self) -> Woken:
+        """Give every session a turn that has news and does nothing."""
+        entries = self._services.entries
+        if entries is None:
+            return Woken()
+        woken = busy = 0
+        for agent in tuple(self._services.agents):
+            for bundle in agent.capabilities:
+                for wakeup in await bundle.wakeups(entries, agent.name):
+                    try:
+                        woken += await self._wake(entries, agent, wakeup)
+                    except AgentAlreadyRunningError:
+                        busy += 1
+                    except (ConflictError, VersionConflict, NotARootSessionError, ExecutorClosedError):
+                        # Somebody else was first, or its parent speaks for it.
+                        continue
+                    except HelixError as problem:
+                        self._report(wakeup.session_id, problem)
+        return Woken(sessions=woken, busy=busy)
+
+    async def _wake(self, entries: EntryStore, agent: Agent[Any, Any, Any], wakeup: Wakeup) -> bool:
+        try:
+            start = await plan_wake(self._services, agent, wakeup)
+        except SessionNotFoundError:
+            if wakeup.if_gone:
+                await entries.transact(EntryTransaction(changes=wakeup.if_gone, owner=agent.name))
+            return False
+        if start is None:
+            return False
+        await self._begin(agent, start)
+        self._refused.discard(start.session_id)
+        log_event("session.woken", session_id=start.session_id, run_id=start.run_id)
+        return True
+
+    def _report(self, session_id: SessionId, problem: HelixError) -> None:
+        """Say once that a session cannot be woken: it is tried again with every change."""
+        if session_id not in self._refused:
+            self._refused.add(session_id)
+            log_exception("waker.wake_failed", problem, session_id=session_id)
+
+    async def _listen(self, entries: EntryStore, interval_seconds: float) -> None:
+        async with entries.listen() as waiting:
+            while True:
+                looked = await self.wake()
+                wait = LOOK_AGAIN_SECONDS if looked.busy else interval_seconds
+                await waiting.wait(min(wait, interval_seconds))
+                await asyncio.sleep(GATHER_SECONDS)
