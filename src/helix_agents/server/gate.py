@@ -1,4 +1,4 @@
-"""What an instance carries at the moment: open streams, counted for everybody and for each user, and whether it leaves."""
+"""What an instance lets in: streams and runs, not too many for everybody and each user, and nothing when it leaves."""
 
 import asyncio
 from collections import Counter

@@ -135,10 +135,9 @@ class RedisRuns(Facet):
 
     async def count_running(self, user_id: str | None) -> int:
         found = await self._space.find(index.RUNNING)
-        entries = {
-            entry.run.session_id: entry for _, payload in found.entries for entry in (decode(payload, RunEntry),)
-        }
-        sessions = await asyncio.gather(*(self._session_of(entry) for entry in entries.values()))
+        entries = [decode(payload, RunEntry) for _, payload in found.entries]
+        by_session = {entry.run.session_id: entry for entry in entries}
+        sessions = await asyncio.gather(*(self._session_of(entry) for entry in by_session.values()))
         return sum(session is not None and _is_going(session, user_id) for session in sessions)
 
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
