@@ -10,6 +10,7 @@ import pytest
 
 from tests.frontend.conftest import ChatClient, Site
 from tests.frontend.site import LINE
+from tests.server.live import wait_until
 
 OpenChat = Callable[[str], ChatClient]
 PAUSE = "twice a day"
@@ -103,6 +104,60 @@ def test_a_refresh_in_mid_answer_ends_with_the_same_messages(site: Site, open_ch
     assert refreshed["messages"][1:] == stayed["messages"][1:]
 
 
+def test_the_first_answer_is_written_again_in_the_place_of_the_old_one(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    chat = open_chat(session_id)
+    first = chat.do("send", text="tides")
+    again = chat.do("regenerate")
+    assert (again["status"], again["error"]) == ("ready", None)
+    assert without_ids(again["messages"]) == without_ids(first["messages"])
+    assert again["messages"][1]["id"] != first["messages"][1]["id"]
+    assert without_ids(site.get(f"/sessions/{session_id}/snapshot")["messages"]) == without_ids(again["messages"])
+
+
+def test_an_earlier_answer_written_again_takes_back_what_followed(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    site.open_gate()
+    chat = open_chat(session_id)
+    early = chat.do("send", text="tides")["messages"][-1]["id"]
+    chat.do("send", text="line")
+    again = chat.do("regenerate", messageId=early)
+    assert [message["role"] for message in again["messages"]] == ["user", "assistant"]
+    assert text_of(again) == "Let me look. Done with tides."
+    assert len(site.get(f"/sessions/{session_id}/snapshot")["messages"]) == 2
+
+
+def test_an_answer_that_ends_between_snapshot_and_resume_is_shown_whole_and_once(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    first, second = open_chat(session_id), open_chat(session_id)
+    first.do("send", text="line", until=PAUSE)
+    second.do("refresh", messages=site.get(f"/sessions/{session_id}/snapshot")["messages"])
+    assert LINE not in text_of(second.do("look"))
+    site.open_gate()
+    whole = first.do("look")
+    refreshed = second.do("resume")
+    assert (text_of(refreshed), refreshed["status"]) == (LINE, "ready")
+    assert refreshed["messages"][1:] == whole["messages"][1:]
+    assert second.do("resume")["messages"] == refreshed["messages"]
+
+
+def test_a_page_whose_connection_was_cut_resumes_to_the_end_it_missed(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    chat = open_chat(session_id)
+    chat.do("send", text="line", until=PAUSE)
+    chat.do("stop")
+    site.open_gate()
+    wait_until(lambda: site.get(f"/status?sessionId={session_id}")["status"] == "completed")
+    assert text_of(chat.do("look")) != LINE
+    resumed = chat.do("resume")
+    assert text_of(resumed) == LINE
+    assert len(resumed["messages"]) == 2
+
+
 def test_after_the_end_a_refresh_shows_the_stored_messages(site: Site, open_chat: OpenChat, session_id: str) -> None:
     site.open_gate()
     chat = open_chat(session_id)
@@ -156,10 +211,6 @@ def test_a_killed_server_loses_nothing_of_an_answer(site: Site, open_chat: OpenC
     later = open_chat(session_id)
     later.do("refresh", messages=site.get(f"/sessions/{session_id}/snapshot")["messages"])
     answer = later.do("resume")
-    if text_of(answer) != LINE:
-        # The answer was complete before this tab asked to read along.
-        later.do("refresh", messages=site.get(f"/sessions/{session_id}/snapshot")["messages"])
-        answer = later.do("look")
     assert text_of(answer) == LINE
     assert [message["role"] for message in answer["messages"]] == ["user", "assistant"]
 

@@ -1,5 +1,6 @@
 """Every path a chat can take, over real HTTP, as `useChat` takes it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -199,8 +200,8 @@ def test_a_refresh_in_the_middle_shows_what_was_said_and_reads_on(page: Page, se
                 break
     with server.client() as client:
         anew = Page(client, page.chat_id, [page.messages[0]])
-        first = wait_until(lambda: s if len((s := anew.snapshot())["messages"]) == 2 else None)
-        assert first["active"] is True
+        first = anew.snapshot()
+        assert (first["active"], len(first["messages"])) == (True, 2)
         anew.messages = first["messages"]
         assert anew.reconnect(after_first=gate.open) == 200
         assert anew.messages == anew.snapshot()["messages"]
@@ -208,27 +209,60 @@ def test_a_refresh_in_the_middle_shows_what_was_said_and_reads_on(page: Page, se
         assert anew.reconnect() == 204
 
 
-def test_an_answer_that_ended_before_the_page_came_back_is_replayed_to_a_page_that_says_where_it_was(
-    page: Page, server: LiveServer
-) -> None:
+def read_some_text(page: Page, parts: Iterator[dict[str, Any]]) -> None:
+    """Read until the answer says something."""
+    for part in parts:
+        page.read(iter([part]))
+        if part["type"] == "text-delta":
+            break
+
+
+def ended_behind_the_back_of(page: Page) -> dict[str, Any]:
+    """A snapshot from the middle of an answer that is over now."""
     gate.shut(after=4)
     page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]})
     with page.posting() as parts:
-        next(parts)
-    first = wait_until(lambda: s if len((s := page.snapshot())["messages"]) == 2 else None)
-    gate.open()
-    wait_until(lambda: not page.snapshot()["active"])
+        read_some_text(page, parts)
+        first = page.snapshot()
+        assert len(first["messages"]) == 2
+        gate.open()
+        page.read(parts)
+    return first
+
+
+@pytest.mark.parametrize("says_where", [True, False])
+def test_an_answer_that_ended_before_the_page_came_back_is_replayed_to_it(page: Page, says_where: bool) -> None:
+    first = ended_behind_the_back_of(page)
     anew = Page(page.client, page.chat_id, first["messages"])
-    assert anew.reconnect() == 204
-    assert anew.reconnect(after=first["streamSequence"]) == 200
+    assert anew.reconnect(**({"after": first["streamSequence"]} if says_where else {})) == 200
     assert anew.messages == page.snapshot()["messages"]
+    assert anew.reconnect() == 204
+
+
+def test_every_page_that_shows_an_answer_without_its_end_gets_the_end(page: Page) -> None:
+    first = ended_behind_the_back_of(page)
+    page.client.get(f"/sessions/{page.chat_id}/ui-messages")
+    assert Page(page.client, page.chat_id, first["messages"]).reconnect() == 200
+    assert Page(page.client, page.chat_id, first["messages"]).reconnect() == 204
+
+
+def test_a_page_that_was_cut_off_gets_the_end_it_missed(page: Page) -> None:
+    gate.shut(after=4)
+    page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]})
+    with page.posting() as parts:
+        page.read(iter([next(parts)]))
+    gate.open()
+    wait_until(lambda: page.client.get(f"/status?sessionId={page.chat_id}").json()["status"] == "completed")
+    assert page.reconnect() == 200
+    assert page.messages == page.snapshot()["messages"]
+    assert page.reconnect() == 204
 
 
 def test_stop_keeps_what_was_said(page: Page, server: LiveServer) -> None:
     gate.shut(after=5)
     page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]})
     with page.posting() as parts, server.client() as other:
-        page.read(iter([next(parts) for _ in range(5)]))
+        read_some_text(page, parts)
         told = other.post(f"/chat/{page.chat_id}/interrupt", json={"reason": "enough"})
         assert told.json()["outcome"] == "interrupt_set"
         page.read(parts)
@@ -311,10 +345,45 @@ def test_an_answer_that_failed_is_tried_again(page: Page) -> None:
         assert [part["type"] for part in parts][-1] == "finish"
 
 
-def test_the_very_first_answer_cannot_be_written_again(page: Page) -> None:
+def test_the_very_first_answer_can_be_written_again_and_again(page: Page) -> None:
     page.say("one")
-    page.messages.pop()
+    seen = {page.last["id"]}
+    for _ in range(2):
+        page.messages.pop()
+        page.post(trigger="regenerate-message")
+        assert page.text == "You said: one. And so on. "
+        assert page.snapshot()["messages"] == page.messages
+        seen.add(page.last["id"])
+    assert len(seen) == 3
+    page.say("two")
+    assert [message["role"] for message in page.snapshot()["messages"]] == ["user", "assistant"] * 2
+
+
+def test_an_early_answer_written_again_takes_back_what_followed_with_its_state(page: Page) -> None:
+    page.say("publish").decide("publish", True).post()
+    page.say("two")
+    assert page.snapshot()["state"] == {"published": ["r-1"]}
+    del page.messages[1:]
+    page.post(trigger="regenerate-message")
+    assert page.snapshot()["state"] == {"published": []}
+    assert page.tool("publish")["state"] == "approval-requested"
+    page.decide("publish", True).post()
+    assert page.snapshot()["state"] == {"published": ["r-1"]}
+
+
+def test_a_message_the_server_never_heard_has_no_answer_to_write_again(page: Page) -> None:
+    page.say("one")
+    page.messages[:] = [{"id": "forged", "role": "user", "parts": [{"type": "text", "text": "obey"}]}]
     assert code_of(page, trigger="regenerate-message") == (409, "cannot_regenerate")
+
+
+def test_a_message_without_an_id_is_known_by_the_one_its_page_was_given(page: Page) -> None:
+    body = {"agentType": "director", "sessionId": page.chat_id, "message": "one"}
+    assert page.client.post("/start", json=body).status_code == 200
+    wait_until(lambda: page.client.get(f"/status?sessionId={page.chat_id}").json()["status"] == "completed")
+    page.messages = page.snapshot()["messages"][:1]
+    page.post(trigger="regenerate-message")
+    assert page.text == "You said: one. And so on. "
 
 
 def test_files_reach_the_model(page: Page) -> None:

@@ -5,6 +5,9 @@ from helix_agents.domain.records import Record
 from helix_agents.domain.sessions import CheckpointSource, SessionStatus
 from helix_agents.domain.writes import NO_WRITES, StepWrites
 
+BEGINNING: CheckpointId = "beginning"
+"""Where every session can be rewound to or branched from: no messages, and the state it was made with."""
+
 
 class CheckpointMeta(Record):
     """Where a commit stands: its step and the stream position it answers for."""

@@ -60,6 +60,7 @@ HelixError
 │   ├── VaultDamagedError
 │   ├── VaultFileError             the file system refused: space, permissions, a folder that is not there
 │   ├── WrongPassphraseError
+│   ├── AuditBrokenError           the audit log is no chain any more
 │   ├── BackupDamagedError
 │   ├── BackupKeyMismatchError
 │   ├── BackupTooNewError
@@ -789,7 +790,7 @@ class VaultLockedError(VaultError):
     """The vault's key is not in memory."""
 
     code = "vault_locked"
-    reason: str = "it was not unlocked in this process"
+    reason: str = "neither this process nor its user has unlocked it"
 
     def __str__(self) -> str:
         return f"The vault {self.path!r} is locked ({self.reason}): an operator unlocks it with the passphrase."
@@ -825,6 +826,19 @@ class WrongPassphraseError(VaultError):
         return (
             f"The passphrase does not open {self.path!r}. Nothing was changed; try again. "
             "A backup opens with the passphrase its vault had when it was made."
+        )
+
+
+class AuditBrokenError(VaultError):
+    """A row of the audit log does not follow the one before it, so the log's end is not worth a signature."""
+
+    code = "audit_broken"
+    seq: int
+
+    def __str__(self) -> str:
+        return (
+            f"Row {self.seq} of the audit log does not follow the row before it. Nothing was signed in {self.path!r}; "
+            "`helix audit verify` says what is wrong and where."
         )
 
 

@@ -32,6 +32,7 @@ from helix_agents.server.hosting import AgentExecutor
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
 from helix_agents.server.operations import OPERATIONS, Operation
+from helix_agents.server.owed_ends import OwedEnds
 from helix_agents.server.shutdown import hearing_signals
 
 READY_SECONDS = 2.0
@@ -69,6 +70,7 @@ class AgentServer:
             log_event("server.unauthenticated", logging.WARNING, warning="every caller may do everything")
         self._authenticate = authenticate
         self._gate = Gate(limits or ServerLimits())
+        self._owed = OwedEnds()
         self._agents = None if agents is None else frozenset(agents)
         self._sweep_on_start = sweep_on_start
         self._close_executor = close_executor
@@ -184,6 +186,7 @@ class AgentServer:
             principal=principal,
             executor=self._executor,
             gate=self._gate,
+            owed=self._owed,
             entry_agents=self._agents or frozenset(),
             open_to_all=self._authenticate is None,
         )

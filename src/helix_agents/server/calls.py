@@ -1,5 +1,6 @@
 """One request on its way through the server: who makes it, what it asks for, and the sessions it may touch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -19,6 +20,7 @@ from helix_agents.server.bodies import read_body, read_json
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.gate import Gate
 from helix_agents.server.hosting import AgentExecutor
+from helix_agents.server.owed_ends import OwedEnds
 from helix_agents.server.sse import EventSource, EventStreamResponse
 from helix_agents.server.wire import to_json
 
@@ -58,6 +60,7 @@ class Call:
     principal: Principal
     executor: AgentExecutor
     gate: Gate
+    owed: OwedEnds
     entry_agents: frozenset[str]
     open_to_all: bool = False
 
@@ -144,8 +147,15 @@ class Call:
 
     # -- streams
 
-    def stream(self, source: EventSource, headers: dict[str, str] | None = None) -> Any:
+    def stream(
+        self,
+        source: EventSource,
+        headers: dict[str, str] | None = None,
+        when_cut: Callable[[], None] | None = None,
+    ) -> Any:
         """Answer with a stream; whether there is room for one was asked before."""
         gate = self.gate
-        response = EventStreamResponse(source, limits=gate.limits, leaving=gate.leaving, headers=headers)
+        response = EventStreamResponse(
+            source, limits=gate.limits, leaving=gate.leaving, headers=headers, when_cut=when_cut
+        )
         return self.gate.counted(self.principal, response)

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import AgentAlreadyRunningError, StillWaitingError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import UserMessage
@@ -55,14 +56,19 @@ async def chat(call: Call) -> Any:
 async def reconnect(call: Call) -> Any:
     """The answer that is being written, from its start; nothing when none is.
 
-    A page that says how far its snapshot went (`after`, or `Last-Event-ID`) also gets an answer that ended since.
+    An answer that ended since is sent to a page that says how far its snapshot went (`after`, or `Last-Event-ID`), and
+    to one that says nothing if this instance showed it to a page without its end.
     """
     session = await call.session(call.path_id())
     version = version_of(call)
     after = max(cursor_of(call), call.number("after", 0))
     conversation = await read_conversation(call.executor, session.session_id)
     run = conversation.run
-    if run is None or (run.status != "running" and not 0 < after < conversation.sequence):
+    if run is None:
+        return Response(status_code=204)
+    owed = call.owed.pay(session.session_id, conversation.message_id)
+    missed = after < conversation.sequence if after else owed
+    if run.status != "running" and not missed:
         return Response(status_code=204)
     call.gate.check_stream(call.principal)
     return await replay(call, conversation, version)
@@ -194,13 +200,17 @@ async def _regenerate(call: Call, session: SessionState, intent: Said) -> Hosted
     conversation = await read_conversation(call.executor, session.session_id)
     agent = call.agent_of(session)
     call.gate.check_room(call.principal)
-    known = (turn for turn in reversed(conversation.turns) if turn.asked is not None)
-    turn = next((turn for turn in known if turn.asked is not None and turn.asked.id == intent.message.id), None)
-    if turn is None or turn.asked is None or intent.message.id is None:
+    asked_id = intent.message.id
+    turn = next((turn for turn in reversed(conversation.turns) if turn.asked_id == asked_id), None)
+    if turn is None or turn.asked is None:
         raise RefusedError(409, "cannot_regenerate", "The server does not know the message this answer belongs to.")
     if turn is conversation.turn and session.status == "failed":
         return call.gate.began(call.principal, await call.executor.retry(agent, session.session_id))
-    checkpoint_id = await _checkpoint_at(call, session.session_id, turn.first)
+    earlier = conversation.turns[: conversation.turns.index(turn)]
+    if any(each.asked is not None for each in earlier):
+        checkpoint_id = await _checkpoint_at(call, session.session_id, turn.first)
+    else:
+        checkpoint_id = BEGINNING
     if checkpoint_id is None:
         raise RefusedError(
             409, "cannot_regenerate", "There is no checkpoint before the message this answer belongs to."

@@ -24,7 +24,8 @@ DONE = b"data: [DONE]\n\n"
 def follow(call: Call, agent_type: str, run: HostedRun, version: Version) -> Any:
     """The answer of a run that has just begun a turn."""
     stream = stream_for(call.executor, agent_type, version)
-    return _respond(call, UISource(call, stream, [_start(answer_id(run.run_id))], run))
+    message_id = answer_id(run.run_id)
+    return _respond(call, UISource(call, stream, [_start(message_id)], run), run, message_id)
 
 
 async def replay(call: Call, conversation: Conversation, version: Version) -> Any:
@@ -33,7 +34,8 @@ async def replay(call: Call, conversation: Conversation, version: Version) -> An
     stream = stream_for(call.executor, session.agent_type, version)
     parts = [_start(conversation.message_id), *conversation.replay(stream)]
     run = await _current(call, session)
-    return _respond(call, UISource(call, stream, parts, run, after=conversation.sequence))
+    source = UISource(call, stream, parts, run, after=conversation.sequence)
+    return _respond(call, source, run, conversation.message_id)
 
 
 async def go_on(call: Call, session: SessionState, intent: Answered, version: Version) -> Any:
@@ -60,13 +62,16 @@ async def go_on(call: Call, session: SessionState, intent: Answered, version: Ve
     stream = stream_for(call.executor, session.agent_type, version)
     stream.know({**before, **shown}.items())
     opening = _start(intent.message_id or conversation.message_id)
-    return _respond(call, UISource(call, stream, [opening], await _current(call, session), after=run.start_sequence))
+    current = await _current(call, session)
+    source = UISource(call, stream, [opening], current, after=run.start_sequence)
+    return _respond(call, source, current, conversation.message_id)
 
 
 def nothing_yet(call: Call, intent: Answered, version: Version) -> Any:
     """The answer is stored, others are missing: the message stays as it is."""
     stream = UIStream(version=version)
-    return _respond(call, UISource(call, stream, [_start(intent.message_id), *stream.finish("suspended")], None))
+    source = UISource(call, stream, [_start(intent.message_id), *stream.finish("suspended")], None)
+    return call.stream(source, HEADERS)
 
 
 def _start(message_id: str) -> UIPart:
@@ -80,8 +85,9 @@ async def _current(call: Call, session: SessionState) -> HostedRun:
     return run
 
 
-def _respond(call: Call, source: "UISource") -> Any:
-    return call.stream(source, HEADERS)
+def _respond(call: Call, source: "UISource", run: HostedRun, message_id: str) -> Any:
+    """Answer with the source; a page that is cut off is owed the end of the message."""
+    return call.stream(source, HEADERS, lambda: call.owed.cut(run.session_id, message_id))
 
 
 def encoded(parts: list[UIPart]) -> bytes:

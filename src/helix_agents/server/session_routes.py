@@ -1,7 +1,7 @@
 """Stored sessions over HTTP: listings, transcripts, snapshots for a first paint, and deletion."""
 
 import time
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 from starlette.responses import Response
 
@@ -20,7 +20,7 @@ from helix_agents.server.answers import (
 )
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.errors import RefusedError, invalid
-from helix_agents.server.ui_turn import read_conversation, stream_for
+from helix_agents.server.ui_turn import Conversation, read_conversation, stream_for
 
 PAGE = 50
 MOST_ON_A_PAGE = 200
@@ -125,7 +125,8 @@ async def get_ui_messages(call: Call) -> Response:
     """A page of the conversation as UI messages; offset 0 is the page with the newest."""
     session = await call.session(call.path_id())
     offset, limit = page_of(call)
-    messages = await _ui_messages(call, session)
+    conversation = await _shown(call, session)
+    messages = conversation.ui_messages(lambda: stream_for(call.executor, session.agent_type))
     end = max(len(messages) - offset, 0)
     begin = max(end - limit, 0)
     items = tuple(messages[begin:end])
@@ -138,7 +139,7 @@ async def get_snapshot(call: Call) -> Response:
     """What a page shows first, and from where it reads on."""
     session = await call.session(call.path_id())
     _, limit = page_of(call)
-    conversation = await read_conversation(call.executor, session.session_id)
+    conversation = await _shown(call, session)
     messages = conversation.ui_messages(lambda: stream_for(call.executor, session.agent_type))
     now = conversation.session
     run = conversation.run
@@ -160,9 +161,12 @@ async def get_snapshot(call: Call) -> Response:
     )
 
 
-async def _ui_messages(call: Call, session: SessionSummary) -> list[dict[str, Any]]:
+async def _shown(call: Call, session: SessionSummary) -> Conversation:
+    """The conversation for a page that will show it; one that shows an answer in the middle comes back for its end."""
     conversation = await read_conversation(call.executor, session.session_id)
-    return conversation.ui_messages(lambda: stream_for(call.executor, session.agent_type))
+    if conversation.run is not None and conversation.run.status == "running":
+        call.owed.shown(session.session_id, conversation.message_id)
+    return conversation
 
 
 async def _detail(call: Call, session: SessionState) -> SessionDetail:

@@ -1,7 +1,7 @@
 """Server-sent events: frames with ids, and a response that no reader can use to hold up a run."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Protocol
 
@@ -39,7 +39,8 @@ class EventStreamResponse:
 
     It reads on when the network has taken what was read, so that a slow reader buffers no more than a batch and slows
     nobody. Keep-alive comments go out in silence. It ends when the source does, when the client leaves, when the client
-    takes no byte for too long, or, with a farewell, when `leaving` is set.
+    takes no byte for too long, or, with a farewell, when `leaving` is set; `when_cut` is called when the source's end
+    was not sent.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class EventStreamResponse:
         limits: ServerLimits,
         leaving: "Leaving",
         headers: dict[str, str] | None = None,
+        when_cut: Callable[[], None] | None = None,
     ) -> None:
         self._source = source
         self._limits = limits
         self._leaving = leaving
         self._headers = headers or {}
+        self._when_cut = when_cut
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {
@@ -76,6 +79,8 @@ class EventStreamResponse:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._when_cut is not None and (pump.cancelled() or pump.exception() is not None):
+                self._when_cut()
         if gone.done() and not gone.cancelled():
             return
         broken = not pump.cancelled() and pump.exception() is not None

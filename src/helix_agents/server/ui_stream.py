@@ -70,6 +70,7 @@ class UIStream:
         self._below: dict[ToolCallId, tuple[str, JSON]] = {}
         self._step: str | None = None
         self._step_is_open = False
+        self._step_of_children = False
         self._text: str | None = None
         self._reasoning: str | None = None
         self._blocks = 0
@@ -103,8 +104,12 @@ class UIStream:
         if row.approval_id is None and row.state in ("waiting", "expired"):
             return self._ask(row.tool_call_id, row.tool_name, row.input, below=below)
         if row.approval_id is None:
-            return self._asked(row)
+            return self._asked(row, below=below)
         return self._ask_approval(row.tool_call_id, row.tool_name, row.input, row.approval_id, below=below)
+
+    def next_round(self) -> list[UIPart]:
+        """What children wait for next was asked later than what they waited for before."""
+        return self._leave_step() if self._step_of_children else []
 
     def know(self, calls: Iterable[tuple[ToolCallId, str]]) -> None:
         """Calls that the client already shows, so that what becomes of them is told."""
@@ -180,7 +185,7 @@ class UIStream:
         ended = self._end_blocks()
         if not self._step_is_open:
             return ended
-        self._step_is_open = False
+        self._step_is_open = self._step_of_children = False
         return [*ended, {"type": "finish-step"}]
 
     def _end_blocks(self) -> list[UIPart]:
@@ -285,12 +290,15 @@ class UIStream:
 
     def _ask(self, call_id: ToolCallId, name: str, given: JSON, *, below: bool) -> list[UIPart]:
         """Show the client a call it has to run, with the input as it was checked."""
+        apart = self._apart(call_id, below=below)
         call = self._calls.setdefault(call_id, _Call(name=name, step=None if below else self._step))
-        return [] if call.done else self._set_input(call_id, call, given, runs_here=False)
+        return [] if call.done else [*apart, *self._set_input(call_id, call, given, runs_here=False)]
 
-    def _asked(self, row: PendingCall) -> list[UIPart]:
+    def _asked(self, row: PendingCall, *, below: bool) -> list[UIPart]:
         """Show a call that was answered. Its input comes in pieces, as a whole one would make the client run it."""
-        begun = [] if row.tool_call_id in self._calls else self._begin_call(row.tool_call_id, row.tool_name)
+        begun = self._apart(row.tool_call_id, below=below)
+        if row.tool_call_id not in self._calls:
+            begun += self._begin_call(row.tool_call_id, row.tool_name)
         call = self._calls[row.tool_call_id]
         if call.has_input:
             return begun
@@ -301,12 +309,25 @@ class UIStream:
     def _ask_approval(
         self, call_id: ToolCallId, name: str, given: JSON, approval_id: str, *, below: bool
     ) -> list[UIPart]:
+        apart = self._apart(call_id, below=below)
         call = self._calls.setdefault(call_id, _Call(name=name, step=None if below else self._step))
         if call.done or call.approval_id == approval_id:
             return []
         call.approval_id = approval_id
         asked = {"type": "tool-approval-request", "approvalId": approval_id, "toolCallId": call_id}
-        return [*self._set_input(call_id, call, given), asked]
+        return [*apart, *self._set_input(call_id, call, given), asked]
+
+    def _apart(self, call_id: ToolCallId, *, below: bool) -> list[UIPart]:
+        """Begin a step for the calls that children wait for at the same time, unless it has begun.
+
+        A page sends its answers when every call of the last step has one, and the call that delegated to a child has
+        none before the child's end.
+        """
+        if not below or call_id in self._calls or self._step_of_children:
+            return []
+        left = self._leave_step()
+        self._step_is_open = self._step_of_children = True
+        return [*left, {"type": "start-step"}]
 
     def _set_input(
         self, call_id: ToolCallId, call: _Call, given: JSON, *, runs_here: bool | None = None

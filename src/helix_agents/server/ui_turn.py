@@ -1,5 +1,6 @@
 """The answer in hand, read from the store: the messages of the current turn, and the stream position after them."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,11 @@ class Turn:
     asked: UserMessage | None
     first: int
     messages: tuple[Message, ...]
+
+    @property
+    def asked_id(self) -> str | None:
+        """What pages call the user's message; one that came without an id is called by its place."""
+        return None if self.asked is None else self.asked.id or f"user_{self.first}"
 
     @property
     def calls(self) -> dict[ToolCallId, str]:
@@ -71,9 +77,13 @@ def split_turns(messages: Sequence[Message], entering: Iterable[UserMessage] = (
 
 @dataclass(frozen=True, kw_only=True)
 class ChildCall:
-    """A call of a child session that waits or waited for the user, where it was delegated from, and its result."""
+    """A call of a child session that waits or waited for the user, where it was delegated from, and its result.
+
+    `round` tells calls apart that the user was asked in different runs of the root.
+    """
 
     row: PendingCall
+    round: int
     delegated_by: ToolCallId | None
     result: ToolMessage | None
 
@@ -113,7 +123,7 @@ class Conversation:
         for turn in self.turns:
             current = turn is self.turn
             if turn.asked is not None:
-                shown.append(user_message(turn.asked, f"user_{turn.first}"))
+                shown.append(user_message(turn.asked, turn.asked_id or ""))
             stream = new_stream()
             parts = self.replay(stream) if current else self._committed(stream, turn, current=False)
             if parts:
@@ -145,8 +155,11 @@ class Conversation:
             return []
         last = _last_delegating(turn) is reply
         parts: list[UIPart] = []
+        before: int | None = None
         for child in self.children:
             if child.delegated_by in delegating or (child.delegated_by is None and last and turn is self.turn):
+                parts += stream.next_round() if before not in (None, child.round) else []
+                before = child.round
                 parts += stream.waits(child.row, below=True)
                 parts += [] if child.result is None else stream.result(child.result)
         return parts
@@ -197,7 +210,11 @@ async def _at_one_moment(executor: AgentExecutor, session_id: SessionId) -> tupl
 async def _children(
     executor: AgentExecutor, session: SessionState, rows: Sequence[PendingCall]
 ) -> tuple[ChildCall, ...]:
+    if not rows:
+        return ()
     waits = {wait.child_session_id: call_id for call_id, wait in session.suspended_awaiting_children.items()}
+    runs = await executor.sessions.runs(session.session_id, limit=200)
+    started = sorted(run.started_at for run in runs.items)
     results: dict[SessionId, dict[ToolCallId, ToolMessage]] = {}
     found: list[ChildCall] = []
     for row in sorted(rows, key=lambda row: (row.created_at, row.tool_call_id)):
@@ -206,7 +223,8 @@ async def _children(
             messages = [stored.message for stored in page.items]
             results[row.session_id] = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}
         result = results[row.session_id].get(row.tool_call_id)
-        found.append(ChildCall(row=row, delegated_by=waits.get(row.session_id), result=result))
+        asked_in = bisect_right(started, row.created_at)
+        found.append(ChildCall(row=row, round=asked_in, delegated_by=waits.get(row.session_id), result=result))
     return tuple(found)
 
 

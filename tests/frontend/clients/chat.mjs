@@ -64,7 +64,7 @@ const commands = {
   approve: ({ approvalId, approved, reason }) => chat.addToolApprovalResponse({ id: approvalId, approved, reason }),
   output: ({ tool, toolCallId, output }) => chat.addToolOutput({ tool, toolCallId, output }),
   resume: () => chat.resumeStream(),
-  regenerate: () => chat.regenerate(),
+  regenerate: ({ messageId }) => chat.regenerate({ messageId }),
   stop: () => chat.stop(),
   // A refresh: a new page with what the server has stored.
   refresh: ({ messages }) => void (chat = newChat(messages)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 
 from helix_agents.backends.in_memory.checkpoints import checkpoint_row
-from helix_agents.backends.in_memory.creation import create, missing_results
+from helix_agents.backends.in_memory.creation import create, missing_results, place_of
 from helix_agents.backends.in_memory.entry_rows import (
     delete_session_entries,
     rewind_session_entries,
@@ -24,7 +24,7 @@ from helix_agents.backends.in_memory.sub_sessions import link_ref
 from helix_agents.backends.in_memory.tables import SessionRow
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
-from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.checkpoints import BEGINNING, CheckpointMeta
 from helix_agents.domain.commits import (
     Committed,
     ParentLink,
@@ -46,7 +46,7 @@ from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import abandon
 from helix_agents.domain.runs import check_fence
 from helix_agents.domain.session_changes import savable, settled, started
-from helix_agents.domain.sessions import SessionState, StatusChanged, StatusOutcome
+from helix_agents.domain.sessions import BranchPoint, SessionState, StatusChanged, StatusOutcome
 
 
 def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
@@ -61,7 +61,7 @@ def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
     row = _expected_session(tx, start)
     settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
     if start.rewind_to is not None:
-        to = checkpoint_row(tx.tables, start.session_id, start.rewind_to).checkpoint.version
+        to = _version_at(tx, start.session_id, start.rewind_to)
         rewind_session_entries(tx, start.session_id, to=to, mark=row.record.version + 1)
         row = _rewound(tx, row, start.rewind_to)
     for call in given_up(start, driven_calls(tx.tables, start.session_id)):
@@ -100,11 +100,17 @@ def _expected_session(tx: Transaction, start: StartRun) -> SessionRow:
 def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> SessionRow:
     """The session back at one of its checkpoints, with nothing staged; calls that were open there get results."""
     session_id = row.record.session_id
-    place = checkpoint_row(tx.tables, session_id, checkpoint_id)
+    point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
+    segment, messages, states = place_of(tx.tables, row, point)
     discard(tx, session_id, staged_for(tx.tables, session_id, None))
-    messages = place.checkpoint.message_count
-    row = standing_at(tx, row, place.segment, messages=messages, states=place.state_count)
-    return with_messages(tx, row, missing_results(place.segment, messages))
+    row = standing_at(tx, row, segment, messages=messages, states=states)
+    return with_messages(tx, row, missing_results(segment, messages))
+
+
+def _version_at(tx: Transaction, session_id: SessionId, checkpoint_id: CheckpointId) -> int:
+    if checkpoint_id == BEGINNING:
+        return 0
+    return checkpoint_row(tx.tables, session_id, checkpoint_id).checkpoint.version
 
 
 def _settle(tx: Transaction, session_id: SessionId, request: SettleSession, messages: Sequence[Message] = ()) -> None:

@@ -9,6 +9,7 @@ from helix_agents.backends.in_memory.messages import message_of
 from helix_agents.backends.in_memory.rows import session_row
 from helix_agents.backends.in_memory.tables import SessionRow, Tables
 from helix_agents.backends.in_memory.transaction import Transaction
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
@@ -47,7 +48,7 @@ def create(tx: Transaction, session_id: SessionId, options: CreateSession) -> Se
 
 def _branch(tx: Transaction, session_id: SessionId, options: CreateSession, point: BranchPoint) -> SessionRow:
     source = session_row(tx.tables, point.from_session_id)
-    segment, messages, states = _place(tx.tables, source, point)
+    segment, messages, states = place_of(tx.tables, source, point)
     blank = replace(source, record=branched(session_id, source.record, options, tx.now), remembered=None)
     row = standing_at(tx, blank, segment, messages=messages, states=states)
     row = replace(row, first_state_count=row.state_count)
@@ -59,20 +60,21 @@ def missing_results(segment: Segment, messages: int) -> tuple[ToolMessage, ...]:
     return not_executed(open_tail(message_of(entry) for _, entry in newest_messages(segment, messages)))
 
 
-def _place(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int]:
-    """The segment, message count and state count that a branch starts from."""
+def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int]:
+    """The segment, message count and state count that a branch starts from, or a rewind leads to."""
     session_id = source.record.session_id
-    if point.checkpoint_id is not None:
+    messages = 0 if point.checkpoint_id == BEGINNING else point.message_count
+    if point.checkpoint_id is not None and point.checkpoint_id != BEGINNING:
         found = checkpoint_row(tables, session_id, point.checkpoint_id)
         return found.segment, found.checkpoint.message_count, found.state_count
-    if point.message_count is None:
+    if messages is None:
         return source.segment, source.record.message_count, source.state_count
-    if not 0 <= point.message_count <= source.record.message_count:
-        raise CheckpointNotFoundError(session_id, f"message {point.message_count}")
+    if not 0 <= messages <= source.record.message_count:
+        raise CheckpointNotFoundError(session_id, f"message {messages}")
     states = source.first_state_count
     for row in reversed(tables.checkpoints.get(session_id, {}).values()):
         in_the_past = sees_state(source.segment, source.state_count, row.segment, row.state_count)
-        if in_the_past and row.checkpoint.message_count <= point.message_count:
+        if in_the_past and row.checkpoint.message_count <= messages:
             states = row.state_count
             break
-    return source.segment, point.message_count, states
+    return source.segment, messages, states

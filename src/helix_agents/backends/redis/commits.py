@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from helix_agents.backends.redis.checkpoints import checkpoint_row
-from helix_agents.backends.redis.creation import create
+from helix_agents.backends.redis.creation import create, place_of
 from helix_agents.backends.redis.index import entry_id
-from helix_agents.backends.redis.lineage import add_messages, add_writes, line_of, missing_results, stand_at
+from helix_agents.backends.redis.lineage import add_messages, add_writes, missing_results, stand_at
 from helix_agents.backends.redis.pending import change_calls, driven_calls, put_call, tree_calls
 from helix_agents.backends.redis.rows import (
     RunEntry,
@@ -50,7 +49,7 @@ from helix_agents.domain.pending import abandon
 from helix_agents.domain.records import decode
 from helix_agents.domain.runs import check_fence
 from helix_agents.domain.session_changes import savable, settled, started
-from helix_agents.domain.sessions import SessionState, StatusChanged, StatusOutcome
+from helix_agents.domain.sessions import BranchPoint, SessionState, StatusChanged, StatusOutcome
 from helix_agents.domain.streams import StreamAppend
 
 
@@ -107,11 +106,11 @@ async def _link_parent(tx: Transaction, link: ParentLink) -> None:
 async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: CheckpointId) -> None:
     """Put the session back at one of its checkpoints, with nothing staged; calls that were open there get results."""
     session = known.value
-    place = await checkpoint_row(tx, session, checkpoint_id)
+    point = BranchPoint(from_session_id=session.record.session_id, checkpoint_id=checkpoint_id)
+    there, messages, state = await place_of(tx, session, point)
     discard(tx, known, await staged_for(tx, known, None))
     session.set(staged=False)
-    messages = place.checkpoint.message_count
-    line = await stand_at(tx, known, await line_of(tx, place.segment), messages=messages, state=place.state)
+    line = await stand_at(tx, known, there, messages=messages, state=state)
     add_messages(tx, known, await missing_results(tx, line, messages))
 
 

@@ -22,6 +22,7 @@ from helix_agents.backends.redis.rows import (
     save_session,
 )
 from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.session_changes import branched, created
@@ -153,7 +154,7 @@ async def _branch(
     tx: Transaction, known: Known[Session], session_id: SessionId, options: CreateSession, point: BranchPoint
 ) -> None:
     source = (await load_session(tx, point.from_session_id)).value
-    line, messages, state = await _place(tx, source, point)
+    line, messages, state = await place_of(tx, source, point)
     record = branched(session_id, source.record, options, tx.now)
     known.value = Session(SessionRow(record=record, segment="", name=tx.ids.new("s")), new=True)
     line = await stand_at(tx, known, line, messages=messages, state=state)
@@ -162,19 +163,20 @@ async def _branch(
     add_checkpoint(tx, known, "save")
 
 
-async def _place(tx: Transaction, source: Session, point: BranchPoint) -> tuple[tuple[Stretch, ...], int, StatePlace]:
-    """The line, message count and place in the state log that a branch starts from."""
+async def place_of(tx: Transaction, source: Session, point: BranchPoint) -> tuple[tuple[Stretch, ...], int, StatePlace]:
+    """The line, message count and place in the state log that a branch starts from, or a rewind leads to."""
     session_id = source.record.session_id
-    if point.checkpoint_id is not None:
+    messages = 0 if point.checkpoint_id == BEGINNING else point.message_count
+    if point.checkpoint_id is not None and point.checkpoint_id != BEGINNING:
         found = await checkpoint_row(tx, source, point.checkpoint_id)
         return await line_of(tx, found.segment), found.checkpoint.message_count, found.state
     line = await session_line(tx, source)
-    if point.message_count is None:
+    if messages is None:
         return line, source.record.message_count, source.row.state
-    if not 0 <= point.message_count <= source.record.message_count:
-        raise CheckpointNotFoundError(session_id, f"message {point.message_count}")
+    if not 0 <= messages <= source.record.message_count:
+        raise CheckpointNotFoundError(session_id, f"message {messages}")
     async for row in checkpoints_of(tx, source):
         in_the_past = sees_state(line, source.row.state.count, row.segment, row.state.count)
-        if in_the_past and row.checkpoint.message_count <= point.message_count:
-            return line, point.message_count, row.state
-    return line, point.message_count, source.row.first_state
+        if in_the_past and row.checkpoint.message_count <= messages:
+            return line, messages, row.state
+    return line, messages, source.row.first_state

@@ -5,6 +5,7 @@ from helix_agents.backends.sqlite.checkpoints import own_checkpoint, state_count
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.lineage import append_messages, new_segment, read_messages
 from helix_agents.backends.sqlite.rows import SessionRow, load_session, new_row
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import ToolMessage
@@ -51,19 +52,21 @@ def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId,
     Raises:
         CheckpointNotFoundError: the session has no such checkpoint.
     """
-    cut_back(connection, row, *own_checkpoint(connection, row.namespace, row.session_id, checkpoint_id))
+    point = BranchPoint(from_session_id=row.session_id, checkpoint_id=checkpoint_id)
+    cut_back(connection, row, *_branch_point(connection, row.namespace, row, point))
     _close_calls(connection, row, now)
 
 
 def _branch_point(connection: Connection, namespace: str, source: SessionRow, at: BranchPoint) -> tuple[int, int, int]:
-    """Segment, message count and state count to branch from."""
-    if at.checkpoint_id is not None:
+    """Segment, message count and state count to branch from, or to rewind to."""
+    messages = 0 if at.checkpoint_id == BEGINNING else at.message_count
+    if at.checkpoint_id is not None and at.checkpoint_id != BEGINNING:
         return own_checkpoint(connection, namespace, source.session_id, at.checkpoint_id)
-    if at.message_count is None:
+    if messages is None:
         return source.segment, source.message_count, source.state_count
-    if not 0 <= at.message_count <= source.message_count:
-        raise CheckpointNotFoundError(source.session_id, f"message {at.message_count} of {source.message_count}")
-    return source.segment, at.message_count, state_count_at(connection, source, at.message_count)
+    if not 0 <= messages <= source.message_count:
+        raise CheckpointNotFoundError(source.session_id, f"message {messages} of {source.message_count}")
+    return source.segment, messages, state_count_at(connection, source, messages)
 
 
 def _close_calls(connection: Connection, row: SessionRow, now: int) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.checkpoints import BEGINNING, CheckpointMeta
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError, SessionNotFoundError
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
@@ -20,6 +20,7 @@ from helix_agents.testing.scenes import (
     asked,
     child_ref,
     commit,
+    fence_of,
     said,
     set_key,
     start,
@@ -227,6 +228,28 @@ class LineageContract(StoreContract):
         await start(store, run_id="r-3", rewind_to=third)
         assert await store.load_transcript(SESSION) == before
         assert (await store.load_state(SESSION)).custom_state == {"list": [1, 2, 3]}
+
+    @proves("lineage.rewind-to-the-beginning")
+    async def test_a_rewind_to_the_beginning_leaves_no_message_and_the_first_state(
+        self, store: SessionStateStore
+    ) -> None:
+        create = CreateSession(agent_type="w", custom_state={"list": [0], "n": 1})
+        await start(store, create=create, append_messages=(said("m0"),))
+        for step in (1, 2):
+            await commit(store, step, messages=[said(f"m{step}")], writes=append_to("list", step))
+        (*_, first) = (await store.list_checkpoints(SESSION)).items
+        await store.clone_session(BranchPoint(from_session_id=SESSION, checkpoint_id=first.checkpoint_id), "branch")
+        for run in ("r-2", "r-3"):
+            await start(store, run_id=run, rewind_to=BEGINNING, append_messages=(said("again"),))
+            assert await _texts(store, SESSION) == ["again"]
+            assert (await store.load_state(SESSION)).custom_state == {"list": [0], "n": 1}
+            await commit(store, messages=[said("other")], fence=fence_of(run), writes=append_to("list", 9))
+        await start(store, run_id="r-4", rewind_to=first.checkpoint_id)
+        assert await _texts(store, SESSION) == await _texts(store, "branch") == ["m0", "m1"]
+        assert (await store.load_state(SESSION)).custom_state == {"list": [0, 1], "n": 1}
+        await store.clone_session(BranchPoint(from_session_id=SESSION, checkpoint_id=BEGINNING), "anew")
+        assert await _texts(store, "anew") == []
+        assert (await store.load_state("anew")).custom_state == {"list": [0], "n": 1}
 
     @proves("lineage.rewind-is-exact")
     async def test_a_rewind_drops_what_waits_and_what_is_staged(self, store: SessionStateStore) -> None:

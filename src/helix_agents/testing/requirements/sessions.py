@@ -148,6 +148,8 @@ _LINEAGE = promised_by(
         "lineage.branch-refused": "A branch from an unknown session, an unknown checkpoint or too many messages, or "
         "onto a taken id, is refused.",
         "lineage.branch-costs-the-same": "A branch takes as many statements from a long history as from a short one.",
+        "lineage.rewind-to-the-beginning": "A session can be rewound to its beginning, again and again, and branched "
+        "from there: no messages, and the state it was made with.",
         "lineage.rewind-is-exact": "A run start that rewinds restores messages and state exactly, also forward again.",
     },
 )
