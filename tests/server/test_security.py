@@ -3,6 +3,8 @@
 import json
 import logging
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,7 +17,7 @@ from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
 from tests.server.agents import agents, gate
-from tests.server.live import ANN, OPS, LiveServer, agent_server
+from tests.server.live import ANN, BEN, OPS, LiveServer, agent_server
 from tests.server.page import Page
 from tests.server.test_chat import code_of
 from tests.server.test_executor_routes import settled, start
@@ -178,6 +180,37 @@ def test_a_user_with_too_many_runs_waits_and_others_do_not() -> None:
             settled(ann, f"s{n}")
         assert start(ann, "s3", "hello").status_code == 200
         settled(ann, "s3")
+
+
+def test_runs_are_counted_on_all_instances_together(tmp_path: Path) -> None:
+    limits = ServerLimits(running_runs_per_user=2)
+    url = f"sqlite:///{tmp_path / 'helix.db'}"
+    with (
+        LiveServer(agent_server(url, limits=limits)) as here,
+        LiveServer(agent_server(url, limits=limits)) as there,
+        here.client() as one,
+        there.client() as other,
+        there.client(BEN) as ben,
+    ):
+        gate.shut()
+        assert [start(client, f"s{n}", "hello").status_code for n, client in enumerate((one, other))] == [200, 200]
+        for client in (one, other):
+            assert start(client, "s2", "hello").status_code == 429
+        assert start(ben, "b0", "hello").status_code == 200
+        gate.open()
+        settled(other, "s0")
+        settled(one, "s1")
+        assert start(one, "s2", "hello").status_code == 200
+        settled(other, "s2")
+
+
+def test_of_many_starts_at_once_no_more_begin_than_may() -> None:
+    limits = ServerLimits(running_runs_per_user=5)
+    with LiveServer(agent_server(limits=limits)) as live, live.client() as ann, ThreadPoolExecutor(12) as threads:
+        gate.shut()
+        codes = list(threads.map(lambda n: start(ann, f"m{n}", "hello").status_code, range(12)))
+        assert sorted(codes) == [200] * 5 + [429] * 7
+        gate.open()
 
 
 # ---------------------------------------------------------------------------------------------------------

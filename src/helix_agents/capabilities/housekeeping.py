@@ -1,5 +1,4 @@
-"""What has to be done now and then: idle sessions, notices, approved calls that were left, signatures of the audit log,
-and what is too old."""
+"""What has to be done now and then: idle sessions, notices, calls left over, signatures of the audit, old rows."""
 
 from helix_agents.capabilities.approvals import resume_approvals
 from helix_agents.capabilities.auditing import sign_when_due

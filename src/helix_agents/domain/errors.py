@@ -572,19 +572,26 @@ class UnsupportedBackendError(SetupError):
         return f"{self.scheme}:// has no place for {self.what}; use sqlite:///…, postgresql://… or memory://."
 
 
+# Whose a model probably is that is named without saying so.
+_PROVIDERS = {"gpt": "openai", "gem": "google"}
+
+
 class UnknownModelError(SetupError):
     """No installed model provider answers to this name's prefix."""
 
     code = "unknown_model"
     name: str
     known: tuple[str, ...]
+    meant: str | None = None
 
     def __str__(self) -> str:
         prefix, colon, model = self.name.partition(":")
         known = ", ".join(f"{each}:" for each in self.known) or "none"
         if not colon or not model:
-            return f"{self.name!r} does not say whose model it is; write 'anthropic:{prefix}'. Known prefixes: {known}."
-        return f"No provider is installed for {prefix!r} models; known prefixes: {known}."
+            whose = _PROVIDERS.get(prefix[:3].lower(), "anthropic")
+            return f"{self.name!r} does not say whose model it is; write '{whose}:{prefix}'. Known prefixes: {known}."
+        hint = f" Did you mean '{self.meant}:{model}'?" if self.meant is not None else ""
+        return f"No provider is installed for {prefix!r} models; known prefixes: {known}.{hint}"
 
 
 class InvalidStoreUrlError(SetupError):

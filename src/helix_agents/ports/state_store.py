@@ -207,6 +207,13 @@ class Runs(Protocol):
         """The session's runs, newest first; turns count 1, 2, 3 without gaps."""
         ...
 
+    async def count_running(self, user_id: str | None) -> int:
+        """How many of the user's root sessions have a run that is going, whichever process drives it.
+
+        None asks for sessions that belong to nobody. The cost grows with the runs that are going, not with the store.
+        """
+        ...
+
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
         """Say that a process lives for another `ttl_ms` of the store's clock. One row per process, not per run."""
         ...

@@ -1,6 +1,7 @@
 """One request on its way through the server: who makes it, what it asks for, and the sessions it may touch."""
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -144,6 +145,10 @@ class Call:
             if message.id is not None:
                 self.checked(message.id, "message id")
         return messages
+
+    def room(self) -> AbstractAsyncContextManager[None]:
+        """Where a run of the caller may begin."""
+        return self.gate.room(self.principal, self.executor.sessions)
 
     # -- streams
 

@@ -48,7 +48,6 @@ async def chat(call: Call) -> Any:
     joined = await _joined(call, session, intent.message, version)
     if joined is not None:
         return joined
-    call.gate.check_room(call.principal)
     run = await _say(call, session_id, agent, intent.message)
     return follow(call, agent.name, run, version)
 
@@ -80,13 +79,13 @@ async def chat_submit(call: Call) -> Response:
     session = await call.session(call.path_id())
     if body.session_id is not None and body.session_id != session.session_id:
         raise invalid("The body names another session than the path.")
-    call.gate.check_room(call.principal)
+    call.gate.check_open()
     submitted = await submit(call, session.session_id, body)
     run_id: RunId | None = None
     if submitted.continuation == "resume":
         try:
-            run = await call.executor.resume(call.agent_of(session), session.session_id)
-            run_id = call.gate.began(call.principal, run).run_id
+            async with call.room():
+                run_id = (await call.executor.resume(call.agent_of(session), session.session_id)).run_id
         except AgentAlreadyRunningError as running:
             run_id = running.run_id
     return json_response(
@@ -135,14 +134,10 @@ def _agent_for(call: Call, body: ChatBody, session: SessionState | None) -> AnyA
 
 
 async def _say(call: Call, session_id: SessionId, agent: AnyAgent, message: UserMessage) -> HostedRun:
-    run = await call.executor.execute(
-        agent,
-        message,
-        session_id,
-        user_id=call.principal.user_id,
-        idempotency_key=message.id,
-    )
-    return call.gate.began(call.principal, run)
+    async with call.room():
+        return await call.executor.execute(
+            agent, message, session_id, user_id=call.principal.user_id, idempotency_key=message.id
+        )
 
 
 async def _joined(call: Call, session: SessionState | None, message: UserMessage, version: Version) -> Any:
@@ -186,9 +181,9 @@ async def _submit_all(call: Call, session: SessionState, intent: Answered) -> li
 
 async def _resume(call: Call, session: SessionState) -> None:
     """Go on with what was answered, or find that another page did so."""
-    call.gate.check_room(call.principal)
     try:
-        call.gate.began(call.principal, await call.executor.resume(call.agent_of(session), session.session_id))
+        async with call.room():
+            await call.executor.resume(call.agent_of(session), session.session_id)
     except AgentAlreadyRunningError:
         return
     except StillWaitingError:
@@ -199,13 +194,13 @@ async def _regenerate(call: Call, session: SessionState, intent: Said) -> Hosted
     """Write the answer to a message again: retry what failed, or go back to before it."""
     conversation = await read_conversation(call.executor, session.session_id)
     agent = call.agent_of(session)
-    call.gate.check_room(call.principal)
     asked_id = intent.message.id
     turn = next((turn for turn in reversed(conversation.turns) if turn.asked_id == asked_id), None)
     if turn is None or turn.asked is None:
         raise RefusedError(409, "cannot_regenerate", "The server does not know the message this answer belongs to.")
     if turn is conversation.turn and session.status == "failed":
-        return call.gate.began(call.principal, await call.executor.retry(agent, session.session_id))
+        async with call.room():
+            return await call.executor.retry(agent, session.session_id)
     earlier = conversation.turns[: conversation.turns.index(turn)]
     if any(each.asked is not None for each in earlier):
         checkpoint_id = await _checkpoint_at(call, session.session_id, turn.first)
@@ -215,10 +210,10 @@ async def _regenerate(call: Call, session: SessionState, intent: Said) -> Hosted
         raise RefusedError(
             409, "cannot_regenerate", "There is no checkpoint before the message this answer belongs to."
         )
-    run = await call.executor.resume(
-        agent, session.session_id, mode="from_checkpoint", checkpoint_id=checkpoint_id, message=turn.asked
-    )
-    return call.gate.began(call.principal, run)
+    async with call.room():
+        return await call.executor.resume(
+            agent, session.session_id, mode="from_checkpoint", checkpoint_id=checkpoint_id, message=turn.asked
+        )
 
 
 async def _checkpoint_at(call: Call, session_id: SessionId, message_count: int) -> CheckpointId | None:

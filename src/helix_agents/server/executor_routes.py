@@ -45,31 +45,30 @@ async def start(call: Call) -> Response:
     session = None if session_id is None else await call.find_session(session_id)
     if session is not None:
         return json_response(await _as_it_is(call, session, agent))
-    call.gate.check_room(call.principal)
     messages = call.checked_messages(messages_of(body.message))
     try:
-        run = await call.executor.execute(
-            agent,
-            messages,
-            session_id,
-            state=body.state,
-            user_id=call.principal.user_id,
-            tags=body.tags,
-            metadata=body.metadata,
-        )
+        async with call.room():
+            run = await call.executor.execute(
+                agent,
+                messages,
+                session_id,
+                state=body.state,
+                user_id=call.principal.user_id,
+                tags=body.tags,
+                metadata=body.metadata,
+            )
     except (AgentAlreadyRunningError, SessionAlreadyExistsError):
         # Two identical calls at once: the other one began it.
         session = await call.find_session(session_id or "")
         if session is None:
             raise
         return json_response(await _as_it_is(call, session, agent))
-    return json_response(started(call.gate.began(call.principal, run)))
+    return json_response(started(run))
 
 
 async def resume(call: Call) -> Response:
     """Go on with what a session left open."""
     body: ResumeBody = await call.body(ResumeBody)
-    call.gate.check_room(call.principal)
     session = await call.session(call.checked(body.session_id))
     mode = body.mode or ("with_message" if body.message is not None else "continue")
     if mode == "with_message" and body.message is None:
@@ -77,15 +76,17 @@ async def resume(call: Call) -> Response:
     if (mode == "from_checkpoint") != (body.checkpoint_id is not None):
         raise invalid("Mode from_checkpoint and checkpointId go together.")
     messages = None if body.message is None else call.checked_messages(messages_of(body.message))
+    agent, checkpoint_id = call.agent_of(session), body.checkpoint_id
     try:
-        run = await call.executor.resume(
-            call.agent_of(session), session.session_id, mode=mode, message=messages, checkpoint_id=body.checkpoint_id
-        )
+        async with call.room():
+            run = await call.executor.resume(
+                agent, session.session_id, mode=mode, message=messages, checkpoint_id=checkpoint_id
+            )
     except NothingToResumeError as reason:
         if session.status != "completed":
             raise
         raise RefusedError(409, "already_completed", str(reason)) from None
-    return json_response(started(call.gate.began(call.principal, run)))
+    return json_response(started(run))
 
 
 async def follow(call: Call) -> Any:

@@ -1,17 +1,17 @@
-"""What an instance carries at the moment: open streams and running runs, counted for everybody and for each user."""
+"""What an instance lets in: streams and runs, not too many for everybody and each user, and nothing when it leaves."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from starlette.types import Receive, Scope, Send
 
-from helix_agents.domain.errors import HelixError
 from helix_agents.server.auth import Principal
 from helix_agents.server.errors import RefusedError, draining
-from helix_agents.server.hosting import HostedRun
+from helix_agents.server.hosting import HostedSessions
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.sse import Leaving
 
@@ -23,7 +23,7 @@ class Gate:
         self.limits = limits
         self.leaving = Leaving()
         self._streams: Counter[str | None] = Counter()
-        self._runs: Counter[str | None] = Counter()
+        self._starting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._watching: set[asyncio.Task[None]] = set()
 
     @property
@@ -35,12 +35,20 @@ class Gate:
         if self.leaving.is_set():
             raise draining(self.limits.retry_after_seconds)
 
-    def check_room(self, principal: Principal) -> None:
-        """Let a run begin, if its user does not have too many already."""
+    @asynccontextmanager
+    async def room(self, principal: Principal, sessions: HostedSessions) -> AsyncGenerator[None]:
+        """Let a run begin inside, if its user does not have too many already; runs of one user begin one by one.
+
+        Raises:
+            RefusedError: there are too many, or the instance is leaving.
+        """
         self.check_open()
-        most = self.limits.running_runs_per_user
-        if self._runs[principal.user_id] >= most:
-            raise self._too_many(429, "too_many_runs", f"This user has {most} runs going on this instance.")
+        lock = self._starting.setdefault(principal.user_id or "", asyncio.Lock())
+        async with lock:
+            most = self.limits.running_runs_per_user
+            if await sessions.count_running(principal.user_id) >= most:
+                raise self._too_many(429, "too_many_runs", f"This user has {most} runs going.")
+            yield
 
     def check_stream(self, principal: Principal) -> None:
         """Let a stream open, if there are not too many already."""
@@ -50,12 +58,6 @@ class Gate:
         most = self.limits.open_streams_per_user
         if principal.user_id is not None and self._streams[principal.user_id] >= most:
             raise self._too_many(429, "too_many_streams", f"This user has {most} open streams on this instance.")
-
-    def began(self, principal: Principal, run: HostedRun) -> HostedRun:
-        """Count a run until it is over, or no longer driven here."""
-        self._runs[principal.user_id] += 1
-        self.watch(self._until_over(principal.user_id, run))
-        return run
 
     def watch(self, work: Coroutine[Any, Any, None]) -> None:
         """Work of the instance itself, which ends with it."""
@@ -73,13 +75,6 @@ class Gate:
         for task in tuple(self._watching):
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
-
-    async def _until_over(self, user_id: str | None, run: HostedRun) -> None:
-        try:
-            with suppress(HelixError):
-                await run.result()
-        finally:
-            self._runs[user_id] -= 1
 
     def _too_many(self, status: int, code: str, detail: str) -> RefusedError:
         return RefusedError(

@@ -92,6 +92,11 @@ class InMemoryRuns(Handle):
         runs.sort(key=lambda run: (run.turn, run.run_id), reverse=True)
         return page_of(runs, offset, limit, own)
 
+    async def count_running(self, user_id: str | None) -> int:
+        with self._reading() as tables:
+            going = (tables.sessions[run.session_id] for run in tables.runs.values() if run.status == "running")
+            return sum(row.record.user_id == user_id and row.record.parent_session_id is None for row in going)
+
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
         check_id(owner, "owner")
         async with self._writing("renew_lease") as tx:

@@ -165,6 +165,15 @@ class PostgresRuns(Facet):
             item=run_of,
         )
 
+    async def count_running(self, user_id: str | None) -> int:
+        row = await self._db.one(
+            "SELECT count(*) FROM __agents_runs r JOIN __agents_sessions s USING (namespace, session_id)"
+            " WHERE namespace = ? AND r.status = 'running' AND s.user_id IS NOT DISTINCT FROM ?"
+            " AND s.parent_session_id IS NULL",
+            (self._namespace, user_id),
+        )
+        return row[0] if row is not None else 0
+
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
         check_id(owner, "owner")
         lease = Lease(owner=owner, expires_at=self._clock.now_ms() + ttl_ms)

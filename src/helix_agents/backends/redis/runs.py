@@ -15,8 +15,10 @@ from helix_agents.backends.redis.rows import (
     load_session,
     put_run,
     read_run,
+    read_session,
     run_row,
     save_session,
+    session_of,
 )
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
@@ -132,6 +134,13 @@ class RedisRuns(Facet):
 
         return await self._read("list_runs", session_id, work)
 
+    async def count_running(self, user_id: str | None) -> int:
+        found = await self._space.find(index.RUNNING)
+        entries = [decode(payload, RunEntry) for _, payload in found.entries]
+        by_session = {entry.run.session_id: entry for entry in entries}
+        sessions = await asyncio.gather(*(self._session_of(entry) for entry in by_session.values()))
+        return sum(session is not None and _is_going(session, user_id) for session in sessions)
+
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
         check_id(owner, "owner")
         now = self._clock.now_ms()
@@ -195,7 +204,19 @@ class RedisRuns(Facet):
         found = await self._space.find(besides=[entry_id("r", run_id)])
         return decode(found.entries[0][1], RunEntry).run.session_id if found.entries else None
 
+    async def _session_of(self, entry: RunEntry) -> Session | None:
+        session_id = entry.run.session_id
+        read = read_session(self._space.slot(entry.tag), session_id)
+        return session_of((await self._space.run("running", (), (read,), 0)).replies[0], b"", session_id)
+
     async def _run_of(self, entry: RunEntry) -> RunRecord | None:
         read = read_run(self._space.slot(entry.tag), entry.run.session_id, entry.run.run_id)
         row = run_row(*(await self._space.run("run", (), (read,), 0)).replies[0])
         return None if row is None else row.run
+
+
+def _is_going(session: Session, user_id: str | None) -> bool:
+    """Whether this is a root session of the user with a run that is going."""
+    record, run = session.record, session.run
+    is_theirs = record.user_id == user_id and record.parent_session_id is None
+    return is_theirs and run is not None and run.status == "running"

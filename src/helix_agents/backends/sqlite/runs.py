@@ -154,6 +154,14 @@ class SQLiteRuns(Facet):
 
         return await self._db.read(work)
 
+    async def count_running(self, user_id: str | None) -> int:
+        row = await self._db.look_up(
+            "SELECT count(*) FROM __agents_runs r JOIN __agents_sessions s USING (namespace, session_id)"
+            " WHERE r.namespace = ? AND r.status = 'running' AND s.user_id IS ? AND s.parent_session_id IS NULL",
+            (self._namespace, user_id),
+        )
+        return row[0] if row is not None else 0
+
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
         check_id(owner, "owner")
         lease = Lease(owner=owner, expires_at=self._clock.now_ms() + ttl_ms)

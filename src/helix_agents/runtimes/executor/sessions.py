@@ -52,6 +52,10 @@ class Sessions:
         """The session's turns, newest first."""
         return await self._store.list_runs(session_id, offset=offset, limit=limit)
 
+    async def count_running(self, user_id: str | None) -> int:
+        """How many of a user's conversations have a run that is going, in whichever process."""
+        return await self._store.count_running(user_id)
+
     async def checkpoints(
         self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[Checkpoint]:

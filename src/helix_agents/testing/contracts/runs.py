@@ -326,6 +326,18 @@ class RunsContract(StoreContract):
         with pytest.raises((RunConflictError, RunNotFoundError)):
             await store.claim_run(SESSION, fence_of("nobody"), "worker-1")
 
+    @proves("runs.counted-by-user")
+    async def test_runs_that_are_going_are_counted_for_their_user(self, handles: StoreHandles) -> None:
+        store, other = await handles.open(), await handles.open()
+        for session, user in (("s-1", "ann"), ("s-2", "ann"), ("s-3", "ben"), ("s-4", None)):
+            await start(store, session, f"r-{session}", create=CreateSession(user_id=user))
+        child = CreateSession(user_id="ann", parent_session_id="s-1", root_session_id="s-1")
+        await start(store, "child", "r-child", create=child)
+        assert [await other.count_running(user) for user in ("ann", "ben", "nobody", None)] == [2, 1, 0, 1]
+        await store.update_run_status("r-s-1", "completed")
+        await store.delete_session("s-3")
+        assert [await other.count_running(user) for user in ("ann", "ben")] == [1, 0]
+
     @proves("runs.claimed-once")
     async def test_of_many_claimants_one_wins(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(3)]

@@ -28,6 +28,7 @@ _RUNS = promised_by(
         "runs.recorded-from-outside": "create_run records a run that becomes current; a taken run id is refused.",
         "runs.updated": "update_run_status stores status, reason, error, output, steps; a terminal status has an end.",
         "runs.unknown-run": "get_run of an unknown run is None; updating it raises RunNotFoundError.",
+        "runs.counted-by-user": "count_running counts the root sessions of a user, or of nobody, whose run is going.",
         "runs.claimed-once": "Of many claimants of a run one wins: same run, next attempt, new owner.",
         "runs.claim-refused": "A run that ended, or is at another attempt, cannot be claimed.",
     },
