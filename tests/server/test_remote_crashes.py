@@ -104,7 +104,7 @@ def told(chunks: tuple[StreamChunk, ...]) -> list[int]:
     return [chunk.remote_sequence for chunk in chunks if chunk.remote_sequence is not None]
 
 
-# An answer to `status` has about 500 bytes; the stream of this child has some thousand, fewer the more its text is joined.
+# An answer to `status` has about 500 bytes; the stream of this child some thousand, fewer the more text is joined.
 @pytest.mark.parametrize(
     "cuts",
     [
