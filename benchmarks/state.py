@@ -20,6 +20,7 @@ from helix_agents.capabilities.vault.speed import measure_backup
 
 VALUE = {"text": "the tides of the northern sea " * 16, "n": 1}
 KEYS = 50
+CLIENTS = 8
 
 Act = Callable[[], Awaitable[None]]
 
@@ -93,6 +94,15 @@ class LangGraphStore:
         self._opened.__exit__(None, None, None)
 
 
+def at_once(act: Act, clients: int = CLIENTS) -> Act:
+    """Several clients of one store who do the same at the same moment, each with a key of its own."""
+
+    async def acts() -> None:
+        await asyncio.gather(*(act() for _ in range(clients)))
+
+    return acts
+
+
 async def timed(act: Act, times: int) -> float:
     """Median seconds of an act."""
     taken: list[float] = []
@@ -157,6 +167,8 @@ async def measure(quick: bool) -> dict[str, float]:
         async with open_state(url, agent="writer") as state:
             ours = Ours(state)
             sets = await in_turns({"ours": ours.set, "floor": floor.set, "langgraph": peer.set}, rounds, times)
+            crowd = {"ours": at_once(ours.set), "langgraph": at_once(peer.set)}
+            crowds = await in_turns(crowd, rounds, max(5, times // CLIENTS))
             gets = await in_turns({"ours": ours.get, "floor": floor.get}, rounds, times * 20)
             latency = await watch_latency(url, 50 if quick else 200)
         floor.close()
@@ -168,6 +180,8 @@ async def measure(quick: bool) -> dict[str, float]:
         "langgraph_us": statistics.median(sets["langgraph"]) * 1e6,
         "set_ratio": ratio(sets, "ours", "floor"),
         "vs_langgraph": ratio(sets, "langgraph", "ours"),
+        "set_us_of_8_clients": statistics.median(crowds["ours"]) * 1e6 / CLIENTS,
+        "vs_langgraph_8_clients": ratio(crowds, "langgraph", "ours"),
         "get_us": statistics.median(gets["ours"]) * 1e6,
         "get_us_ratio": ratio(gets, "ours", "floor"),
         "watch_ms": latency * 1e3,
@@ -185,6 +199,7 @@ def main() -> None:
     print("Shared state on SQLite, synchronous=FULL, 500 bytes, with history, event, quota, notice and audit row")
     print(f"a durable set over one bare transaction     {figures['set_ratio']:>8.2f}   aim 1.5")
     print(f"LangGraph's SqliteStore.put over ours       {figures['vs_langgraph']:>8.2f}   aim 3")
+    print(f"the same with eight clients at once         {figures['vs_langgraph_8_clients']:>8.2f}")
     print(f"a get over a bare read                      {figures['get_us_ratio']:>8.2f}   {figures['get_us']:.0f} us")
     print(f"from a set to who watches, median           {figures['watch_ms']:>8.2f} ms")
     print(

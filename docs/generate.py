@@ -4,6 +4,7 @@ A test fails when a page is not what this program would write.
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,8 @@ def api_page() -> str:
         "# API",
         "",
         "Everything you import from `helix_agents`. Besides, there are [chunks](chunks.md) in",
-        "`helix_agents.domain.chunks`, [errors](errors.md) in `helix_agents.domain.errors`, what",
+        "`helix_agents.domain.chunks`, [errors](errors.md) in `helix_agents.domain.errors`, the events of",
+        "[hooks](../concepts/hooks.md) in `helix_agents.agent.hook_events`, what",
         "[tests of agents](../guides/test-an-agent.md) need in `helix_agents.testing`, and what",
         "[a backend](../guides/write-a-backend.md) or a model adapter implements in `helix_agents.ports`.",
         "The rest of the package is internal.",
@@ -71,6 +73,100 @@ def api_page() -> str:
     for name in sorted(homes, key=lambda each: (each.lower(), each)):
         lines += [f"::: {homes[name]}.{name}", ""]
     return "\n".join(lines)
+
+
+def http_page() -> str:
+    """Every route of the agent server, from the document that the server itself gives out."""
+    import helix_agents
+    from helix_agents.server.openapi import document
+
+    told = document(helix_agents.__version__)
+    routes = [(path, method, each) for path, methods in told["paths"].items() for method, each in methods.items()]
+    lines = [
+        "# HTTP",
+        "",
+        "What `helix serve` and `AgentServer` answer. The same is at `/openapi.json`, with every field of every",
+        "answer; a test sends what can be generated from it and checks each answer.",
+        "",
+        "Refusals are JSON: `error` is a sentence for users, `detail` one for developers, `code` is",
+        "[stable](errors.md), `retryable` says whether to try again. Every route may answer 401, 403, 500 and 503.",
+        "Callers send `Authorization: Bearer …`, or what your `authenticate` reads.",
+        "",
+        "| | | |",
+        "|---|---|---|",
+    ]
+    for path, method, route in routes:
+        lines.append(f"| {method.upper()} | [`{path}`](#{anchor(path, method)}) | {route['summary']} |")
+    for path, method, route in routes:
+        lines += route_section(path, method, route, told["components"]["schemas"])
+    return "\n".join([*lines, ""])
+
+
+def anchor(path: str, method: str) -> str:
+    """How both the site and GitHub name the heading of a route."""
+    return f"{method}-{re.sub(r'[^a-z-]', '', path.lower())}"
+
+
+def route_section(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:
+    from helix_agents.server.openapi import ALWAYS
+
+    yield from ("", f"## {method.upper()} {path}", "", route["summary"])
+    rows = [
+        (each["name"], each["in"], shape(each["schema"]), each["required"], each.get("description", ""))
+        for each in route.get("parameters", ())
+    ]
+    body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    rows += body_rows(body, schemas) if body else []
+    if rows:
+        yield from ("", "| name | in | type | |", "|---|---|---|---|")
+        for name, place, kind, required, about in rows:
+            note = ". ".join(filter(None, ("required" if required else "", about)))
+            yield f"| `{name}` | {place} | {kind} | {note} |"
+    statuses = {status: each for status, each in route["responses"].items() if int(status) not in ALWAYS}
+    answers = ", ".join(f"{status} {shape_of_answer(each)}".strip() for status, each in statuses.items())
+    yield from ("", f"Answers: {answers}.")
+
+
+def body_rows(schema: dict[str, Any], schemas: dict[str, Any]) -> list[tuple[str, str, str, bool, str]]:
+    """The fields of a body; of a body that has several forms, those of each under its kind."""
+    rows: list[tuple[str, str, str, bool, str]] = []
+    for name in names_in(schema):
+        form = schemas[name]
+        tag = next((each["enum"][0] for each in form["properties"].values() if len(each.get("enum", ())) == 1), None)
+        place = "body" if tag is None else f"body, `{tag}`"
+        required = form.get("required", ())
+        rows += [(field, place, shape(each), field in required, "") for field, each in form["properties"].items()]
+    return rows
+
+
+def names_in(schema: dict[str, Any]) -> list[str]:
+    if "$ref" in schema:
+        return [schema["$ref"].rpartition("/")[2]]
+    return [name for each in schema.get("anyOf", ()) for name in names_in(each)]
+
+
+def shape(schema: dict[str, Any]) -> str:
+    match schema:
+        case {"$ref": name}:
+            return name.rpartition("/")[2]
+        case {"enum": values}:
+            return " or ".join(f"`{value}`" for value in values)
+        case {"anyOf": several}:
+            return " or ".join(shape(each) for each in several)
+        case {"type": "array", "items": each}:
+            return f"list of {shape(each)}"
+        case {"type": kind}:
+            return kind
+        case _:
+            return "any JSON"
+
+
+def shape_of_answer(response: dict[str, Any]) -> str:
+    content = response.get("content", {})
+    if "text/event-stream" in content:
+        return "a stream of events"
+    schema = content.get("application/json", {}).get("schema")
+    return "" if schema is None or shape(schema) == "ErrorBody" else shape(schema)
 
 
 def descendants(kind: type[Any]) -> Iterator[type[Any]]:
@@ -84,7 +180,7 @@ def first_paragraph(kind: type[Any]) -> str:
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).replace("|", "\\|")
 
 
-PAGES = {"errors.md": errors_page, "chunks.md": chunks_page, "api.md": api_page}
+PAGES = {"errors.md": errors_page, "chunks.md": chunks_page, "api.md": api_page, "http.md": http_page}
 
 
 def main() -> None:

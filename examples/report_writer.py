@@ -59,7 +59,7 @@ async def main(url: str | None = None) -> None:
     async with Executor.open(url, agents=[writer]) as helix:  # or postgresql://…, redis://…, memory://
         run = await helix.execute(writer, "Write about tides")
         async for text in run.text():
-            print(text, end="")
+            print(text, end="", flush=True)
         match await run.result():
             case Completed(output=report):
                 print(report.title)  # the editor knows: Report

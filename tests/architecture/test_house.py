@@ -57,7 +57,7 @@ def test_the_version_is_written_once() -> None:
 def test_the_gates_run_the_command_the_readme_gives() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     gates = ROOT / ".ci" / "run"
-    assert "pip install uv && uv run helix demo" in readme
+    assert "pip install uv && uv run --no-dev helix demo" in readme
     assert "uv run pytest" in readme
     assert re.search(r"^\s*uv run pytest$", gates.read_text(encoding="utf-8"), re.MULTILINE)
     assert os.access(gates, os.X_OK)

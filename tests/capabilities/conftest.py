@@ -1,5 +1,6 @@
 """Worlds for the tests of capabilities, and an unlocked vault that costs nothing to open."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ __all__ = ["postgres_schemas", "postgres_service", "postgres_url"]
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> World:
-    return await World.make(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = await World.make(tmp_path)
+    yield made
+    # Whoever typed `helix vault unlock` left somebody who keeps the keys.
+    await made.vault.withdraw()
 
 
 @pytest.fixture(params=["sqlite", "memory", "postgres"])

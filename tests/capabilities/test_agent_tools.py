@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from helix_agents import Agent, ApprovalAnswer, Completed, Executor, ScriptedMod
 from helix_agents.capabilities.policy import Rule
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.toolset import StateCapabilities, state_capabilities
+from helix_agents.domain.capability_errors import DecryptionFailed
 from helix_agents.domain.chunks import Custom, ToolApprovalRequest
-from helix_agents.domain.entries import session_scope
+from helix_agents.domain.entries import EntryTransaction, Put, session_scope
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.ports.backend import Backend, open_backend
@@ -275,37 +277,63 @@ async def test_a_locked_vault_after_the_approval_stops_the_call(world: World, ba
     assert world.files("backups") == []
 
 
-async def test_another_file_under_the_approved_id_is_not_restored(world: World, backend: Backend) -> None:
+@pytest.mark.parametrize("row_too", [True, False], ids=["with-its-row", "the-file-alone"])
+async def test_another_file_under_the_approved_id_is_not_restored(
+    world: World, backend: Backend, entries: EntryStore, row_too: bool
+) -> None:
+    """Whatever its row says by now: what decides is whether it is the file that was shown."""
     async with world.open("ann", face="operator") as state:
         await state.persistent.set("k", "first")
         one = await state.call("state.backup.create")
         await state.persistent.set("k", "second")
         two = await state.call("state.backup.create")
         await state.persistent.set("k", "third")
-    script = [
-        reply(calls=[call("state__backup__restore", {"backup_id": one["backup_id"]}, id="call-1")]),
-        "done",
-        "done",
-    ]
-    ann = agent(script, bundle_of(world))
+    asks = reply(calls=[call("state__backup__restore", {"backup_id": one["backup_id"]}, id="call-1")])
+    again = reply(calls=[call("state__backup__restore", {"backup_id": one["backup_id"]}, id="call-2")])
+    ann = agent([asks, again, "done"], bundle_of(world))
     async with Executor.open(world.url, agents=[ann]) as helix:
         suspended = await (await helix.execute(ann, "go", SESSION)).result()
         assert isinstance(suspended, Suspended)
         assert suspended.pending[0].preview["keys"]["agent:ann"] == {"added": 0, "changed": 1, "removed": 0}
-        # Somebody puts another backup, and its row, in the place of the one that was shown.
+        # Somebody puts another backup, and perhaps its row, in the place of the one that was shown.
         paths = {path.stem: path for path in world.files("backups")}
         paths[one["backup_id"]].write_bytes(paths[two["backup_id"]].read_bytes())
-        assert backend.entries is not None
-        row = await backend.entries.find("sys.backups", two["backup_id"])
-        from helix_agents.domain.entries import EntryTransaction, Put
-
-        put = Put(scope="sys.backups", key=one["backup_id"], value=row.value or "")  # pyright: ignore[reportOptionalMemberAccess]
-        await backend.entries.transact(EntryTransaction(changes=(put,)))
+        if row_too:
+            row = await entries.find("sys.backups", two["backup_id"])
+            put = Put(scope="sys.backups", key=one["backup_id"], value=row.value or "")  # pyright: ignore[reportOptionalMemberAccess]
+            await entries.transact(EntryTransaction(changes=(put,)))
         await helix.submit_tool_result(SESSION, "call-1", ApprovalAnswer(approved=True))
-        await (await helix.resume(ann, SESSION)).result()
-    # It is refused either because it is not what was shown, or because the file is not what its row says.
-    assert await results(backend) in (["ApprovalPending"], ["DecryptionFailed"])
+        after = await (await helix.resume(ann, SESSION)).result()
+    # Asked for once more, a file that fits its row is shown to a person, and one that does not is worth nobody's time.
+    assert isinstance(after, Suspended) == row_too
+    assert await results(backend) == (["ApprovalPending"] if row_too else ["ApprovalPending", "DecryptionFailed"])
     async with world.open("ann") as state:
+        assert (await state.persistent.get("k")).value == "third"
+
+
+async def test_a_file_that_is_exchanged_while_it_is_restored_is_not_restored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at first and read then; what was read has to be what was looked at."""
+    from helix_agents.capabilities.backups import Backups
+
+    async with world.open("ann", face="operator") as state:
+        await state.persistent.set("k", "first")
+        one = await state.call("state.backup.create")
+        await state.persistent.set("k", "second")
+        two = await state.call("state.backup.create")
+        await state.persistent.set("k", "third")
+        paths = {path.stem: path for path in world.files("backups")}
+        hash_of = Backups.hash_of
+
+        async def exchanging(self: Backups, known: Any) -> str:
+            found = await hash_of(self, known)
+            await asyncio.to_thread(shutil.copyfile, paths[two["backup_id"]], paths[one["backup_id"]])
+            return found
+
+        monkeypatch.setattr(Backups, "hash_of", exchanging)
+        with pytest.raises(DecryptionFailed):
+            await state.call("state.backup.restore", backup_id=one["backup_id"])
         assert (await state.persistent.get("k")).value == "third"
 
 

@@ -7,8 +7,15 @@ from typing import Any
 import apsw
 import pytest
 
-from helix_agents.capabilities.auditing import sign_checkpoint, verify_audit
+from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents.capabilities.auditing import checkpoints_file, sign_checkpoint, sign_when_due, verify_audit
+from helix_agents.capabilities.toolset import state_capabilities
+from helix_agents.capabilities.vault import load_checkpoints
 from helix_agents.cli.app import run as helix
+from helix_agents.domain.entries import EntryTransaction
+from helix_agents.domain.errors import AuditBrokenError
+from helix_agents.testing import call
+from helix_agents.testing.clock import ManualClock
 from tests.capabilities.worlds import PASSPHRASE, World
 
 
@@ -96,3 +103,72 @@ async def test_values_and_secrets_are_not_in_the_log(world: World) -> None:
     assert "hunter2" not in "".join(row.entry for row in rows)
     line = json.loads(rows[0].entry)
     assert line["arguments"]["value"]["bytes"] == len('{"password":"hunter2"}')
+
+
+async def test_the_log_is_signed_by_itself_when_enough_was_written_or_some_time_ago(world: World) -> None:
+    clock = ManualClock(1_000_000)
+    async with world.open(clock=clock) as state:
+        assert await sign_when_due(state.gateway) == 0
+        await state.persistent.set("k", 0)
+        assert await sign_when_due(state.gateway) == 1
+        await state.persistent.set("k", 1)
+        assert await sign_when_due(state.gateway) == 0
+        clock.advance(60_000)
+        assert await sign_when_due(state.gateway) == 2
+        clock.advance(60_000)
+        assert await sign_when_due(state.gateway) == 0
+        lines = tuple({"number": number} for number in range(256))
+        await state.gateway.store.transact(EntryTransaction(audit=lines))
+        assert await sign_when_due(state.gateway) == 258
+    assert (await report(world))["checkpoints"] == 3
+    await asyncio.to_thread(tamper, world, "DELETE FROM __agents_audit WHERE seq >= 200")
+    assert (await report(world))["findings"][0]["kind"] == "cut_tail"
+
+
+async def test_a_locked_vault_signs_nothing_and_the_next_signature_covers_it(world: World) -> None:
+    async with world.open() as state:
+        world.vault.lock()
+        await state.persistent.set("k", 0)
+        assert await sign_when_due(state.gateway) == 0
+        await world.vault.unlock(PASSPHRASE)
+        assert await sign_when_due(state.gateway) == 1
+    async with world.open(settings={"vault": None}) as state:
+        await state.persistent.set("k", 1)
+        assert await sign_when_due(state.gateway) == 0
+
+
+async def test_a_log_that_was_altered_is_not_signed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await written(world)
+    await asyncio.to_thread(tamper, world, "UPDATE __agents_audit SET entry = '{}' WHERE seq = 13")
+    async with world.open() as state:
+        with pytest.raises(AuditBrokenError, match="Row 13"):
+            await sign_checkpoint(state.gateway)
+        for number in range(300):
+            await state.gateway.store.transact(EntryTransaction(audit=({"number": number},)))
+        assert await sign_when_due(state.gateway) == 0
+    assert "audit.broken" in caplog.text
+    assert (await report(world))["checkpoints"] == 1
+
+
+async def test_the_janitor_of_an_agent_signs_what_it_did(world: World) -> None:
+    ann = Agent(
+        name="ann",
+        model=ScriptedModel([call("state__persistent__set", {"key": "k", "value": 1}), "done"]),
+        capabilities=[state_capabilities(directory=world.folder / "files", vault=world.vault)],
+    )
+    async with Executor.open(world.url, agents=[ann], janitor_seconds=None) as helix:
+        await (await helix.execute(ann, "go")).result()
+        await helix.sweep()
+    found = await report(world)
+    assert (found["intact"], found["rows"], found["checkpoints"]) == (True, 1, 1)
+
+
+async def test_only_the_end_of_a_long_file_of_signatures_is_read(world: World) -> None:
+    async with world.open() as state:
+        for number in range(300):
+            await state.persistent.set("k", number)
+            await sign_checkpoint(state.gateway)
+        newest = await load_checkpoints(checkpoints_file(state.gateway), newest=True)
+        assert 1 < len(newest) < 300
+        assert newest[-1].seq == 300
+    assert (await report(world))["checkpoints"] == 300

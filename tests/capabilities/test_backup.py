@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.vault import Vault
 from helix_agents.domain.capability_errors import ApprovalPending, CapabilityError, DecryptionFailed, IoError
 from helix_agents.domain.errors import VaultError
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.processes import processes_for
 from helix_agents.testing.entry_scenes import everything
 from helix_agents.testing.workers import Processes
@@ -206,6 +208,32 @@ async def test_old_backups_go_and_the_newest_and_fresh_ones_stay(full: World) ->
         reasons = [each["reason"] for each in (await state.call("state.backup.list"))["backups"]]
         assert "before a restore" in reasons
         assert len(full.files("backups")) == len(reasons)
+
+
+async def test_one_of_each_day_week_and_month_stays_and_none_that_somebody_is_asked_about(full: World) -> None:
+    full.limits = Limits(backups=2, daily_backups=3, weekly_backups=2, monthly_backups=2)
+    clock = ManualClock(int(datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp() * 1000))
+    async with full.open("ann", face="operator", clock=clock) as state, full.open("ann", face="mcp") as asking:
+        made: dict[str, str] = {}
+        for day in range(40):
+            made[f"{day}"] = (await state.call("state.backup.create"))["backup_id"]
+            if day == 4:
+                with pytest.raises(ApprovalPending):
+                    await asking.call("state.backup.restore", backup_id=made["4"])
+            clock.advance(24 * 60 * 60 * 1000)
+        listed = {each["backup_id"] for each in (await state.call("state.backup.list"))["backups"]}
+    # From Monday, 2 March, on: 39 is 10 April, 34 the Sunday before, 29 the last of March.
+    assert {day for day, backup_id in made.items() if backup_id in listed} == {"39", "38", "37", "34", "29", "4"}
+    assert {path.stem for path in full.files("backups")} == listed
+
+
+async def test_an_agents_own_backups_do_not_push_out_those_of_everything(full: World) -> None:
+    full.limits = Limits(backups=1)
+    async with full.open("ann", face="operator") as state:
+        whole = (await state.call("state.backup.create"))["backup_id"]
+        for _ in range(3):
+            own = (await state.call("state.backup.create", agent="ann"))["backup_id"]
+        assert [each["backup_id"] for each in (await state.call("state.backup.list"))["backups"]] == [own, whole]
 
 
 async def test_a_backup_of_an_earlier_release_still_opens(world: World) -> None:

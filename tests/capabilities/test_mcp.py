@@ -5,16 +5,19 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client.subscriptions import ResourceUpdated
 
 from helix_agents.capabilities.approvals import decide_approval
 from helix_agents.capabilities.catalogue import CATALOGUE, STATE
 from helix_agents.capabilities.mcp import serve_http
+from helix_agents.capabilities.mcp.resources import INBOX_URI, uri_of
+from helix_agents.capabilities.policy import Policy, Rule
 from tests.capabilities.worlds import PASSPHRASE, World
 
 PATIENCE = 60.0
@@ -143,3 +146,67 @@ async def test_a_token_is_asked_for_where_one_is_set(world: World) -> None:
         assert await asyncio.to_thread(status, url) == 401
         assert await asyncio.to_thread(status, url, authorization="Bearer wrong") == 401
         assert await asyncio.to_thread(status, url, authorization="Bearer t0k3n") != 401
+
+
+# -- resources and their doorbell
+
+
+async def rings(client: Client, *uris: str, after: Callable[[], Awaitable[object]], count: int = 1) -> list[str]:
+    """Which resources a client is told of while something happens."""
+    async with client.listen(resource_subscriptions=uris) as listening:
+        await after()
+        heard: list[str] = []
+        async for event in listening:
+            assert isinstance(event, ResourceUpdated)
+            heard.append(event.uri)
+            if len(heard) == count:
+                return heard
+    return heard
+
+
+async def hears_changes(client: Client, world: World) -> None:
+    """Changes of another process ring; what they are is read."""
+    assert [each.uri for each in (await client.list_resources()).resources] == [INBOX_URI]
+    templates = (await client.list_resource_templates()).resource_templates
+    assert [each.uri_template for each in templates] == ["state://shared/{+key}"]
+    key = "config/mode 1"
+    async with world.open("bob") as bob:
+
+        async def change() -> None:
+            await bob.shared.apply("other", lambda value: (value or 0) + 1)
+            await bob.shared.apply(key, lambda value: (value or 0) + 1)
+
+        for spelling in (uri_of(key), f"state://shared/{key}"):
+            assert await rings(client, spelling, after=change) == [spelling]
+        [content] = (await client.read_resource(uri_of(key), cache_mode="refresh")).contents
+        assert json.loads(content.text)["value"] == 2  # pyright: ignore[reportAttributeAccessIssue]
+        session = (await call(client, "session.create"))["session_id"]
+        await call(client, "state.shared.watch", prefix="config", session_id=session)
+        assert await rings(client, INBOX_URI, after=change) == [INBOX_URI]
+        [content] = (await client.read_resource(INBOX_URI, cache_mode="refresh")).contents
+        [message] = json.loads(content.text)["messages"]  # pyright: ignore[reportAttributeAccessIssue]
+        assert (message["key"], message["version"]) == (key, 3)
+
+
+async def test_a_client_is_told_over_stdio_that_a_resource_changed(world: World) -> None:
+    async with asyncio.timeout(PATIENCE), Client(stdio_client(command(world))) as client:
+        await hears_changes(client, world)
+
+
+async def test_a_client_is_told_over_http_that_a_resource_changed(world: World) -> None:
+    async with asyncio.timeout(PATIENCE), over_http(world) as url, Client(url) as client:
+        await hears_changes(client, world)
+
+
+async def test_what_may_not_be_read_may_not_be_listened_to(world: World) -> None:
+    rule = Rule(name="secrets", applies_to="state.shared.get", when={"key": "secret"}, tier="blocked")
+    world.policy = Policy(rules=(rule,))
+    async with asyncio.timeout(PATIENCE), over_http(world) as url, Client(url) as client:
+        for uri in (uri_of("secret"), "state://shared/", "state://else"):
+            with pytest.raises(MCPError):
+                await client.read_resource(uri)
+            with pytest.raises(MCPError):
+                async with client.listen(resource_subscriptions=[uri]):
+                    pytest.fail(f"{uri} was listened to")
+        with pytest.raises(MCPError, match="no key"):
+            await client.read_resource(uri_of("missing"))

@@ -194,8 +194,8 @@ def locked(**inputs: Any) -> Cell:
         stage.world.vault.lock()
         return {"backup_id": made["backup_id"]} if "backup_id" in inputs else inputs
 
-    async def mend(stage: Stage) -> None:
-        await stage.world.vault.unlock(PASSPHRASE)
+    async def mend(_: Stage) -> None:
+        """The operator's command was all that was needed."""
 
     return Cell(break_it, mend, face="operator")
 

@@ -1,5 +1,9 @@
 """`helix pending`: what waits for people is listed and answered without the agents, and each answer counts once."""
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 from helix_agents.cli.exit_codes import ExitCode
@@ -68,3 +72,38 @@ def test_mistakes_are_explained(office: Path) -> None:
 
 def _waiting(folder: Path) -> list[dict[str, str]]:
     return helix(folder, "pending", "list", "--session", WAITS, "--json").json["items"]
+
+
+PAYS = """
+import asyncio, os, signal
+from helix_agents import Agent, Executor, ScriptedModel, tool
+from helix_agents.engine.services import EngineOptions
+from helix_agents.testing import call
+
+@tool(effect="once")
+def pay(cents: int) -> str:
+    \"\"\"Pay.\"\"\"
+    os.kill(os.getpid(), signal.SIGKILL)
+
+payer = Agent(name="payer", model=ScriptedModel([call("pay", {"cents": 5}), "Done."]), tools=[pay])
+
+async def main():
+    quick = {"lease_ms": 200, "options": EngineOptions(effect_lease_ms=200), "janitor_seconds": None}
+    async with Executor.open("sqlite:///helix.db", agents=[payer], **quick) as helix:
+        await (await helix.execute(payer, "Pay", "s-1")).result()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_a_call_whose_outcome_nobody_knows_is_named_so_and_answered_with_what_happened(tmp_path: Path) -> None:
+    (tmp_path / "pays.py").write_text(PAYS)
+    assert subprocess.run([sys.executable, "pays.py"], cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+    give_up = time.monotonic() + 60
+    while "approval (unknown_outcome)" not in (listed := helix(tmp_path, "pending", "list").out):
+        assert time.monotonic() < give_up, listed
+        helix(tmp_path, "janitor", "pays:payer")
+    assert helix(tmp_path, "pending", "answer", "s-1", "it was paid").code == ExitCode.OK
+    assert helix(tmp_path, "resume", "pays:payer", "s-1").out == "Done.\n"
+    assert "pay answers: it was paid" in helix(tmp_path, "sessions", "messages", "s-1").out

@@ -56,4 +56,6 @@ def test_a_server_that_is_not_there_is_named(
         run(["worker", "temporal", "agents:several", "--address", address, "--store", f"sqlite:///{folder}/helix.db"])
         == ExitCode.FAILED
     )
-    assert f"Temporal at {address} is not answering" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"Temporal at {address} is not answering" in told
+    assert "tonic" not in told

@@ -27,3 +27,11 @@ def test_every_name_in_the_glossary_is_one_of_ours() -> None:
         word for row in rows for name in re.findall(r"`([^`]+)`", row) for word in re.findall(r"[A-Za-z_]{3,}", name)
     }
     assert sorted(ours - words) == []
+
+
+def test_every_variable_of_the_environment_is_on_the_page_of_configuration() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in Path(ROOT, "src").rglob("*.py"))
+    # Completion of the shell is click's, and in the help of `helix`.
+    read = set(re.findall(r"\bHELIX_[A-Z_]+\b", source)) - {"HELIX_COMPLETE"}
+    page = (DOCS / "reference" / "configuration.md").read_text(encoding="utf-8")
+    assert sorted(name for name in read if f"`{name}`" not in page) == []

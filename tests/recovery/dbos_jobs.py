@@ -3,26 +3,34 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from helix_agents.agent.agent import Agent
 from helix_agents.engine import plain
 from helix_agents.engine.effects import Ops
 from helix_agents.ports.backend import open_backend
-from helix_agents.testing.recording import Recorder, StopAt
+from helix_agents.testing.recording import EffectKind, Recorder, StopAt
 from helix_agents.testing.workers import Job
-from tests.recovery.conversation_jobs import LaterClock, die
-from tests.recovery.reference_conversation import AGENT, QUESTIONS, SESSION, Traces, dependencies, go_on
+from tests.recovery.conversation_jobs import LaterClock, conversation_of, die
+from tests.recovery.reference_conversation import AGENT, AGENTS, QUESTIONS, SESSION, Traces, dependencies, go_on
 
 MODULE = __name__
 
 
 @asynccontextmanager
 async def opened(
-    folder: str, recorder: Recorder, *, life: int, traces: Traces, executor_id: str | None, version: int = 1
+    folder: str,
+    recorder: Recorder,
+    *,
+    life: int,
+    traces: Traces,
+    executor_id: str | None,
+    version: int = 1,
+    agents: Sequence[Agent[Any, Any, Any]] = AGENTS,
 ) -> AsyncGenerator[Any]:
     """An executor on DBOS whose loop is watched, in a program whose loop has this version."""
     plain.EFFECT_SEQUENCE = version
@@ -40,7 +48,7 @@ async def opened(
             usage=backend.usage,
             system_database_url=f"sqlite:///{folder}/dbos.db",
             executor_id=executor_id,
-            agents=[AGENT],
+            agents=agents,
             deps=dependencies(traces),
             janitor_seconds=None,
         )
@@ -53,27 +61,34 @@ async def converse(
     folder: str,
     life: int,
     effect: int | None = None,
+    kind: EffectKind | None = None,
     deed: int | None = None,
     side: Literal["before", "after"] = "before",
     executor_id: str | None = None,
     version: int = 1,
     parks: bool = False,
+    story: str = "tests.recovery.reference_conversation",
 ) -> Any:
-    """Go on with the conversation, or die before or after an effect or a deed; one that `parks` leaves where it first
-    waits for somebody."""
+    """Go on with a conversation, or die before or after an effect, one of a kind, or a deed; one that `parks` leaves
+    where it first waits for somebody. Answers how many effects and deeds there were to die at."""
+    told = conversation_of(story)
+    deeds = 0
 
     def reached(number: int, at: Literal["before", "after"]) -> None:
+        nonlocal deeds
+        deeds = max(deeds, number)
         if (number, at) == (deed, side):
             die()
 
-    recorder = Recorder(StopAt(effect=effect, side=side) if effect is not None else None, on_stop=die)
+    recorder = Recorder(StopAt(effect=effect, side=side, kind=kind) if effect is not None else None, on_stop=die)
     traces = Traces(Path(folder) / "traces", reached=reached)
-    async with opened(folder, recorder, life=life, traces=traces, executor_id=executor_id, version=version) as helix:
+    own = {"life": life, "executor_id": executor_id, "version": version}
+    async with opened(folder, recorder, traces=traces, agents=told.agents, **own) as helix:
         if parks:
             await (await helix.execute(AGENT, QUESTIONS[0], SESSION)).result()
         else:
-            await go_on(helix)
-    return recorder.kinds
+            await told.go_on(helix)
+    return {"effects": len(recorder.kinds), "deeds": deeds}
 
 
 async def meet(job: Job, folder: str, role: Literal["first", "second"], effect: int) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from helix_agents.agent.agent import Agent
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process.executor import Executor
+from helix_agents.testing import ScriptedModel
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
-from helix_agents.testing.contracts.executor.stage import OpenExecutor, OpenParts
+from helix_agents.testing.contracts.executor.stage import OpenExecutor, OpenParts, completed
+from helix_agents.testing.scenes import start
 
 MEMORIES = itertools.count(1)
 
@@ -38,6 +41,21 @@ class InProcess(ExecutorContract):
                     yield executor
 
         return open_executor
+
+    async def test_runs_that_an_engine_looks_after_hide_none_that_nobody_drives(
+        self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock
+    ) -> None:
+        """Runs of Temporal have no owner: whoever recovers has to look past any number of them."""
+        for number in range(410):
+            await start(parts.state, f"theirs-{number}", f"r-{number}", workflow_id=f"helix__writer__theirs-{number}")
+        clock.advance(1)
+        await start(parts.state, "ours", "r-ours")
+        agent = Agent(name="writer", model=ScriptedModel(["Done."]))
+        async with open_executor(agents=[agent]) as helix:
+            assert (await helix.recover()).run_ids == ("r-ours",)
+            handle = await helix.get_handle(agent, "ours")
+            assert handle is not None
+            assert await completed(handle) == "Done."
 
 
 class TestInProcessOnMemory(InProcess):

@@ -1,17 +1,33 @@
 """Every scenario again, with each effect in a scope of its own: nothing an effect needs may live in a process."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.context import ToolContext
+from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import StatePatch, ToolEnd
+from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.rendering import surviving
+from helix_agents.engine.anywhere import Effects
+from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
-from helix_agents.testing.contracts.executor.stage import OpenExecutor, OpenParts
+from helix_agents.testing.contracts.executor.family import assert_well_told
+from helix_agents.testing.contracts.executor.stage import SESSION, OpenExecutor, OpenParts
 from helix_agents.testing.scattered import ScatteredExecutor
 from tests.scenarios.test_in_process import LONG_LEASE_MS, MEMORIES
+
+
+class Diary(BaseModel):
+    done: list[str] = []
 
 
 class TestEffectsThatShareNothing(ExecutorContract):
@@ -52,3 +68,81 @@ class TestEffectsThatShareNothing(ExecutorContract):
         # A thousand calls, each of which opens its run anew, would only prove that this takes its time.
         self.keep_seconds = 60.0
         await super().test_four_janitors_of_which_one_dies_handle_each_case_once(open_executor, parts, clock)
+
+    @pytest.mark.parametrize("effect", ["read", "once"])
+    async def test_an_effect_that_is_done_again_tells_its_result_once(
+        self, open_executor: OpenExecutor, parts: Backend, monkeypatch: pytest.MonkeyPatch, effect: Any
+    ) -> None:
+        """What it said the first time stays said, though the process died before the result was kept."""
+        kept: list[str] = []
+        keep, perform = StoreDesk.put_result, Effects.perform
+
+        async def keep_the_second_time(desk: StoreDesk, step_id: str, result: RestingResult) -> None:
+            kept.append(result.message.tool_call_id)
+            if len(kept) == 1:
+                raise StoreUnavailableError("the store", "the process died")
+            await keep(desk, step_id, result)
+
+        async def perform_again(effects: Effects, *given: Any) -> Any:
+            with suppress(StoreUnavailableError):
+                return await perform(effects, *given)
+            return await perform(effects, *given)
+
+        monkeypatch.setattr(StoreDesk, "put_result", keep_the_second_time)
+        monkeypatch.setattr(Effects, "perform", perform_again)
+
+        @tool(effect=effect)
+        async def note(ctx: ToolContext[Diary, None]) -> str:
+            """Note something."""
+            ctx.state.done.append("it")
+            return "noted"
+
+        agent = Agent(name="noter", model=ScriptedModel([call("note", id="n1"), "Done."]), tools=[note], state=Diary)
+        async with open_executor() as helix:
+            await (await helix.execute(agent, "Go", SESSION)).output()
+        said = surviving(await parts.streams.get_all_chunks(SESSION))
+        assert kept == ["n1", "n1"]
+        assert [chunk.result for chunk in said if isinstance(chunk, ToolEnd)] == ["noted"]
+        assert sum(isinstance(chunk, StatePatch) for chunk in said) == 1
+
+    async def test_effects_whose_answers_were_lost_with_that_of_their_commit_change_nothing(
+        self, open_executor: OpenExecutor, parts: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An engine that keeps several answers at once asks again for all of them, the commit included."""
+        perform = Effects.perform
+        answered: list[tuple[Any, Any]] = []
+
+        async def perform_again_after_commits(
+            effects: Effects, effect: Any, session_id: str, fence: Any, request: Any
+        ) -> Any:
+            whose = (session_id, fence)
+            answer = await perform(effects, effect, *whose, request)
+            if effect == "run_calls":
+                # As an engine asks that drives children itself.
+                is_child = request["calls"][0]["kind"] == "child"
+                answered.append(({**request, "hand_out": is_child, "driven": is_child}, answer))
+            if effect == "commit" and answer["next"] == "continue":
+                for lost, first in answered:
+                    assert await perform(effects, "run_calls", *whose, lost) == first
+                assert await perform(effects, "commit", *whose, request) == answer
+            return answer
+
+        monkeypatch.setattr(Effects, "perform", perform_again_after_commits)
+        ran: list[str] = []
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            ran.append("work")
+            return "worked"
+
+        child = Agent(name="child", description="A child.", model=ScriptedModel(["From the child."]))
+        script = [reply("Go. ", calls=[call("work", id="w1"), call("subagent__child", {"message": "Go"}, id="c1")])]
+        parent = Agent(name="parent", model=ScriptedModel([*script, "Done."]), tools=[work, child.as_tool()])
+        async with open_executor() as helix:
+            await (await helix.execute(parent, "Go", SESSION)).output()
+        chunks = await parts.streams.get_all_chunks(SESSION)
+        assert ran == ["work"]
+        assert [chunk.result for chunk in chunks if isinstance(chunk, ToolEnd)] == ["worked", "From the child."]
+        assert_well_told(chunks, SESSION)
+        assert not await parts.state.has_staged_changes(SESSION)

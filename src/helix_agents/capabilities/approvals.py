@@ -5,40 +5,21 @@ so of two clicks one counts. The stored call runs, not one that a caller sends a
 leaves `executing`; what the call made durable was remembered with it, so `resume_approvals` knows whether to run it.
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
 from helix_agents.agent.context import Approval
-from helix_agents.capabilities.calls import Call, Caller, Face
+from helix_agents.capabilities.approval_rows import ApprovalRow, Status, row_of
+from helix_agents.capabilities.calls import Call, Caller
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.scopes import APPROVALS
 from helix_agents.capabilities.values import shown_time
 from helix_agents.domain.capability_errors import ApprovalRejected, CapabilityError, InvalidInput, VersionConflict
 from helix_agents.domain.entries import Entry, EntryTransaction, Put
-from helix_agents.domain.records import JSON, Record, decode, encode
+from helix_agents.domain.records import JSON, encode
 
-Status: TypeAlias = Literal["pending", "approved", "executing", "executed", "failed", "rejected", "expired"]
 LEASE_MS = 10 * 60 * 1000
-
-
-class ApprovalRow(Record):
-    """One request: the exact call, what a person is shown, and what became of it."""
-
-    digest: str
-    agent: str
-    face: Face
-    session_id: str | None = None
-    capability: str
-    inputs: dict[str, JSON]
-    preview: JSON = None
-    status: Status = "pending"
-    requested_at: str
-    expires_at: int
-    decided_by: str | None = None
-    reason: str | None = None
-    lease_until: int = 0
-    result: JSON = None
 
 
 async def request_approval(gateway: Gateway, call: Call) -> str:
@@ -126,11 +107,6 @@ async def resume_approvals(gateway: Gateway) -> int:
             await run_approved(gateway, entry.key)
             resumed += 1
     return resumed
-
-
-def row_of(entry: Entry) -> ApprovalRow:
-    """A stored request."""
-    return decode(entry.value or "", ApprovalRow)
 
 
 async def _load(gateway: Gateway, approval_id: str) -> tuple[Entry, ApprovalRow]:

@@ -10,11 +10,15 @@ from helix_agents.capabilities.files import folder_of
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.values import shown_time
 from helix_agents.capabilities.vault import append_checkpoint, check_checkpoints, load_checkpoints
-from helix_agents.domain.audit import AuditCheckpoint, genesis
+from helix_agents.domain.audit import AuditCheckpoint, genesis, row_hash
 from helix_agents.domain.audit_verification import AuditVerifier
+from helix_agents.domain.errors import AuditBrokenError, VaultLockedError, VaultNotInitialisedError
 from helix_agents.domain.records import JSON
+from helix_agents.engine.log import log_event, log_exception
 
 PAGE = 5_000
+SIGN_AFTER_ROWS = 256
+SIGN_AFTER_MS = 60_000
 
 
 def checkpoints_file(gateway: Gateway) -> Path:
@@ -27,19 +31,77 @@ async def sign_checkpoint(gateway: Gateway) -> dict[str, JSON]:
 
     Raises:
         VaultError: the vault is locked.
+        AuditBrokenError: what was written since the last checkpoint is no chain; nothing was signed.
     """
     await gateway.flush()
     signer = await Backups(gateway.store, gateway.settings).vault.signer()
+    signed = signer.sign(await _present_end(gateway, await _last_checkpoint(gateway)))
+    await _keep(gateway, signed)
+    return {"seq": signed.seq, "head": signed.head, "path": str(checkpoints_file(gateway))}
+
+
+async def sign_when_due(gateway: Gateway) -> int:
+    """Sign the log's end if much was written since the last time, or if that is long ago; answers its row, 0 for none.
+
+    A locked vault signs nothing: what is written meanwhile is covered by the first checkpoint after it was unlocked.
+    """
+    vault = gateway.settings.vault
+    if vault is None:
+        return 0
+    try:
+        signer = await vault.signer()
+    except (VaultLockedError, VaultNotInitialisedError):
+        return 0
+    last = await _last_checkpoint(gateway)
+    try:
+        end = await _present_end(gateway, last)
+    except AuditBrokenError as problem:
+        log_exception("audit.broken", problem, seq=problem.seq)
+        return 0
+    new = end.seq - (last.seq if last is not None else 0)
+    waited = last is None or shown_time(gateway.store.now_ms() - SIGN_AFTER_MS) >= last.created_at
+    if new < SIGN_AFTER_ROWS and not (new > 0 and waited):
+        return 0
+    signed = signer.sign(end)
+    await _keep(gateway, signed)
+    # Whoever collects the log has it too, away from the machine that could forge it.
+    log_event("audit.checkpoint", store=signed.store_id, seq=signed.seq, head=signed.head, signature=signed.signature)
+    return signed.seq
+
+
+async def _last_checkpoint(gateway: Gateway) -> AuditCheckpoint | None:
+    """The newest one that this vault signed for this store."""
+    vault = gateway.settings.vault
+    facts = await vault.find() if vault is not None else None
+    if facts is None:
+        return None
     store_id = await gateway.store.store_id()
-    seq, head = 0, genesis(store_id)
-    while rows := await gateway.store.list_audit(seq, limit=PAGE):
-        seq, head = rows[-1].seq, rows[-1].hash
+    for checkpoint in reversed(await load_checkpoints(checkpoints_file(gateway), newest=True)):
+        good, _ = check_checkpoints([checkpoint], store_id, facts.public_key)
+        if good:
+            return checkpoint
+    return None
+
+
+async def _present_end(gateway: Gateway, last: AuditCheckpoint | None) -> AuditCheckpoint:
+    """What there is to sign: every row since the last checkpoint follows the one before it."""
+    store = gateway.store
+    store_id = await store.store_id()
+    seq, head = (0, genesis(store_id)) if last is None else (last.seq, last.head)
+    while rows := await store.list_audit(seq, limit=PAGE):
+        for row in rows:
+            # What a pruned log begins with follows a row that only the checkpoint knows.
+            begins = last is None and seq == 0
+            if (not begins and row.previous != head) or row.hash != row_hash(row.seq, row.previous, row.entry):
+                raise AuditBrokenError(str(checkpoints_file(gateway)), row.seq)
+            seq, head = row.seq, row.hash
+    return AuditCheckpoint(store_id=store_id, seq=seq, head=head, created_at=shown_time(store.now_ms()))
+
+
+async def _keep(gateway: Gateway, signed: AuditCheckpoint) -> None:
     path = checkpoints_file(gateway)
     await asyncio.to_thread(lambda: path.parent.mkdir(mode=0o700, parents=True, exist_ok=True))
-    made = AuditCheckpoint(store_id=store_id, seq=seq, head=head, created_at=shown_time(gateway.store.now_ms()))
-    signed = signer.sign(made)
     await append_checkpoint(path, signed)
-    return {"seq": signed.seq, "head": signed.head, "path": str(path)}
 
 
 async def verify_audit(gateway: Gateway) -> dict[str, JSON]:

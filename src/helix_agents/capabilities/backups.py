@@ -2,13 +2,16 @@
 
 import asyncio
 import hashlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from helix_agents import __version__
+from helix_agents.capabilities.approval_rows import OPEN, row_of
 from helix_agents.capabilities.files import folder_of, hash_of, remove_file
-from helix_agents.capabilities.scopes import BACKUPS, NAMES, SHARED, agent_of, agent_scope
+from helix_agents.capabilities.retention import kept
+from helix_agents.capabilities.scopes import APPROVALS, BACKUPS, NAMES, SHARED, agent_of, agent_scope
 from helix_agents.capabilities.settings import StateSettings
 from helix_agents.capabilities.values import shown_time, stamp
 from helix_agents.capabilities.vault import BackupAbout, BackupFacts, BackupReader, Vault, create_backup, open_backup
@@ -20,10 +23,12 @@ from helix_agents.ports.entries import EntryStore
 
 SUFFIX = ".helixbackup"
 FULL = "full"
+BEFORE_RESTORE = "before a restore"
 DAY_MS = 24 * 60 * 60 * 1000
 KEPT_BEFORE_RESTORE_MS = 7 * DAY_MS
 MOST_TRIES = 100
 STAGED_AT_ONCE = 500
+DAMAGED = "Wrong key, or the backup file is damaged."
 
 
 class Manifest(Record):
@@ -149,28 +154,35 @@ class Backups:
         known = [self._known(entry) for entry in page.items]
         return sorted(known, key=lambda each: (each.made_at, each.backup_id), reverse=True)
 
-    async def check_unchanged(self, known: Known) -> None:
-        """Refuse a file that is not what was written.
+    async def hash_of(self, known: Known) -> str:
+        """The hash of a backup's file as it is now."""
+        return await asyncio.to_thread(hash_of, known.path)
+
+    async def rows(
+        self, path: Path, *, passphrase: str | None = None, sha256: str | None = None
+    ) -> AsyncIterator[Manifest | Sequence[Entry]]:
+        """The manifest, then every row, batch by batch; the end is reached only if all of it was there.
+
+        With `sha256`, the very bytes that were read must have this hash: a file that was exchanged since it was looked
+        at is refused before anything of it counts.
 
         Raises:
-            DecryptionFailed: its bytes differ.
+            DecryptionFailed: it is not the file that was written.
         """
-        if await asyncio.to_thread(hash_of, known.path) != known.row.sha256:
-            raise DecryptionFailed("Wrong key, or the backup file is damaged.", {})
-
-    async def rows(self, path: Path, *, passphrase: str | None = None) -> AsyncIterator[Manifest | Sequence[Entry]]:
-        """The manifest, then every row, batch by batch; the end is reached only if all of it was there."""
         vault = None if passphrase is not None else self.vault
         async with open_backup(path, vault=vault, passphrase=passphrase) as reader:
             async for part in _parts(reader):
                 yield part
+            if sha256 not in (None, reader.sha256):
+                raise DecryptionFailed(DAMAGED, {})
 
     async def retire(self, agent: str) -> list[str]:
-        """Take away what is beyond the limit: never the newest, a pinned one, or a fresh one from before a restore."""
+        """Take away what is too old: never a pinned one, a fresh one from before a restore, or one that somebody is
+        asked about."""
         now = self._store.now_ms()
         gone: list[str] = []
-        for known in (await self.list_known())[max(1, self._settings.limits.backups) :]:
-            fresh = known.row.reason == "before a restore" and now - known.made_at < KEPT_BEFORE_RESTORE_MS
+        for known in await self._too_old():
+            fresh = known.row.reason == BEFORE_RESTORE and now - known.made_at < KEPT_BEFORE_RESTORE_MS
             if known.row.pinned or fresh:
                 continue
             remove = Remove(scope=BACKUPS, key=known.backup_id, forget=True)
@@ -184,6 +196,28 @@ class Backups:
             await asyncio.to_thread(remove_file, known.path)
             gone.append(known.backup_id)
         return gone
+
+    async def _too_old(self) -> list[Known]:
+        """Backups of one agent do not count against those of another, or of everything."""
+        by_scope: dict[str, list[Known]] = defaultdict(list)
+        for known in await self.list_known():
+            by_scope[known.row.scope].append(known)
+        found: list[Known] = []
+        for same in by_scope.values():
+            stay = kept((known.made_at for known in same), self._settings.limits)
+            found.extend(known for known in same if known.made_at not in stay)
+        if not found:
+            return []
+        asked = await self._asked_about()
+        return [known for known in found if known.backup_id not in asked]
+
+    async def _asked_about(self) -> set[str]:
+        """Backups that a call is about which waits for a person, in a run or from another face."""
+        seen = await self._store.overview((APPROVALS,))
+        inputs: list[JSON] = [call.input for call in seen.pending if call.tool_name.startswith("state__backup__")]
+        rows = map(row_of, seen.system[APPROVALS])
+        inputs.extend(row.inputs for row in rows if row.status in OPEN)
+        return {given["backup_id"] for given in inputs if isinstance(given, dict) and "backup_id" in given}
 
     def registration(self, known: Known) -> tuple[Put, Put]:
         """The changes that make a backup known; its name is never given again."""
@@ -237,10 +271,10 @@ async def _parts(reader: BackupReader) -> AsyncIterator[Manifest | Sequence[Entr
     if rows:
         yield rows
     if held is None or rest:
-        raise DecryptionFailed("Wrong key, or the backup file is damaged.", {})
+        raise DecryptionFailed(DAMAGED, {})
     trailer = decode(held, Trailer)
     if (trailer.rows, trailer.sha256) != (count, digest.hexdigest()):
-        raise DecryptionFailed("Wrong key, or the backup file is damaged.", {})
+        raise DecryptionFailed(DAMAGED, {})
 
 
 def scope_name(agent: str | None) -> str:

@@ -1,6 +1,7 @@
-"""What has to be done now and then: idle sessions, notices, approved calls that were left, and what is too old."""
+"""What has to be done now and then: idle sessions, notices, calls left over, signatures of the audit, old rows."""
 
 from helix_agents.capabilities.approvals import resume_approvals
+from helix_agents.capabilities.auditing import sign_when_due
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.minted_sessions import sweep_sessions
 from helix_agents.capabilities.notifying import deliver_notices
@@ -20,6 +21,7 @@ async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
         "approvals_resumed": await resume_approvals(gateway),
         "changes_kept_after": await store.prune_events(before_ms=now - limits.event_age_ms, keep=limits.events),
         "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),
+        "audit_signed_up_to": await sign_when_due(gateway),
     }
 
 

@@ -33,6 +33,9 @@ class Limits:
     answer_bytes: int = 256 * 1024
     snapshots: int = 50
     backups: int = 10
+    daily_backups: int = 7
+    weekly_backups: int = 4
+    monthly_backups: int = 6
     events: int = 1_000_000
     event_age_ms: int = 7 * 24 * HOUR_MS
     inbox: int = 10_000

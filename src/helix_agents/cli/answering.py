@@ -48,7 +48,7 @@ async def list_pending(output: Output, url: str, *, offset: int, limit: int, **w
             (
                 call.root_session_id,
                 call.tool_call_id,
-                call.kind,
+                f"{call.kind} ({call.reason})" if call.reason else call.kind,
                 shown_span(now - call.created_at),
                 _deadline(call, now),
                 call.tool_name,
@@ -114,7 +114,7 @@ async def _find(
             raise NoSuchCallError(session_id, f"no call {tool_call_id!r} waits; `helix pending list` shows what does.")
         return named
     page = await store.list_pending(PendingFilter(root_session_id=session.root_session_id), limit=200)
-    fitting = [call for call in page.items if (call.kind == "approval") == wants_approval]
+    fitting = [call for call in page.items if _fits(call, wants_approval=wants_approval)]
     if len(fitting) == 1:
         return fitting[0]
     kind = "approval" if wants_approval else "question or client tool"
@@ -122,6 +122,11 @@ async def _find(
         raise NoSuchCallError(session_id, f"no {kind} waits; `helix pending list` shows what does.")
     ids = ", ".join(f"{call.tool_call_id} ({call.tool_name})" for call in fitting)
     raise NoSuchCallError(session_id, f"several calls wait, say which: {ids}.")
+
+
+def _fits(call: PendingCall, *, wants_approval: bool) -> bool:
+    """Whether a decision, or else a result, can be given to a call; where nobody knows what it did, either."""
+    return call.reason == "unknown_outcome" or (call.kind == "approval") == wants_approval
 
 
 def _told(call: PendingCall, outcome: AnswerOutcome) -> tuple[str, str, ExitCode]:

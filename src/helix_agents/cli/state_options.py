@@ -25,7 +25,7 @@ def state_options(command: Command) -> Command:
             store_option,
             click.option("--namespace", default="", help="The tenant within the store."),
             click.option("--agent", "acting", metavar="NAME", default="operator", help="Whose state it is."),
-            click.option("--session", "session_id", metavar="ID", help="A session that session create made."),
+            click.option("--session", "session_id", metavar="ID", help="A session that create-session made."),
             click.option("--directory", type=click.Path(path_type=Path), help="Where snapshots and backups are kept."),
             click.option(
                 "--vault",
@@ -50,7 +50,9 @@ def state_options(command: Command) -> Command:
 
 
 @asynccontextmanager
-async def operator(options: dict[str, Any], *, face: Any = "operator") -> AsyncGenerator["StateClient"]:
+async def operator(
+    options: dict[str, Any], *, face: Any = "operator", with_passphrase: bool = True
+) -> AsyncGenerator["StateClient"]:
     """A client with which a person acts for an agent; the vault is unlocked if the passphrase is in the environment."""
     from helix_agents.capabilities.client import StateClient, entries_for
     from helix_agents.capabilities.gateway import Gateway
@@ -62,7 +64,7 @@ async def operator(options: dict[str, Any], *, face: Any = "operator") -> AsyncG
         store = entries_for(backend.entries, url)
         settings = StateSettings(
             directory=options["directory"],
-            vault=await _vault(options, store.home),
+            vault=await _vault(options, store.home, with_passphrase=with_passphrase),
             export_roots=tuple(options["export_roots"]),
         )
         gateway = Gateway(store, settings)
@@ -84,14 +86,17 @@ def vault_path(options: dict[str, Any], home: Path | None) -> Path:
 def passphrase(*, confirm: bool = False) -> str:
     """The passphrase from the environment, or else asked for."""
     import os
+    import sys
 
     given = os.environ.get(PASSPHRASE)
     if given:
         return given
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"There is nobody here to ask for the passphrase; set {PASSPHRASE}.")
     return click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm)
 
 
-async def _vault(options: dict[str, Any], home: Path | None) -> "Vault | None":
+async def _vault(options: dict[str, Any], home: Path | None, *, with_passphrase: bool) -> "Vault | None":
     import os
 
     from helix_agents.capabilities.vault import Vault
@@ -99,7 +104,7 @@ async def _vault(options: dict[str, Any], home: Path | None) -> "Vault | None":
     if options["vault_path"] is None and home is None:
         return None
     vault = Vault(vault_path(options, home))
-    given = os.environ.get(PASSPHRASE)
+    given = os.environ.get(PASSPHRASE) if with_passphrase else None
     if given and await vault.find() is not None:
         await vault.unlock(given)
     return vault

@@ -2,9 +2,12 @@
 
 import os
 import shlex
+from importlib.util import find_spec
 
 
 def typed(*words: str) -> str:
     """The words as a command line; through uv where uv started us, for then `helix` alone may not be found."""
-    started_by_uv = "UV_RUN_RECURSION_DEPTH" in os.environ
-    return shlex.join(("uv", "run", *words) if started_by_uv else words)
+    if "UV_RUN_RECURSION_DEPTH" not in os.environ:
+        return shlex.join(words)
+    # Where the tools of developers are not installed, uv would install them now.
+    return shlex.join(("uv", "run", *(() if find_spec("pytest") else ("--no-dev",)), *words))

@@ -1,7 +1,7 @@
 """`helix vault`: the key that backups are encrypted and audit checkpoints are signed with."""
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,10 +9,20 @@ from helix_agents.cli.capability_commands import show
 from helix_agents.cli.output import Output
 from helix_agents.cli.state_options import operator, passphrase, state_options
 
+if TYPE_CHECKING:
+    from helix_agents.capabilities.client import StateClient
+    from helix_agents.capabilities.vault import Vault
+
+HOUR_SECONDS = 3600
+
 
 @click.group()
 def command() -> None:
-    """Look after the vault. A process unlocks its own: with HELIX_VAULT_PASSPHRASE, or by `Vault.unlock`."""
+    """Look after the vault.
+
+    `unlock` is for every process of this user; a single one can also unlock it for itself, with
+    HELIX_VAULT_PASSPHRASE or by `Vault.unlock`.
+    """
 
 
 @command.command()
@@ -20,54 +30,106 @@ def command() -> None:
 @click.pass_obj
 def init(output: Output, **options: Any) -> None:
     """Make a vault. There is no way to recover a lost passphrase."""
-    show(output, asyncio.run(_with_vault(options, "init", passphrase(confirm=True))))
+    show(output, asyncio.run(_init(options, passphrase(confirm=True))))
 
 
 @command.command()
 @state_options
+@click.option(
+    "--hours", type=click.FloatRange(min=0, min_open=True), default=8.0, show_default=True, help="For how long."
+)
 @click.pass_obj
-def unlock(output: Output, **options: Any) -> None:
-    """Check the passphrase by unlocking the vault with it."""
-    show(output, asyncio.run(_with_vault(options, "unlock", passphrase())))
+def unlock(output: Output, hours: float, **options: Any) -> None:
+    """Unlock the vault for every process of this user, running or not yet, until it is locked or the time is over.
+
+    A process in the background keeps the keys in memory; they are not written anywhere.
+    """
+    show(output, asyncio.run(_unlock(options, passphrase(), hours * HOUR_SECONDS)))
 
 
 @command.command()
 @state_options
 @click.pass_obj
 def lock(output: Output, **options: Any) -> None:
-    """Say how the vault is locked: it is, outside the processes that unlocked it."""
-    show(output, asyncio.run(_with_vault(options, "status", None)))
+    """Lock the vault again; processes that unlocked it for themselves still have it."""
+    show(output, asyncio.run(_lock(options)))
 
 
 @command.command()
 @state_options
 @click.pass_obj
 def status(output: Output, **options: Any) -> None:
-    """Whether there is a vault, and which."""
-    show(output, asyncio.run(_with_vault(options, "status", None)))
+    """Whether there is a vault, which, and whether it is unlocked."""
+    show(output, asyncio.run(_status(options)))
 
 
-async def _with_vault(options: dict[str, Any], what: str, given: str | None) -> dict[str, Any]:
+async def _init(options: dict[str, Any], given: str) -> dict[str, Any]:
+    async with operator(options) as state:
+        vault = _vault_of(state)
+        await asyncio.to_thread(lambda: vault.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True))
+        await vault.init(given)
+        return await _told(state, vault)
+
+
+async def _unlock(options: dict[str, Any], given: str, seconds: float) -> dict[str, Any]:
+    from helix_agents.domain.errors import WrongPassphraseError
+
+    async with operator(options, with_passphrase=False) as state:
+        vault = _vault_of(state)
+        try:
+            await vault.entrust(given, seconds)
+        except WrongPassphraseError:
+            await _audit(state, "vault.unlock", "failed", error="WrongPassphrase")
+            raise
+        await _audit(state, "vault.unlock", "done", seconds=seconds)
+        return await _told(state, vault)
+
+
+async def _lock(options: dict[str, Any]) -> dict[str, Any]:
+    async with operator(options, with_passphrase=False) as state:
+        vault = _vault_of(state)
+        locked = await vault.withdraw()
+        if locked:
+            await _audit(state, "vault.lock", "done")
+        return {**await _told(state, vault), "locked": locked}
+
+
+async def _status(options: dict[str, Any]) -> dict[str, Any]:
+    async with operator(options, with_passphrase=False) as state:
+        return await _told(state, _vault_of(state))
+
+
+def _vault_of(state: "StateClient") -> "Vault":
+    vault = state.gateway.settings.vault
+    if vault is None:
+        raise click.UsageError("This store has no folder for a vault; say --vault FILE.")
+    return vault
+
+
+async def _told(state: "StateClient", vault: "Vault") -> dict[str, Any]:
     from helix_agents.capabilities.values import shown_time
 
-    async with operator(options) as state:
-        vault = state.gateway.settings.vault
-        if vault is None:
-            raise click.UsageError("This store has no folder for a vault; say --vault FILE.")
-        await asyncio.to_thread(lambda: vault.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True))
-        if what == "init":
-            facts = await vault.init(given or "")
-        elif what == "unlock":
-            facts = await vault.unlock(given or "")
-        else:
-            facts = await vault.find()
-        if facts is None:
-            return {"initialised": False, "unlocked": False, "path": str(vault.path)}
-        return {
-            "initialised": True,
-            "unlocked": vault.unlocked,
-            "path": str(vault.path),
-            "vault_id": facts.vault_id,
-            "created_at": facts.created_at,
-            "checked_at": shown_time(state.gateway.store.now_ms()),
-        }
+    facts = await vault.find()
+    if facts is None:
+        return {"initialised": False, "unlocked": False, "path": str(vault.path)}
+    now = state.gateway.store.now_ms()
+    left = await vault.entrusted_seconds()
+    return {
+        "initialised": True,
+        "unlocked": left is not None,
+        "unlocked_until": None if left is None else shown_time(now + int(left * 1000)),
+        "path": str(vault.path),
+        "vault_id": facts.vault_id,
+        "created_at": facts.created_at,
+        "checked_at": shown_time(now),
+    }
+
+
+async def _audit(state: "StateClient", what: str, status: str, **more: Any) -> None:
+    """Whoever tries the vault leaves a line in the log of its store."""
+    from helix_agents.capabilities.values import shown_time
+    from helix_agents.domain.entries import EntryTransaction
+
+    store = state.gateway.store
+    line = {"at": shown_time(store.now_ms()), "face": "operator", "capability": what, "status": status, **more}
+    await store.transact(EntryTransaction(audit=(line,)))

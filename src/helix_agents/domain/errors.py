@@ -60,6 +60,7 @@ HelixError
 │   ├── VaultDamagedError
 │   ├── VaultFileError             the file system refused: space, permissions, a folder that is not there
 │   ├── WrongPassphraseError
+│   ├── AuditBrokenError           the audit log is no chain any more
 │   ├── BackupDamagedError
 │   ├── BackupKeyMismatchError
 │   ├── BackupTooNewError
@@ -571,19 +572,26 @@ class UnsupportedBackendError(SetupError):
         return f"{self.scheme}:// has no place for {self.what}; use sqlite:///…, postgresql://… or memory://."
 
 
+# Whose a model probably is that is named without saying so.
+_PROVIDERS = {"gpt": "openai", "gem": "google"}
+
+
 class UnknownModelError(SetupError):
     """No installed model provider answers to this name's prefix."""
 
     code = "unknown_model"
     name: str
     known: tuple[str, ...]
+    meant: str | None = None
 
     def __str__(self) -> str:
         prefix, colon, model = self.name.partition(":")
         known = ", ".join(f"{each}:" for each in self.known) or "none"
         if not colon or not model:
-            return f"{self.name!r} does not say whose model it is; write 'anthropic:{prefix}'. Known prefixes: {known}."
-        return f"No provider is installed for {prefix!r} models; known prefixes: {known}."
+            whose = _PROVIDERS.get(prefix[:3].lower(), "anthropic")
+            return f"{self.name!r} does not say whose model it is; write '{whose}:{prefix}'. Known prefixes: {known}."
+        hint = f" Did you mean '{self.meant}:{model}'?" if self.meant is not None else ""
+        return f"No provider is installed for {prefix!r} models; known prefixes: {known}.{hint}"
 
 
 class InvalidStoreUrlError(SetupError):
@@ -782,7 +790,7 @@ class VaultLockedError(VaultError):
     """The vault's key is not in memory."""
 
     code = "vault_locked"
-    reason: str = "it was not unlocked in this process"
+    reason: str = "neither this process nor its user has unlocked it"
 
     def __str__(self) -> str:
         return f"The vault {self.path!r} is locked ({self.reason}): an operator unlocks it with the passphrase."
@@ -818,6 +826,19 @@ class WrongPassphraseError(VaultError):
         return (
             f"The passphrase does not open {self.path!r}. Nothing was changed; try again. "
             "A backup opens with the passphrase its vault had when it was made."
+        )
+
+
+class AuditBrokenError(VaultError):
+    """A row of the audit log does not follow the one before it, so the log's end is not worth a signature."""
+
+    code = "audit_broken"
+    seq: int
+
+    def __str__(self) -> str:
+        return (
+            f"Row {self.seq} of the audit log does not follow the row before it. Nothing was signed in {self.path!r}; "
+            "`helix audit verify` says what is wrong and where."
         )
 
 

@@ -134,6 +134,11 @@ def claimed(session_id: SessionId, current: RunRecord | None, fence: Fence, owne
     return msgspec.structs.replace(current, attempt=current.attempt + 1, owner=owner)
 
 
+def age(run: RunRecord | None) -> tuple[int, RunId]:
+    """Where a run stands among others by when it began; nothing stands before all of them."""
+    return (run.started_at, run.run_id) if run is not None else (-1, "")
+
+
 def is_orphan(run: RunRecord, lease: Lease | None, parent: RunRecord | None, now: int) -> bool:
     """Whether a run is going with no live process behind it, and no parent run that would see to it.
 

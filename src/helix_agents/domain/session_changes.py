@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.domain.checkpoints import Checkpoint
-from helix_agents.domain.commits import SettleSession, StartRun
+from helix_agents.domain.commits import RunStartCommitted, SettleSession, StartRun
 from helix_agents.domain.errors import ModeIsWriteOnceError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.sessions import CreateSession, InterruptContext, SessionState, SessionStatus
@@ -145,6 +145,16 @@ def started(session: SessionState, start: StartRun, message_count: int, now: int
         expires_at=session.expires_at if start.expires_at is None else start.expires_at,
         agent_version=session.agent_version if start.agent_version is None else start.agent_version,
     )
+
+
+def first_begun(start: StartRun, committed: RunStartCommitted) -> SessionState | None:
+    """What a store would load right after this start, where it made the session and the start says all of it."""
+    create = start.create
+    if create is None or create.branch is not None or create.parent_session_id is not None or start.writes:
+        return None
+    now = committed.run.started_at
+    session = started(created(start.session_id, create, now, parent=None), start, committed.message_count, now)
+    return msgspec.structs.replace(session, version=committed.new_version, custom_state=create.custom_state)
 
 
 def settled(session: SessionState, request: SettleSession, now: int) -> SessionState:

@@ -16,6 +16,7 @@ from helix_agents.engine.desk import StepLost
 from helix_agents.engine.effects import (
     Ask,
     Batch,
+    CallOutcome,
     CommitAck,
     CommitRequest,
     DriveRun,
@@ -57,8 +58,8 @@ class Effects:
     ) -> Plain:
         """Do one effect and say what came of it; `within` is the call that a child's run works for.
 
-        A run that another driver has, or that cannot be driven, ends here; that is an answer like others. So is it that
-        a run wants a fresh driver, because what its history calls done is gone.
+        A run that another driver has, or that cannot be driven, ends here; that is an answer like others. So is a run
+        that wants a fresh driver, because what its history calls done is gone.
 
         Raises:
             HelixError: the infrastructure failed in a way that passes, or this process does not know the agent as it
@@ -117,6 +118,9 @@ class Effects:
                 return resting.as_answer()
 
         async def body(scope: RunScope) -> Reply | Stopped | Record:
+            if scope.session.step_count >= ask.step:
+                reason = f"step {ask.step} is committed already"
+                raise SupersededError(whose.session_id, whose.fence.run_id, whose.fence.attempt, reason)
             return await ask_model(scope, ask)
 
         return await self._on(whose, Place(step=ask.step, round=0, join=False), body)
@@ -152,12 +156,34 @@ class Effects:
 
 
 async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes | DriveRun:
+    before = outcomes_given_before(scope.session, wanted)
+    if before is not None:
+        return before
     batch = Batch(step=wanted.step, round=wanted.round, calls=wanted.calls)
     if wanted.hand_out:
         handed = await hand_out_call(scope, batch, wanted.calls[0], driven=wanted.driven)
         return handed if isinstance(handed, DriveRun) else CallOutcomes(outcomes=(handed,))
     outcomes = [await run_call(scope, batch, call, gave_up=wanted.gave_up) for call in wanted.calls]
     return CallOutcomes(outcomes=tuple(outcomes))
+
+
+def outcomes_given_before(session: SessionState, wanted: CallsRequest) -> CallOutcomes | None:
+    """What calls came to in a round that is committed: only the answer of their effect was lost."""
+    held = session.suspension_context
+    if held is None or held.step > wanted.step:
+        if session.step_count < wanted.step:
+            return None
+        settled = {call.tool_call_id for call in wanted.calls}
+    elif held.step == wanted.step and held.round >= wanted.round:
+        settled = {call.tool_call_id for call in held.calls if call.settled}
+    else:
+        return None
+    return CallOutcomes(
+        outcomes=tuple(
+            CallOutcome(tool_call_id=call_id, state="settled" if call_id in settled else "waiting")
+            for call_id in (call.tool_call_id for call in wanted.calls)
+        )
+    )
 
 
 def answer_given_before(session: SessionState, request: CommitRequest) -> CommitAck | None:

@@ -159,16 +159,18 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
 
 
 async def announce(scope: RunScope, step: int, message: ToolMessage, writes: StepWrites) -> None:
-    """Tell readers what a call came to."""
+    """Tell readers what a call came to, unless they were told."""
+    about = {"tool_call_id": message.tool_call_id, "tool_name": message.tool_name}
+    end = (
+        scope.chunk(ToolError, step, **about, error=str(message.content), code=message.code)
+        if message.error
+        else scope.chunk(ToolEnd, step, **about, result=message.content)
+    )
+    if scope.was_told(end):
+        return
     if writes:
         patch = json_patch(writes, scope.custom_state)
         await scope.writer.write(scope.chunk(StatePatch, step, patch=patch))
-    about = {"tool_call_id": message.tool_call_id, "tool_name": message.tool_name}
     with suppress(HelixError):
         # A result too large for a chunk is in the transcript all the same.
-        if message.error:
-            await scope.writer.write(
-                scope.chunk(ToolError, step, **about, error=str(message.content), code=message.code)
-            )
-        else:
-            await scope.writer.write(scope.chunk(ToolEnd, step, **about, result=message.content))
+        await scope.writer.write(end)

@@ -73,7 +73,9 @@ def _end_of(ref: SubSessionRef, owner: SessionState, run: RunRecord, within: Too
 
 
 async def write_end(scope: RunScope, end: SubagentEnd) -> None:
-    """Say it, without the result where that is too large for a chunk."""
+    """Say it, unless readers know; without the result where that is too large for a chunk."""
+    if scope.was_told(end):
+        return
     try:
         await scope.writer.write(end)
     except ChunkTooLargeError:

@@ -3,26 +3,26 @@
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
 from helix_agents.agent.hooks import HookOrder, SomeHooks, ordered
-from helix_agents.domain.chunks import RunResumed, RunStarted, ToolEnd, ToolError
+from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
-from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.delegated_writer import DelegatedWriter
-from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply
-from helix_agents.engine.effects import CallKind, OpenBatch, PlannedCall, Position
+from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply, RestingResult
+from helix_agents.engine.effects import DELEGATED, CallKind, OpenBatch, PlannedCall, Position
 from helix_agents.engine.executing import announce
-from helix_agents.engine.letting_go import end_forgotten_children
+from helix_agents.engine.letting_go import end_chunk, end_forgotten_children, write_end
 from helix_agents.engine.planning import limits_of
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
@@ -30,7 +30,16 @@ from helix_agents.engine.stop import StopSignal
 from helix_agents.engine.store_desk import recorded_reply
 from helix_agents.engine.streaming import say_again
 from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamWriter
+
+
+class Begun(NamedTuple):
+    """A turn that this process began in a session that it made: what a look at the store would find."""
+
+    session: SessionState
+    run: RunRecord
+    messages: tuple[Message, ...]
 
 
 async def open_scope(
@@ -47,18 +56,19 @@ async def open_scope(
     delegated_by: ToolCallId | None = None,
     join: bool = False,
     shared: bool = False,
+    begun: Begun | None = None,
 ) -> RunScope | Position:
     """Take a run in hand; where it has ended, or belongs to somebody else, only its position.
 
     `hooks` and `model` are those of one call, which live in the process that made it. A child's run is opened for the
     call of its `parent` that delegated to it. Whoever does one effect beside others of the same step has to `join`
-    them in the stream; what `shared` runs said may be looked at by an effect that is done for the second time.
+    them in the stream; what `shared` runs said may be looked at by an effect that is done for the second time. Of a
+    turn that has `begun` a moment ago nothing has to be read.
     """
-    store = services.store
     # None of these needs another, and a store may be a network away. Nobody else writes what a run of this fence reads.
-    reading = asyncio.ensure_future(store.load_transcript(session_id))
+    reading = asyncio.ensure_future(_transcript(services.store, session_id, begun))
     try:
-        session, run = await asyncio.gather(store.load_state(session_id), store.get_current_run(session_id))
+        session, run = await _standing(services.store, session_id, begun)
         if run is None or run.fence != fence or run.status != "running":
             return _elsewhere(session, run, fence)
         agent = services.agents.get(session.agent_type)
@@ -66,7 +76,7 @@ async def open_scope(
         writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
         # Gathering gives way even for what is there already: the writer sets out now, and not when the run waits for
         # the first time, which would be for its first commit.
-        (stored,) = await asyncio.gather(reading)
+        (transcript,) = await asyncio.gather(reading)
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
@@ -76,7 +86,7 @@ async def open_scope(
         # Where the state had to be migrated, the commit that stores it says from now on for which version.
         session=msgspec.structs.replace(session, agent_version=agent.version),
         run=run,
-        transcript=[each.message for each in stored],
+        transcript=transcript,
         writer=writer,
         desk=desk,
         stop=stop,
@@ -90,6 +100,20 @@ async def open_scope(
     if session.status == "paused":
         stop.request()
     return scope
+
+
+async def _standing(
+    store: SessionStateStore, session_id: SessionId, begun: Begun | None
+) -> tuple[SessionState, RunRecord | None]:
+    if begun is not None:
+        return begun.session, begun.run
+    return await asyncio.gather(store.load_state(session_id), store.get_current_run(session_id))
+
+
+async def _transcript(store: SessionStateStore, session_id: SessionId, begun: Begun | None) -> list[Message]:
+    if begun is not None:
+        return list(begun.messages)
+    return [each.message for each in await store.load_transcript(session_id)]
 
 
 async def take_writer(scope: RunScope, *, join: bool) -> None:
@@ -186,7 +210,10 @@ async def go_on(scope: RunScope, *, joined: bool) -> None:
     """Have in hand what earlier effects of the step left at the desk; who took the stream over says it again."""
     batch = _open_batch(scope)
     resting = await _pick_up(scope, batch, anew=False)
-    if not joined:
+    if joined:
+        # It may be an effect that is repeated: what it said before stays said.
+        scope.take_ends_told(await _said_in(scope, _step_of(scope, batch)))
+    else:
         await _say_again(scope, batch, resting)
 
 
@@ -223,11 +250,31 @@ async def _say_again(scope: RunScope, batch: OpenBatch | None, resting: RestingR
     results = await scope.desk.results(scope.step_id(step))
     if not results:
         return
-    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
-    known = {each.tool_call_id for each in said if isinstance(each, (ToolEnd, ToolError))}
+    scope.take_ends_told(await _said_in(scope, step))
+    planned = {call.tool_call_id: call for call in _calls_of(batch, resting)}
     for call_id, result in results.items():
-        if call_id not in known:
-            await announce(scope, step, result.message, result.writes)
+        if call_id in planned:
+            await _say_end_of_child(scope, step, planned[call_id], result)
+        await announce(scope, step, result.message, result.writes)
+
+
+def _calls_of(batch: OpenBatch | None, resting: RestingReply | None) -> tuple[PlannedCall, ...]:
+    if batch is not None:
+        return batch.calls
+    return resting.calls if resting is not None else ()
+
+
+async def _say_end_of_child(scope: RunScope, step: int, planned: PlannedCall, result: RestingResult) -> None:
+    """A delegated call ends twice for readers: what the child said is over, and the call has its result."""
+    ended = result.child
+    if planned.kind in DELEGATED and ended is not None and ended.status is not None:
+        child = await scope.services.store.load_state(ended.sub_session_id)
+        content = result.message.content
+        await write_end(scope, end_chunk(scope, step, planned, child.agent_type, ended.status, content))
+
+
+async def _said_in(scope: RunScope, step: int) -> tuple[StreamChunk, ...]:
+    return await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
 
 
 def _step_of(scope: RunScope, batch: OpenBatch | None) -> int:

@@ -3,18 +3,18 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import Approval, EntryLink, RunContext, RunInfo, RunLink, ToolContext, UsageReport
 from helix_agents.agent.hook_events import HookEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
-from helix_agents.domain.chunks import ChunkHeader, Custom
+from helix_agents.domain.chunks import ChunkHeader, Custom, StreamChunk, SubagentEnd, ToolEnd, ToolError
 from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import RunId, StepId, StreamId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
-from helix_agents.domain.records import JSON
+from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
@@ -33,6 +33,9 @@ ChunkT = TypeVar("ChunkT", bound=ChunkHeader)
 
 DEPTH = "helix.depth"
 """Metadata of a session that another service delegated: how many agents stand above it there."""
+
+
+EndOfCall: TypeAlias = ToolEnd | ToolError | SubagentEnd
 
 
 class Notes:
@@ -103,6 +106,7 @@ class RunScope:
         self.late_answers: tuple[ToolCallId, ...] = ()
         self.stale_effects: tuple[ToolCallId, ...] = ()
         self.is_shared = False
+        self._ends_told: set[bytes] = set()
         self.unknown: set[ToolCallId] = set()
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
         self.companion_starts = asyncio.Lock()
@@ -190,6 +194,7 @@ class RunScope:
         self.news_told = False
         self.news_changes = ()
         self._step_entries.clear()
+        self._ends_told.clear()
         self.desk.clear()
 
     # -- what user code sees
@@ -280,6 +285,14 @@ class RunScope:
         if self.is_shared:
             await self.emitted()
             await self.writer.flush()
+
+    def take_ends_told(self, chunks: Iterable[StreamChunk]) -> None:
+        """Know what readers were told, by an effect that is repeated here or by one that ran elsewhere."""
+        self._ends_told.update(_end_told_by(chunk) for chunk in chunks if isinstance(chunk, EndOfCall))
+
+    def was_told(self, end: EndOfCall) -> bool:
+        """Whether readers know of this end of a call already, with the same result."""
+        return bool(self._ends_told) and _end_told_by(end) in self._ends_told
 
     async def discard_step(self, step: int) -> None:
         """Let readers forget what a failed model call said."""
@@ -379,6 +392,11 @@ class RunScope:
     async def _write_emitted(self) -> None:
         while self._emitted:
             await self.writer.write(self._emitted.popleft())
+
+
+def _end_told_by(chunk: EndOfCall) -> bytes:
+    told = chunk.error if isinstance(chunk, ToolError) else chunk.result
+    return encode([type(chunk).__name__, chunk.tool_call_id, told])
 
 
 def _depth_above(session: SessionState) -> int:

@@ -1,5 +1,6 @@
 """A model by its name: the prefix before the colon says which provider opens it."""
 
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -22,6 +23,8 @@ def open_model(name: str, **options: Any) -> LLMAdapter:
     prefix, _, model = name.partition(":")
     found = entry_points(group=ENTRY_POINTS, name=prefix) if model else ()
     if not found:
-        raise UnknownModelError(name, tuple(sorted(entry_points(group=ENTRY_POINTS).names)))
+        known = tuple(sorted(entry_points(group=ENTRY_POINTS).names))
+        [meant] = get_close_matches(prefix, known, n=1) or [None]
+        raise UnknownModelError(name, known, meant)
     opener: OpenModel = next(iter(found)).load()
     return opener(name, **options)

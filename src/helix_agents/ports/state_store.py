@@ -226,8 +226,11 @@ class Runs(Protocol):
         """Say that a process gave up its runs; they are orphans at once."""
         ...
 
-    async def list_orphans(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
-        """Running runs that no live process owns and whose parent run is not running, oldest first.
+    async def list_orphans(
+        self, *, limit: int = DEFAULT_LIMIT, after: RunRecord | None = None
+    ) -> tuple[RunRecord, ...]:
+        """Running runs that no live process owns and whose parent run is not running, oldest first; those that follow
+        one of them in that order, if it is given.
 
         One indexed query however many runs there are.
         """

@@ -16,6 +16,7 @@ from helix_agents.engine.anywhere import Effects
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.inline import drive_child
 from helix_agents.engine.live_runs import LiveRuns, OfOneCall
+from helix_agents.engine.opening import Begun
 from helix_agents.engine.plain import EffectName, Plain, PlainOps, run_plain_turn
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.stop import StopSignal
@@ -39,7 +40,7 @@ class _ScatteredDrivers(Drivers):
         limit = self._max_parallel_tools
         return await drive_child(parent, run, tool_call_id, stop, desk=desk, max_parallel=limit, wrap=self._wrap)
 
-    async def _drive(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
+    async def _drive(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None, begun: Begun | None) -> RunEnd:
         runs = LiveRuns(services=self.services, alone=False, open_deps=self._open_deps, keep_seconds=self._keep_seconds)
         runs.of_calls[run.run_id] = OfOneCall(hooks=hooks, model=model)
         effects = Effects(self.services, runs)

@@ -25,7 +25,8 @@ def test_an_unknown_prefix_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UnknownModelError) as caught:
         open_model("antropic:claude")
     assert str(caught.value) == (
-        "No provider is installed for 'antropic' models; known prefixes: anthropic:, google:, openai:, openai-chat:."
+        "No provider is installed for 'antropic' models; known prefixes: anthropic:, google:, openai:, openai-chat:. "
+        "Did you mean 'anthropic:claude'?"
     )
 
 
@@ -37,8 +38,9 @@ def test_a_name_without_prefix_or_model_is_refused_with_an_example(name: str) ->
 
 
 def test_a_name_without_a_prefix_is_told_how_to_write_it() -> None:
-    with pytest.raises(UnknownModelError, match="write 'anthropic:gpt-5'"):
-        open_model("gpt-5")
+    for name, whole in (("gpt-5", "openai:gpt-5"), ("gemini-2.5", "google:gemini-2.5"), ("claude", "anthropic:claude")):
+        with pytest.raises(UnknownModelError, match=f"write '{whole}'"):
+            open_model(name)
 
 
 def open_house_model(name: str, **options: Any) -> ScriptedModel:

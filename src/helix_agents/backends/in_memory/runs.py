@@ -19,6 +19,7 @@ from helix_agents.domain.runs import (
     RunRecord,
     RunStatus,
     RunUpdate,
+    age,
     claimed,
     is_orphan,
     recorded,
@@ -112,8 +113,11 @@ class InMemoryRuns(Handle):
         async with self._writing("release_lease") as tx:
             tx.remove(tx.tables.leases, owner)
 
-    async def list_orphans(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
+    async def list_orphans(
+        self, *, limit: int = DEFAULT_LIMIT, after: RunRecord | None = None
+    ) -> tuple[RunRecord, ...]:
         check_page(0, limit)
+        first = age(after)
         with self._reading() as tables:
             now = self._clock.now_ms()
             orphans = [
@@ -121,7 +125,7 @@ class InMemoryRuns(Handle):
                 for run in tables.runs.values()
                 if is_orphan(run, tables.leases.get(run.owner or ""), tables.runs.get(run.parent_run_id or ""), now)
             ]
-        return tuple(sorted(orphans, key=lambda run: (run.started_at, run.run_id))[:limit])
+        return tuple(sorted((run for run in orphans if age(run) > first), key=age)[:limit])
 
     async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
         async with self._writing("claim_run") as tx:

@@ -30,6 +30,7 @@ from helix_agents.domain.runs import (
     RunRecord,
     RunStatus,
     RunUpdate,
+    age,
     claimed,
     settled,
     updated,
@@ -194,7 +195,9 @@ class PostgresRuns(Facet):
             "DELETE FROM __agents_leases WHERE namespace = ? AND owner = ?", (self._namespace, owner)
         )
 
-    async def list_orphans(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
+    async def list_orphans(
+        self, *, limit: int = DEFAULT_LIMIT, after: RunRecord | None = None
+    ) -> tuple[RunRecord, ...]:
         check_page(0, limit)
         rows = await self._db.all(
             f"SELECT {RUN_COLUMNS} FROM __agents_runs r WHERE namespace = ?1 AND status = 'running'"
@@ -202,8 +205,8 @@ class PostgresRuns(Facet):
             "  WHERE l.namespace = ?1 AND l.owner = r.owner AND l.expires_at > ?2)"
             " AND NOT EXISTS (SELECT 1 FROM __agents_runs p"
             "  WHERE p.namespace = ?1 AND p.run_id = r.parent_run_id AND p.status = 'running')"
-            " ORDER BY started_at, run_id LIMIT ?3",
-            (self._namespace, self._clock.now_ms(), limit),
+            " AND (started_at, run_id) > (?4, ?5) ORDER BY started_at, run_id LIMIT ?3",
+            (self._namespace, self._clock.now_ms(), limit, *age(after)),
         )
         return tuple(map(run_of, rows))
 

@@ -33,6 +33,7 @@ from helix_agents.domain.runs import (
     RunRecord,
     RunStatus,
     RunUpdate,
+    age,
     claimed,
     is_orphan,
     recorded,
@@ -163,7 +164,9 @@ class RedisRuns(Facet):
         key = self._space.index.slot.key("leases")
         await self._space.run("release_lease", (), (("ZREM", key, owner),), 0, write=True)
 
-    async def list_orphans(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
+    async def list_orphans(
+        self, *, limit: int = DEFAULT_LIMIT, after: RunRecord | None = None
+    ) -> tuple[RunRecord, ...]:
         check_page(0, limit)
         found = await self._space.find(index.RUNNING)
         entries = {entry.run.run_id: entry for _, payload in found.entries for entry in (decode(payload, RunEntry),)}
@@ -181,8 +184,9 @@ class RedisRuns(Facet):
             parent = entries.get(run.parent_run_id or "")
             return is_orphan(run, leases.get(run.owner or ""), None if parent is None else parent.run, now)
 
-        orphans = [entry for entry in entries.values() if orphaned(entry.run)]
-        orphans.sort(key=lambda entry: (entry.run.started_at, entry.run.run_id))
+        first = age(after)
+        orphans = [entry for entry in entries.values() if age(entry.run) > first and orphaned(entry.run)]
+        orphans.sort(key=lambda entry: age(entry.run))
         runs = await asyncio.gather(*(self._run_of(entry) for entry in orphans[:limit]))
         return tuple(run for run in runs if run is not None and run.status == "running")
 

@@ -25,6 +25,7 @@ from helix_agents.domain.runs import (
     RunRecord,
     RunStatus,
     RunUpdate,
+    age,
     claimed,
     settled,
     updated,
@@ -190,7 +191,9 @@ class SQLiteRuns(Facet):
 
         await self._db.write(work)
 
-    async def list_orphans(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
+    async def list_orphans(
+        self, *, limit: int = DEFAULT_LIMIT, after: RunRecord | None = None
+    ) -> tuple[RunRecord, ...]:
         check_page(0, limit)
         now = self._clock.now_ms()
 
@@ -201,8 +204,8 @@ class SQLiteRuns(Facet):
                 "  WHERE l.namespace = ?1 AND l.owner = r.owner AND l.expires_at > ?2)"
                 " AND NOT EXISTS (SELECT 1 FROM __agents_runs p"
                 "  WHERE p.namespace = ?1 AND p.run_id = r.parent_run_id AND p.status = 'running')"
-                " ORDER BY started_at, run_id LIMIT ?3",
-                (self._namespace, now, limit),
+                " AND (started_at, run_id) > (?4, ?5) ORDER BY started_at, run_id LIMIT ?3",
+                (self._namespace, now, limit, *age(after)),
             )
             return tuple(map(run_of, rows))
 

@@ -1,42 +1,23 @@
 """`state.persistent.*`: what belongs to the agent and outlives its sessions."""
 
+from helix_agents.capabilities.catalogue.keyed import (
+    COUNT,
+    CURSOR,
+    EXPECTED_VERSION,
+    LISTED,
+    MUST_EXIST,
+    PREFIX,
+    TRUNCATED,
+    database_error,
+    limit,
+)
 from helix_agents.capabilities.declaring import Capability, ErrorCase, Field, Hint, Pattern, SideEffect
 
-MUST_EXIST = Field(
-    "must_exist",
-    "Boolean",
-    "Answer with KeyNotFound instead of found=false.",
-    required=False,
-    default=False,
-    added=True,
-)
-EXPECTED_VERSION = Field(
-    "expected_version",
-    "Integer",
-    "Only write if this is the current version; 0 means the key must not exist.",
-    required=False,
-    least=0,
-    added=True,
-)
-CURSOR = Field("cursor", "String", "Where the last answer ended (next_cursor).", required=False, added=True)
-TRUNCATED = (
-    Field("truncated", "Boolean", "True if there is more.", added=True),
-    Field("next_cursor", "String", "Pass it as cursor to go on; null at the end.", added=True),
-    Field("total_count", "Integer", "Number of entries that match.", added=True),
-)
 _LIST_KEYS = Hint(
     action="list_keys",
     description="Use state.persistent.list to see available keys.",
     capability="state.persistent.list",
 )
-
-
-def _database_error(description: str) -> ErrorCase:
-    return ErrorCase(
-        error="DatabaseError",
-        description=description,
-        recovery=(Hint(action="retry", description="Retry the operation. If the error persists, check disk health."),),
-    )
 
 
 PERSISTENT = (
@@ -193,26 +174,10 @@ PERSISTENT = (
             "Use state.persistent.list to discover what persistent data exists. Returns key names, versions, sizes, and"
             " timestamps — not full values. Use state.persistent.get to read the full value of a specific key."
         ),
-        inputs=(
-            Field("prefix", "String", "If provided, only return keys starting with this prefix.", required=False),
-            Field(
-                "limit",
-                "Integer",
-                "How many entries to return.",
-                required=False,
-                default=1_000,
-                least=1,
-                most=10_000,
-                added=True,
-            ),
-            CURSOR,
-        ),
+        inputs=(PREFIX, limit(1_000, most=10_000), CURSOR),
         outputs=(
             Field("entries", "Array", "List of objects with key, version, size_bytes, updated_at for each entry."),
-            Field("count", "Integer", "Number of entries returned."),
-            Field("total_size_bytes", "Integer", "Total size of all listed entries in bytes."),
-            Field("history_bytes", "Integer", "What older versions take of the quota.", added=True),
-            *TRUNCATED,
+            *LISTED,
         ),
         patterns=(
             Pattern(
@@ -227,7 +192,7 @@ PERSISTENT = (
                 ("state.persistent.list(prefix='deploy.') to find all deployment state",),
             ),
         ),
-        errors=(_database_error("Failed to read from the agent's persistent state database."),),
+        errors=(database_error("Failed to read from the agent's persistent state database."),),
         tags=("state", "persistent", "read", "safe"),
         idempotent=True,
     ),
@@ -240,21 +205,12 @@ PERSISTENT = (
         ),
         inputs=(
             Field("prefix", "String", "Key prefix to match. Returns all keys starting with this prefix."),
-            Field(
-                "limit",
-                "Integer",
-                "How many entries to return.",
-                required=False,
-                default=100,
-                least=1,
-                most=1_000,
-                added=True,
-            ),
+            limit(100, most=1_000),
             CURSOR,
         ),
         outputs=(
             Field("entries", "Array", "List of objects with key, value, version, created_at, updated_at."),
-            Field("count", "Integer", "Number of entries returned."),
+            COUNT,
             *TRUNCATED,
         ),
         patterns=(
@@ -267,7 +223,7 @@ PERSISTENT = (
                 ("state.persistent.query(prefix='config.') to load all agent configuration",),
             ),
         ),
-        errors=(_database_error("Failed to query the agent's persistent state database."),),
+        errors=(database_error("Failed to query the agent's persistent state database."),),
         tags=("state", "persistent", "read", "safe"),
         idempotent=True,
     ),

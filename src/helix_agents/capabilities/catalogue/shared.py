@@ -1,6 +1,14 @@
 """`state.shared.*`: what all agents of a store see."""
 
-from helix_agents.capabilities.catalogue.persistent import CURSOR, EXPECTED_VERSION, MUST_EXIST, TRUNCATED
+from helix_agents.capabilities.catalogue.keyed import (
+    CURSOR,
+    EXPECTED_VERSION,
+    LISTED,
+    MUST_EXIST,
+    PREFIX,
+    database_error,
+    limit,
+)
 from helix_agents.capabilities.declaring import Capability, ErrorCase, Field, Hint, Pattern, SideEffect
 
 _LIST_KEYS = Hint(
@@ -171,26 +179,10 @@ SHARED = (
             "Use state.shared.list to discover what shared data exists. Returns key names, versions, sizes, and which"
             " agent last wrote each key — not values; use state.shared.get for one."
         ),
-        inputs=(
-            Field("prefix", "String", "If provided, only return keys starting with this prefix.", required=False),
-            Field(
-                "limit",
-                "Integer",
-                "How many entries to return.",
-                required=False,
-                default=1_000,
-                least=1,
-                most=10_000,
-                added=True,
-            ),
-            CURSOR,
-        ),
+        inputs=(PREFIX, limit(1_000, most=10_000), CURSOR),
         outputs=(
             Field("entries", "Array", "List of objects with key, version, size_bytes, owner_agent, updated_at."),
-            Field("count", "Integer", "Number of entries returned."),
-            Field("total_size_bytes", "Integer", "Total size of all listed entries in bytes."),
-            Field("history_bytes", "Integer", "What older versions take of the quota.", added=True),
-            *TRUNCATED,
+            *LISTED,
         ),
         patterns=(
             Pattern(
@@ -198,15 +190,7 @@ SHARED = (
                 ("state.shared.list(prefix='config.') to find all shared configuration keys",),
             ),
         ),
-        errors=(
-            ErrorCase(
-                error="DatabaseError",
-                description="Failed to read from the shared state database.",
-                recovery=(
-                    Hint(action="retry", description="Retry the operation. If the error persists, check disk health."),
-                ),
-            ),
-        ),
+        errors=(database_error("Failed to read from the shared state database."),),
         tags=("state", "shared", "read", "safe"),
         idempotent=True,
     ),

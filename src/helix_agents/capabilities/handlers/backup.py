@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from helix_agents.capabilities.backups import Backups, Known, Manifest, agents_in
+from helix_agents.capabilities.backups import BEFORE_RESTORE, DAMAGED, Backups, Known, Manifest, agents_in
 from helix_agents.capabilities.calls import Call
 from helix_agents.capabilities.files import free_bytes, remove_file
 from helix_agents.capabilities.scopes import SHARED, agent_scope
 from helix_agents.capabilities.vault import copy_backup
-from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, IoError
+from helix_agents.domain.capability_errors import ApprovalPending, DecryptionFailed, InvalidInput, IoError
 from helix_agents.domain.entries import Entry, RestoreEntries
 from helix_agents.domain.records import JSON
 
@@ -79,11 +79,18 @@ async def list_backups(call: Call) -> dict[str, JSON]:
 
 
 async def check_restore(call: Call) -> None:
-    """A backup that exists, a vault that is open, and an agent that the backup can have."""
+    """A backup that exists, a vault that is open, the file that was shown, and an agent that the backup can have.
+
+    Whether it is the file that was shown comes before whether it is the one that was written: whatever else somebody
+    puts in its place, and whatever they write about it, is not what was approved.
+    """
     backups = _backups(call)
     known = await backups.find(call.inputs["backup_id"])
     await backups.vault.require_unlocked()
-    await backups.check_unchanged(known)
+    found = await backups.hash_of(known)
+    _check_shown(call, found)
+    if found != known.row.sha256:
+        raise DecryptionFailed(DAMAGED, {})
     agent = call.inputs["agent"]
     if agent is not None and known.row.scope not in ("full", f"agent:{agent}"):
         raise InvalidInput(f"This backup is of {known.row.scope}, not of {agent!r}.", {"agent": agent})
@@ -135,18 +142,17 @@ async def restore(call: Call) -> dict[str, JSON]:
         return done
     backups = _backups(call)
     known = await backups.find(call.inputs["backup_id"])
-    _check_shown(call, known)
-    await backups.check_unchanged(known)
+    _check_shown(call, known.row.sha256)
     restore_id = call.ids.new("restore")
     scopes: list[str] = []
     try:
-        async for part in backups.rows(known.path):
+        async for part in backups.rows(known.path, sha256=known.row.sha256):
             if isinstance(part, Manifest):
                 scopes = _restored_scopes(call, part)
                 await call.store.stage_restore(restore_id, [])
             else:
                 await call.store.stage_restore(restore_id, [row for row in part if row.scope in scopes])
-        before = await backups.create(call.inputs["agent"], reason="before a restore")
+        before = await backups.create(call.inputs["agent"], reason=BEFORE_RESTORE)
         answer: dict[str, JSON] = {
             "restored": True,
             "agents_restored": list[JSON](agents_in(scopes)),
@@ -198,8 +204,9 @@ async def export(call: Call) -> dict[str, JSON]:
     done = await call.remembered()
     if done is not None:
         return done
-    known = await _backups(call).find(call.inputs["backup_id"])
-    _check_shown(call, known)
+    backups = _backups(call)
+    known = await backups.find(call.inputs["backup_id"])
+    _check_shown(call, await backups.hash_of(known))
     if call.approval is not None:
         target = await asyncio.to_thread(_target, call.inputs["path"], known.path.name)
         shown = _preview_of(call).get("resolved_path", target)
@@ -255,11 +262,11 @@ async def _compare(call: Call, entry: Entry, differs: dict[str, dict[str, int]],
         differs[entry.scope]["changed"] += 1
 
 
-def _check_shown(call: Call, known: Known) -> None:
+def _check_shown(call: Call, sha256: str) -> None:
     """An approval is for the file that was shown: another one under the same id needs another approval."""
     if call.approval is None or call.caller.is_operator:
         return
-    if _preview_of(call).get("sha256") != known.row.sha256:
+    if _preview_of(call).get("sha256") != sha256:
         raise ApprovalPending(
             "What was approved is not what would be used now; call it again to have somebody look at it.", {}
         )

@@ -16,6 +16,7 @@ from helix_agents import __version__
 from helix_agents.capabilities.calls import Caller
 from helix_agents.capabilities.catalogue import find_capability
 from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.mcp.resources import Resources
 from helix_agents.capabilities.mcp.tools import call_tool, tool_definitions
 
 INSTRUCTIONS = (
@@ -45,12 +46,17 @@ def server_for(gateway: Gateway, agent: str) -> "Server[Any]":
             content=[types.TextContent(type="text", text=text)], structured_content=answer, is_error=not done
         )
 
+    resources = Resources(gateway, agent)
     return Server(
         "helix-agents-state",
         version=__version__,
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call,
+        on_list_resources=resources.list_resources,
+        on_list_resource_templates=resources.list_templates,
+        on_read_resource=resources.read,
+        on_subscriptions_listen=resources.listen,
     )
 
 

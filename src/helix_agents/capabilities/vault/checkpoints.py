@@ -115,13 +115,15 @@ async def append_checkpoint(path: str | Path, checkpoint: AuditCheckpoint) -> No
     await in_thread(lambda: _append(Path(path), encode(checkpoint) + b"\n"))
 
 
-async def load_checkpoints(path: str | Path) -> tuple[AuditCheckpoint, ...]:
-    """Every checkpoint of the file, oldest first; none if there is no file. Signatures are not looked at here.
+async def load_checkpoints(path: str | Path, *, newest: bool = False) -> tuple[AuditCheckpoint, ...]:
+    """The checkpoints of the file, oldest first; none if there is no file. Signatures are not looked at here.
+
+    With `newest`, only those at its end: some hundred of them, however long it has become.
 
     Raises:
         VaultDamagedError: a line is no checkpoint. A last line that was cut while it was written is left out.
     """
-    return await in_thread(lambda: _load(Path(path)))
+    return await in_thread(lambda: _load(Path(path), most_bytes=_MOST_LINE_BYTES if newest else None))
 
 
 def _append(path: Path, line: bytes) -> None:
@@ -152,10 +154,10 @@ def _whole_lines(descriptor: int) -> int:
     return size - torn
 
 
-def _load(path: Path) -> tuple[AuditCheckpoint, ...]:
+def _load(path: Path, *, most_bytes: int | None) -> tuple[AuditCheckpoint, ...]:
     with file_system(path):
         try:
-            content = path.read_bytes()
+            content = _end_of(path, most_bytes)
         except FileNotFoundError:
             return ()
     checkpoints: list[AuditCheckpoint] = []
@@ -170,3 +172,13 @@ def _load(path: Path) -> tuple[AuditCheckpoint, ...]:
                 break
             raise VaultDamagedError(str(path), f"line {number} is no checkpoint") from problem
     return tuple(checkpoints)
+
+
+def _end_of(path: Path, most_bytes: int | None) -> bytes:
+    """The file, or the whole lines within so many bytes before its end."""
+    with path.open("rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        skipped = 0 if most_bytes is None else max(0, size - most_bytes)
+        opened.seek(skipped)
+        content = opened.read()
+    return content[content.find(b"\n") + 1 :] if skipped else content

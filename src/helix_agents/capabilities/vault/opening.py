@@ -1,5 +1,6 @@
 """Opening a backup, by the vault that made it or by the passphrase it was made under."""
 
+import hashlib
 import os
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -92,6 +93,13 @@ class BackupReader:
         while data := await in_thread(self._file.read):
             yield data
 
+    @property
+    def sha256(self) -> str:
+        """The hash of the file as it was read: of all of it, once its end was reached."""
+        if self._file is None:
+            raise DefinitionError("A backup", "is read inside its `async with` block")
+        return self._file.seen.hexdigest()
+
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -104,13 +112,14 @@ class _OpenFile:
     """The descriptor and what decrypts it; its methods block, and run in threads one after another."""
 
     def __init__(self, path: Path) -> None:
+        self.seen = hashlib.sha256()
         self._path = path
         self._descriptor: int | None = None
         self._encrypted: EncryptedFile | None = None
 
     def open(self, find_key: _FindKey) -> BackupHeader:
         self._descriptor = open_regular(self._path)
-        self._encrypted = EncryptedFile(self._path, self._descriptor, find_key)
+        self._encrypted = EncryptedFile(self._path, self._descriptor, find_key, self.seen.update)
         return self._encrypted.header
 
     def read(self) -> bytes:

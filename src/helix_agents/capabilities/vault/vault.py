@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from helix_agents.capabilities.vault.checkpoints import CheckpointSigner, public_key_of
 from helix_agents.capabilities.vault.extra import require_vault_extra
+from helix_agents.capabilities.vault.keeping import Charge, Kept, ask_keeper, start_keeper
 from helix_agents.capabilities.vault.keys import (
     KEY_BYTES,
     SALT_BYTES,
@@ -44,9 +45,10 @@ _SIGNING = "vault/audit-signing/v1"
 class Vault:
     """A vault kept in a file: a random master key under a passphrase.
 
-    Only an operator unlocks it. A passphrase that is lost cannot be recovered, and neither can what only it opened.
-    The keys are this process' own: a forked child finds the vault locked, and a vault whose passphrase was changed by
-    another process locks itself when it is next used.
+    Only an operator unlocks it: for one process (`unlock`), or for all of a user (`entrust`, `helix vault unlock`). A
+    passphrase that is lost cannot be recovered, and neither can what only it opened. The keys in memory are this
+    process' own: a forked child does not have them, and a vault whose passphrase was changed by another process locks
+    itself when it is next used.
     """
 
     def __init__(self, path: str | Path, *, cost: Argon2Cost | None = None) -> None:
@@ -107,6 +109,26 @@ class Vault:
         if keys is not None:
             keys.wipe()
 
+    async def entrust(self, passphrase: str, seconds: float) -> VaultFacts:
+        """Unlock the vault for every process of this user: a process of its own keeps the keys for so long.
+
+        Raises:
+            VaultNotInitialisedError: there is no vault yet.
+            WrongPassphraseError: it does not open this vault.
+            VaultDamagedError: the file was altered.
+            VaultFileError: no process can listen beside the vault's file.
+        """
+        return await in_thread(lambda: self._entrust(passphrase, seconds))
+
+    async def withdraw(self) -> bool:
+        """Lock the vault for every process that has not unlocked it for itself; says whether it was entrusted."""
+        return await in_thread(lambda: ask_keeper(self.path, "lock")) is not None
+
+    async def entrusted_seconds(self) -> float | None:
+        """For how long every process of this user has the keys; None when nobody keeps them."""
+        answer = await in_thread(lambda: ask_keeper(self.path, "status"))
+        return None if answer is None else answer.seconds_left
+
     async def change_passphrase(self, old: str, new: str) -> VaultFacts:
         """Put the same master key under a new passphrase, and leave the vault unlocked.
 
@@ -121,14 +143,13 @@ class Vault:
         return await in_thread(lambda: self._change(old, new))
 
     async def require_unlocked(self) -> VaultFacts:
-        """Pass when the keys are in memory and still those of the file: worth asking before a human is asked.
+        """Pass when the keys are at hand and still those of the file: worth asking before a human is asked.
 
         Raises:
             VaultNotInitialisedError: there is no vault yet.
             VaultLockedError: it is locked.
         """
-        found = await in_thread(self._load)
-        self._check(found)
+        found, _ = await in_thread(self._at_hand)
         return found.description.facts()
 
     async def keys(self) -> UnlockedKeys:
@@ -138,7 +159,7 @@ class Vault:
             VaultNotInitialisedError: there is no vault yet.
             VaultLockedError: it is locked.
         """
-        return self._check(await in_thread(self._load))
+        return (await in_thread(self._at_hand))[1]
 
     async def signer(self) -> CheckpointSigner:
         """Who signs audit checkpoints with this vault's key.
@@ -155,14 +176,30 @@ class Vault:
             raise VaultNotInitialisedError(str(self.path))
         return found
 
-    def _check(self, found: VaultFile) -> UnlockedKeys:
+    def _at_hand(self) -> tuple[VaultFile, UnlockedKeys]:
+        found = self._load()
         keys = self._keys
         if keys is None:
-            raise VaultLockedError(str(self.path))
+            return found, self._entrusted(found)
         if found.wrapped_key != self._seen:
             self.lock()
             raise VaultLockedError(str(self.path), "its passphrase was changed by another process")
-        return keys
+        return found, keys
+
+    def _entrusted(self, found: VaultFile) -> UnlockedKeys:
+        """The keys as their keeper has them, for this one use: once it has let go of them, nobody here has them."""
+        answer = ask_keeper(self.path, "keys")
+        if answer is None or answer.kept is None or answer.kept.wrapped_key != found.wrapped_key:
+            raise VaultLockedError(str(self.path))
+        return self._unlocked_keys(found.description, answer.kept.master, answer.kept.stretched)
+
+    def _entrust(self, passphrase: str, seconds: float) -> VaultFacts:
+        with self._changing:
+            found = self._load()
+            stretched, master = self._stretched_and_master(found, passphrase)
+            kept = Kept(wrapped_key=found.wrapped_key, master=master, stretched=stretched)
+            start_keeper(self.path, Charge(kept=kept, seconds=seconds))
+            return found.description.facts()
 
     def _init(self, passphrase: str) -> VaultFacts:
         with self._changing:
@@ -201,12 +238,16 @@ class Vault:
 
     def _open(self, passphrase: str) -> tuple[VaultFile, UnlockedKeys]:
         found = self._load()
+        stretched, master = self._stretched_and_master(found, passphrase)
+        return found, self._unlocked_keys(found.description, master, stretched)
+
+    def _stretched_and_master(self, found: VaultFile, passphrase: str) -> tuple[bytes, bytes]:
         description = found.description
         stretched = stretch(passphrase, description.salt, description.cost)
         master = unwrap(derive(stretched, _ENVELOPE), found.wrapped_key, found.bound)
         if master is None:
             raise WrongPassphraseError(str(self.path))
-        return found, self._unlocked_keys(description, master, stretched)
+        return stretched, master
 
     def _hold(self, description: VaultDescription, wrapped_key: bytes, master: bytes, stretched: bytes) -> None:
         self._take(self._unlocked_keys(description, master, stretched), wrapped_key)

@@ -8,10 +8,12 @@ from helix_agents.cli.demo.proof import Check
 from helix_agents.cli.demo.worker import SESSION_ID
 from helix_agents.cli.typed import typed
 
+HELD = "Nothing was lost, and nothing was done twice."
+
 
 def closing_words(checks: Sequence[Check], *, held: bool, kept_at: str | None) -> list[str]:
     """`kept_at` is the URL of the store, where it is left for the person to look at."""
-    verdict = "Nothing was lost, and nothing was done twice." if held else "That did not hold, and that is a bug."
+    verdict = HELD if held else "That did not hold, and that is a bug."
     suggestions = list(_suggestions(kept_at))
     width = max(len(command) for command, _ in suggestions)
     return [
@@ -21,6 +23,7 @@ def closing_words(checks: Sequence[Check], *, held: bool, kept_at: str | None) -
         "",
         "Try next:",
         *(f"  {command:<{width}}  {what}" for command, what in suggestions),
+        "",
         f"The agents you just watched: {_near(Path(desk.__file__))}",
     ]
 

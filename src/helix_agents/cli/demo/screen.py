@@ -12,6 +12,7 @@ from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
 
+from helix_agents.cli.demo.closing import HELD
 from helix_agents.cli.demo.scene import Process, Scene, Speaker, quoted
 
 WIDTH = 100
@@ -139,4 +140,4 @@ def _styled(line: str) -> Text:
         return Text.assemble(("✔ ", "bold green"), line.removeprefix("ok "))
     if line.startswith("FAIL "):
         return Text.assemble(("✖ ", "bold red"), (line.removeprefix("FAIL "), "bold"))
-    return Text(line)
+    return Text(line, style="bold green" if line == HELD else "")

@@ -14,6 +14,7 @@ from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.inline import WrapOps, drive_child
 from helix_agents.engine.live_runs import LiveRuns, OfOneCall
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.opening import Begun
 from helix_agents.engine.plain import EffectName, Plain, PlainOps, answer_of, is_in_store, run_plain_turn, to_plain
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, OpenDeps
@@ -54,6 +55,7 @@ class DBOSRuntime(OwnedRuns):
         self._wanted = wanted
         self._prefix = prefix
         self._placement: Placement = placement
+        self.works = placement != "elsewhere"
         self._poll_seconds = poll_seconds
         self._open_deps = open_deps
         self._max_running = max_running
@@ -116,7 +118,14 @@ class DBOSRuntime(OwnedRuns):
     def drives(self, run: RunRecord) -> bool:
         return run.workflow_id is not None and run.workflow_id.startswith(f"{self._prefix}__")
 
-    async def submit(self, run: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None) -> None:
+    async def submit(
+        self,
+        run: RunRecord,
+        *,
+        hooks: SomeHooks = None,
+        model: LLMAdapter | None = None,
+        begun: Begun | None = None,
+    ) -> None:
         """Start the run's workflow. What is given for one call lives here, so a run with that is driven here."""
         if run.run_id in self._running:
             return

@@ -37,6 +37,7 @@ from helix_agents.domain.pending import (
     SubmitAnswer,
 )
 from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.session_changes import first_begun
 from helix_agents.domain.sessions import (
     BranchPoint,
     InterruptOutcome,
@@ -47,7 +48,9 @@ from helix_agents.domain.sessions import (
 )
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
+from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.opening import Begun
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
@@ -270,7 +273,11 @@ class ExecutorCore:
     async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
         run = await self._services.store.get_current_run(session_id)
-        return self._handle(agent, run) if run is not None else None
+        if run is None:
+            return None
+        if self._runtime.find(run.run_id) is None:
+            await repair_stream(self._services, run)
+        return self._handle(agent, run)
 
     async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:
         """None when resume would go on; else why it would not."""
@@ -379,7 +386,9 @@ class ExecutorCore:
             # A reader that comes at once must not take the last turn's end for this one's.
             stream_id = start.session_id
             await self._services.streams.reactivate_stream(stream_id, started.run.run_id, turn=started.run.turn)
-        await self._runtime.submit(started.run, hooks=hooks, model=adapter)
+        session = first_begun(owned, started)
+        begun = None if session is None else Begun(session, started.run, start.append_messages)
+        await self._runtime.submit(started.run, hooks=hooks, model=adapter, begun=begun)
         return self._handle(agent, started.run)
 
     async def _begin_quietly(self, agent: Agent[Any, Any, Any], start: StartRun) -> None:

@@ -1,5 +1,7 @@
 """Runs whose process died are continued here: the same run, its next attempt, exactly once."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Literal
 
 from helix_agents.domain.commits import SettleSession
@@ -12,7 +14,9 @@ from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.runtime import Runtime
 
 MOST_AT_ONCE = 200
-"""How many runs one round looks at."""
+"""How many runs one round takes, so that other processes get their share."""
+
+_PAGE = 200
 
 
 class Recovered(Record):
@@ -43,27 +47,39 @@ async def _let_go(services: Services, orphan: RunRecord, parent_session_id: Sess
 
 async def recover(services: Services, runtime: Runtime, *, limit: int = MOST_AT_ONCE) -> Recovered:
     """Submit runs that nobody was told of, and claim those whose driver died; of many processes that try, one gets a
-    run."""
+    run. All are looked at, up to `limit` are taken."""
     recovered: list[str] = []
     unknown: list[str] = []
     lost = errors = 0
-    for orphan in await services.store.list_orphans(limit=limit):
-        try:
-            match await _recover(services, runtime, orphan):
-                case "recovered":
-                    recovered.append(orphan.run_id)
-                case "unknown_agent":
-                    unknown.append(orphan.session_id)
-                case None:
-                    pass
-        except ConflictError:
-            lost += 1
-        except HelixError as problem:
-            errors += 1
-            log_exception("recovery.failed", problem, session_id=orphan.session_id)
+    async with aclosing(_orphans(services)) as orphans:
+        async for orphan in orphans:
+            if len(recovered) == limit:
+                break
+            try:
+                match await _recover(services, runtime, orphan):
+                    case "recovered":
+                        recovered.append(orphan.run_id)
+                    case "unknown_agent":
+                        unknown.append(orphan.session_id)
+                    case None:
+                        pass
+            except ConflictError:
+                lost += 1
+            except HelixError as problem:
+                errors += 1
+                log_exception("recovery.failed", problem, session_id=orphan.session_id)
     if recovered or unknown:
         log_event("recovery.done", recovered=len(recovered), unknown_agent=len(unknown))
     return Recovered(run_ids=tuple(recovered), unknown_agent=tuple(unknown), taken_by_others=lost, errors=errors)
+
+
+async def _orphans(services: Services) -> AsyncGenerator[RunRecord]:
+    """All of them: an engine that looks after its own runs may have any number, older than one that nobody drives."""
+    last: RunRecord | None = None
+    while page := await services.store.list_orphans(limit=_PAGE, after=last):
+        for orphan in page:
+            yield orphan
+        last = page[-1]
 
 
 async def _recover(

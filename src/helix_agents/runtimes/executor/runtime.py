@@ -8,6 +8,7 @@ from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.opening import Begun
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, Services
 from helix_agents.engine.stop import StopSignal
@@ -46,8 +47,16 @@ class Runtime(Protocol):
         """Whether runs like this one are this runtime's to recover."""
         ...
 
-    async def submit(self, run: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None) -> None:
-        """Have a run driven; idempotent. `hooks` and `model` are those of one call and live in this process."""
+    async def submit(
+        self,
+        run: RunRecord,
+        *,
+        hooks: SomeHooks = None,
+        model: LLMAdapter | None = None,
+        begun: Begun | None = None,
+    ) -> None:
+        """Have a run driven; idempotent. `hooks` and `model` are those of one call and live in this process, and so is
+        what it has `begun`, for whoever drives it here at once."""
         ...
 
     async def inspect(self, run: RunRecord) -> Liveness:

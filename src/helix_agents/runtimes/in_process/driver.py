@@ -11,7 +11,7 @@ from helix_agents.domain.runs import Fence
 from helix_agents.engine.desk import MemoryDesk
 from helix_agents.engine.effects import Position, RunEnd
 from helix_agents.engine.inline import InlineOps, WrapOps, ended
-from helix_agents.engine.opening import open_scope
+from helix_agents.engine.opening import Begun, open_scope
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
 from helix_agents.engine.settling import end_run
@@ -31,6 +31,7 @@ async def drive(
     model: LLMAdapter | None = None,
     wrap: WrapOps | None = None,
     leaving: Callable[[], bool] = lambda: False,
+    begun: Begun | None = None,
 ) -> RunEnd:
     """Drive one attempt of a run to its end, to where it needs somebody, or to a step at which the process leaves."""
     deps: AbstractAsyncContextManager[Any] = nullcontext()
@@ -40,7 +41,15 @@ async def drive(
     async with watching(services.store, session_id) as stop, deps as opened:
         try:
             scope = await open_scope(
-                services, session_id, fence, desk=MemoryDesk(), stop=stop, deps=opened, hooks=hooks, model=model
+                services,
+                session_id,
+                fence,
+                desk=MemoryDesk(),
+                stop=stop,
+                deps=opened,
+                hooks=hooks,
+                model=model,
+                begun=begun,
             )
         except SupersededError:
             return RunEnd(status="superseded")

@@ -11,6 +11,7 @@ from helix_agents.engine.desk import MemoryDesk
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.inline import WrapOps, drive_child
 from helix_agents.engine.log import log_exception
+from helix_agents.engine.opening import Begun
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, OpenDeps
 from helix_agents.engine.stop import StopSignal
@@ -45,9 +46,21 @@ class Drivers(OwnedRuns):
     def drives(self, run: RunRecord) -> bool:
         return run.workflow_id is None
 
-    async def submit(self, run: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None) -> None:
+    async def submit(
+        self,
+        run: RunRecord,
+        *,
+        hooks: SomeHooks = None,
+        model: LLMAdapter | None = None,
+        begun: Begun | None = None,
+    ) -> None:
         """Drive a run as soon as there is room for it."""
-        if run.run_id not in self._running:
+        if run.run_id in self._running:
+            return
+        if self._room is None:
+            self.begin(run, self._persistently(run, hooks, model, begun))
+        else:
+            # By the time there is room, what was begun may be old.
             self.begin(run, self._when_there_is_room(run, hooks, model))
 
     async def inspect(self, run: RunRecord) -> Liveness:
@@ -73,16 +86,19 @@ class Drivers(OwnedRuns):
         async with self._room or nullcontext():
             return await self._persistently(run, hooks, model)
 
-    async def _persistently(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
+    async def _persistently(
+        self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None, begun: Begun | None = None
+    ) -> RunEnd:
         """Drive the run; when the store is lost in between, go on as the next attempt once it is back."""
         for wait in backoff():
             try:
-                return await self._drive(run, hooks, model)
+                return await self._drive(run, hooks, model, begun)
             except HelixError as problem:
                 if not problem.retryable:
                     raise
                 log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
             await asyncio.sleep(wait)
+            begun = None
             try:
                 run = await self.services.store.claim_run(run.session_id, run.fence, self.owner)
             except ConflictError:
@@ -91,7 +107,7 @@ class Drivers(OwnedRuns):
                 log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
         raise AssertionError("the waits never end")
 
-    async def _drive(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> RunEnd:
+    async def _drive(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None, begun: Begun | None) -> RunEnd:
         return await drive(
             self.services,
             run.session_id,
@@ -102,6 +118,7 @@ class Drivers(OwnedRuns):
             model=model,
             wrap=self._wrap,
             leaving=lambda: self.leaving,
+            begun=begun,
         )
 
 

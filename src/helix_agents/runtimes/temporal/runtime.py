@@ -16,6 +16,7 @@ from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.inline import drive_child
 from helix_agents.engine.live_runs import LiveRuns, OfOneCall
 from helix_agents.engine.log import log_exception
+from helix_agents.engine.opening import Begun
 from helix_agents.engine.plain import from_plain
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, OpenDeps, Services
@@ -120,7 +121,14 @@ class TemporalRuntime:
     def drives(self, run: RunRecord) -> bool:
         return run.workflow_id is not None and run.workflow_id.startswith(f"{self._prefix}__")
 
-    async def submit(self, run: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None) -> None:
+    async def submit(
+        self,
+        run: RunRecord,
+        *,
+        hooks: SomeHooks = None,
+        model: LLMAdapter | None = None,
+        begun: Begun | None = None,
+    ) -> None:
         """Start the workflow of a run. Where Temporal does not answer, recovery finds the run missing and submits it.
 
         What is given for one call lives here; the turn begins in this process if it works.

@@ -38,7 +38,9 @@ async def connect(address: str, namespace: str, settings: dict[str, Any]) -> Cli
     try:
         return await Client.connect(address, namespace=namespace, **settings)
     except (RPCError, RuntimeError) as problem:
-        raise RuntimeUnavailableError("Temporal", address, str(problem)) from problem
+        # What follows is how their client's own parts nest.
+        reason = str(problem).partition(": tonic::")[0]
+        raise RuntimeUnavailableError("Temporal", address, reason) from problem
 
 
 @cache

@@ -65,12 +65,16 @@ class RecoveryContract(StoreContract):
             clock.advance(1)
         assert await _orphans(store) == ["c", "a", "b"]
         assert await _orphans(store, limit=2) == ["c", "a"]
+        pages = [await store.list_orphans(limit=2)]
+        pages.append(await store.list_orphans(limit=2, after=pages[0][-1]))
+        assert [[run.run_id for run in page] for page in pages] == [["c", "a"], ["b"]]
+        assert await store.list_orphans(after=pages[1][-1]) == ()
         claimed = await store.claim_run("s-c", (await store.list_orphans())[0].fence, "worker-1")
         await store.renew_lease("worker-1", 100)
         assert claimed.started_at < clock.now_ms()
         assert await _orphans(store) == ["a", "b"]
 
 
-async def _orphans(store: SessionStateStore, **options: int) -> list[str]:
+async def _orphans(store: SessionStateStore, limit: int = 100) -> list[str]:
     """The ids of the runs nobody drives."""
-    return [run.run_id for run in await store.list_orphans(**options)]
+    return [run.run_id for run in await store.list_orphans(limit=limit)]

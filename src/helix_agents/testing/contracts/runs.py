@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from helix_agents.domain.commits import RunStartCommitted
+from helix_agents.domain.commits import RunStartCommitted, StartRun
 from helix_agents.domain.errors import (
     ConflictError,
     RunAlreadyExistsError,
@@ -16,7 +16,8 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.pending import AnswerAccepted, PendingFilter
 from helix_agents.domain.runs import RunMetadata, RunRecord, RunStatus, RunUpdate
-from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.session_changes import first_begun
+from helix_agents.domain.sessions import CreateSession, TracingContext
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.saving import WRITTEN_FIELDS
@@ -96,6 +97,30 @@ class RunsContract(StoreContract):
             await start(store, run_id="r-2", create=create)
         assert await observe(store, SESSION) == before
         assert await store.get_run("r-2") is None
+
+    @proves("runs.start-says-all-of-a-new-session")
+    async def test_whoever_makes_a_session_with_its_first_run_need_not_read_it(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
+        begun = StartRun(
+            session_id=SESSION,
+            run_id=RUN,
+            create=CreateSession(
+                agent_type="writer",
+                agent_version=3,
+                custom_state={"a": 1, "b": []},
+                user_id="ann",
+                tags=("x",),
+                metadata={"k": "v"},
+                expires_at=clock.now_ms() + 1_000,
+                tracing_context=TracingContext(trace_id="t-1", root_span_id="s-1"),
+            ),
+            append_messages=(said("hi"), said("there")),
+            owner="worker-1",
+        )
+        committed = await store.start_run(begun)
+        assert first_begun(begun, committed) == await store.load_state(SESSION)
+        assert [each.message for each in await store.load_transcript(SESSION)] == list(begun.append_messages)
 
     @proves("runs.start-settles-the-replaced")
     async def test_the_replaced_run_is_settled(self, store: SessionStateStore, clock: ManualClock) -> None:

@@ -7,6 +7,8 @@ _RUNS = promised_by(
     {
         "runs.start-begins-a-turn": "start_run makes the run current and running, with every field it was given.",
         "runs.turns-contiguous": "Turns count 1, 2, 3 without gaps.",
+        "runs.start-says-all-of-a-new-session": "What start_run makes of a new session is what it was told: nobody has "
+        "to read it back.",
         "runs.start-makes-the-session": "start_run with create makes the session in the same commit, or is refused "
         "because it is there.",
         "runs.start-settles-the-replaced": "The run a new one replaces is settled, with status, reason and time.",
@@ -40,7 +42,7 @@ _RECOVERY = promised_by(
         "recovery.lease-found-while-alive": "A lease is found while it is alive on the store's clock.",
         "recovery.released-at-once": "A released lease makes its runs orphans at once.",
         "recovery.children-left-to-their-parent": "A child whose parent run is running is no orphan.",
-        "recovery.oldest-first": "Orphans come oldest first, at most as many as asked for.",
+        "recovery.oldest-first": "Orphans come oldest first, at most as many as asked for, page after page.",
         "recovery.one-query": "Finding orphans takes as many statements among many runs as among few.",
     },
 )

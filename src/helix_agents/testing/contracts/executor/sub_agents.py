@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import RunInfo
@@ -46,6 +46,20 @@ from helix_agents.testing.contracts.executor.stage import (
     suspended,
     transcript,
 )
+
+
+class WornOut(BaseModel):
+    """A state that is not read back any more once it `is_worn`: whoever opens a run with it fails."""
+
+    is_worn: ClassVar[bool] = False
+    age: int = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_was_stored(cls, data: Any) -> Any:
+        if data and cls.is_worn:
+            raise RuntimeError("worn out")
+        return data
 
 
 class Verdict(BaseModel):
@@ -206,15 +220,15 @@ class SubAgentsContract(ScenarioContract):
         assert ends == {"c": "failed", "d": "completed"}
         assert sorted(ref.status for ref in await children(parts)) == ["completed", "failed"]
 
-    async def test_a_child_whose_driver_breaks_fails_alone(self, helix: Executor) -> None:
-        def unreachable(name: str) -> Any:
-            return agent(name, model="nowhere:nothing")
-
+    async def test_a_child_whose_driver_breaks_fails_alone(
+        self, helix: Executor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         parent = boss(
             delegate("lost", id="c"),
             delegate("worker", id="d"),
-            tools=[unreachable("lost").as_tool(), worker(pauses=False).as_tool()],
+            tools=[agent("lost", "Never said.", state=WornOut).as_tool(), worker(pauses=False).as_tool()],
         )
+        monkeypatch.setattr(WornOut, "is_worn", True)
         assert await completed(await helix.execute(parent, "Hi", SESSION)) == "Fine."
         assert [line.split(":")[0] for line in (await spoken(helix))[2:4]] == [
             "error subagent__lost#c",

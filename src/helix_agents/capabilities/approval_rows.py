@@ -1,0 +1,34 @@
+"""Requests for approval as they are stored, by callers without a run."""
+
+from typing import Literal, TypeAlias
+
+from helix_agents.capabilities.calls import Face
+from helix_agents.domain.entries import Entry
+from helix_agents.domain.records import JSON, Record, decode
+
+Status: TypeAlias = Literal["pending", "approved", "executing", "executed", "failed", "rejected", "expired"]
+OPEN: tuple[Status, ...] = ("pending", "approved", "executing")
+
+
+class ApprovalRow(Record):
+    """One request: the exact call, what a person is shown, and what became of it."""
+
+    digest: str
+    agent: str
+    face: Face
+    session_id: str | None = None
+    capability: str
+    inputs: dict[str, JSON]
+    preview: JSON = None
+    status: Status = "pending"
+    requested_at: str
+    expires_at: int
+    decided_by: str | None = None
+    reason: str | None = None
+    lease_until: int = 0
+    result: JSON = None
+
+
+def row_of(entry: Entry) -> ApprovalRow:
+    """A stored request."""
+    return decode(entry.value or "", ApprovalRow)

@@ -1,0 +1,209 @@
+"""An operator unlocks the vault for every process: a keeper has the keys until it is told to lock, or time is up."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helix_agents.capabilities.client import open_state
+from helix_agents.capabilities.vault import Vault
+from helix_agents.capabilities.vault.keeping import ask_keeper
+from helix_agents.cli.app import run as helix
+from helix_agents.domain.capability_errors import VaultLocked
+from helix_agents.domain.errors import VaultLockedError, WrongPassphraseError
+from helix_agents.testing.contracts.executor.stage import until
+from tests.capabilities import worlds
+from tests.capabilities.samples import CHEAP, PASSPHRASE
+from tests.capabilities.worlds import World
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+async def vault(tmp_path: Path) -> AsyncIterator[Vault]:
+    """Initialised, and locked in this process."""
+    made = Vault(tmp_path / "vault", cost=CHEAP)
+    await made.init(PASSPHRASE)
+    made.lock()
+    yield made
+    await made.withdraw()
+
+
+async def is_locked(vault: Vault) -> bool:
+    return await vault.entrusted_seconds() is None
+
+
+def door(vault: Vault) -> Path:
+    return vault.path.with_name(f"{vault.path.name}.keeper")
+
+
+async def test_an_entrusted_vault_is_unlocked_everywhere_until_it_is_withdrawn(vault: Vault) -> None:
+    elsewhere = Vault(vault.path, cost=CHEAP)
+    with pytest.raises(VaultLockedError):
+        await elsewhere.require_unlocked()
+    assert await vault.entrusted_seconds() is None
+    await vault.entrust(PASSPHRASE, HOUR)
+    await elsewhere.require_unlocked()
+    assert not elsewhere.unlocked
+    left = await elsewhere.entrusted_seconds()
+    assert left is not None
+    assert HOUR - 60 < left <= HOUR
+    code = (
+        "import asyncio, sys; from helix_agents.capabilities.vault import Vault;"
+        "print(asyncio.run(Vault(sys.argv[1]).keys()).from_master('a purpose').hex())"
+    )
+    said = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", code, str(vault.path)], capture_output=True, text=True, check=True
+    )
+    await elsewhere.unlock(PASSPHRASE)
+    assert said.stdout.strip() == (await elsewhere.keys()).from_master("a purpose").hex()
+    elsewhere.lock()
+    assert await elsewhere.withdraw()
+    assert not await elsewhere.withdraw()
+    with pytest.raises(VaultLockedError):
+        await elsewhere.require_unlocked()
+    assert not await asyncio.to_thread(door(vault).exists)
+
+
+async def test_a_wrong_passphrase_starts_nothing_and_ends_nothing(vault: Vault) -> None:
+    with pytest.raises(WrongPassphraseError):
+        await vault.entrust("not the passphrase", HOUR)
+    assert await vault.entrusted_seconds() is None
+    await vault.entrust(PASSPHRASE, HOUR)
+    with pytest.raises(WrongPassphraseError):
+        await vault.entrust("not the passphrase", HOUR)
+    await vault.require_unlocked()
+
+
+async def test_the_vault_locks_itself_when_its_time_is_over(vault: Vault) -> None:
+    await vault.entrust(PASSPHRASE, 0.5)
+    await until(lambda: is_locked(vault))
+    with pytest.raises(VaultLockedError):
+        await vault.keys()
+
+
+async def test_a_new_passphrase_and_a_killed_keeper_lock_it(vault: Vault) -> None:
+    await vault.entrust(PASSPHRASE, HOUR)
+    await Vault(vault.path, cost=CHEAP).change_passphrase(PASSPHRASE, "another long passphrase")
+    with pytest.raises(VaultLockedError):
+        await vault.keys()
+    await vault.entrust("another long passphrase", HOUR)
+    await vault.keys()
+    os.kill(await asyncio.to_thread(keeper_of, vault), signal.SIGKILL)
+    await until(lambda: is_locked(vault))
+    with pytest.raises(VaultLockedError):
+        await vault.keys()
+    # What the dead one left in the folder is in nobody's way.
+    await vault.entrust("another long passphrase", HOUR)
+    await vault.keys()
+
+
+@contextlib.contextmanager
+def at_the_door(vault: Vault) -> Iterator[socket.socket]:
+    folder = os.open(vault.path.parent, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(f"/proc/self/fd/{folder}/{door(vault).name}")
+            yield asking
+    finally:
+        os.close(folder)
+
+
+def keeper_of(vault: Vault) -> int:
+    """The process that keeps a vault."""
+    with at_the_door(vault) as asking:
+        return int.from_bytes(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
+
+
+async def test_unlocking_again_leaves_one_keeper(vault: Vault) -> None:
+    await asyncio.gather(*(Vault(vault.path, cost=CHEAP).entrust(PASSPHRASE, HOUR) for _ in range(3)))
+    await vault.keys()
+    assert await vault.withdraw()
+    await until(lambda: is_locked(vault))
+
+
+async def test_only_the_user_may_ask_and_nothing_secret_is_on_the_disk_or_the_command_line(vault: Vault) -> None:
+    await vault.entrust(PASSPHRASE, HOUR)
+    await asyncio.to_thread(nothing_secret_is_seen, vault)
+
+
+def nothing_secret_is_seen(vault: Vault) -> None:
+    assert stat.S_IMODE(door(vault).stat().st_mode) == 0o600
+    answer, status = ask_keeper(vault.path, "keys"), ask_keeper(vault.path, "status")
+    assert answer is not None
+    assert answer.kept is not None
+    assert status is not None
+    assert status.kept is None
+    process = Path("/proc") / str(keeper_of(vault))
+    shown = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+    for secret in (answer.kept.master, answer.kept.stretched, PASSPHRASE.encode()):
+        assert secret not in shown
+        assert secret.hex().encode() not in shown
+        assert all(secret not in path.read_bytes() for path in vault.path.parent.iterdir() if path.is_file())
+
+
+async def test_a_client_that_says_nothing_or_nonsense_does_not_stop_the_keeper(vault: Vault) -> None:
+    await vault.entrust(PASSPHRASE, HOUR)
+    for words in (b"", b"nonsense\n", b"x" * 10_000):
+        await asyncio.to_thread(be_rude, vault, words)
+    await vault.keys()
+
+
+def be_rude(vault: Vault, words: bytes) -> None:
+    with at_the_door(vault) as rude, contextlib.suppress(OSError):
+        rude.sendall(words)
+
+
+async def test_a_vault_deep_in_the_file_system_has_a_keeper_too(tmp_path: Path) -> None:
+    """The address of a socket holds some hundred letters only."""
+    folder = tmp_path / ("a" * 90) / ("b" * 90)
+    folder.mkdir(parents=True)
+    vault = Vault(folder / "vault", cost=CHEAP)
+    await vault.init(PASSPHRASE)
+    vault.lock()
+    await vault.entrust(PASSPHRASE, HOUR)
+    await vault.keys()
+    assert await vault.withdraw()
+
+
+async def test_the_operators_commands_lock_and_unlock_for_running_processes(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.vault.lock()
+    options = ["--store", world.url, "--vault", str(world.vault.path), "--json"]
+
+    async def typed(*words: str, code: int = 0) -> Any:
+        assert await asyncio.to_thread(helix, ["vault", *words, *options]) == code
+        return json.loads(capsys.readouterr().out)
+
+    async with open_state(world.url, agent="ann", face="operator", settings=world.settings()) as state:
+        with pytest.raises(VaultLocked):
+            await state.call("state.backup.create")
+        monkeypatch.setenv("HELIX_VAULT_PASSPHRASE", "not the passphrase")
+        await typed("unlock", code=1)
+        monkeypatch.setenv("HELIX_VAULT_PASSPHRASE", worlds.PASSPHRASE)
+        assert not (await typed("status"))["unlocked"]
+        unlocked = await typed("unlock", "--hours", "1")
+        assert unlocked["unlocked"]
+        assert unlocked["unlocked_until"] > unlocked["checked_at"]
+        made = await state.call("state.backup.create")
+        assert (await state.call("state.backup.restore", backup_id=made["backup_id"]))["restored"]
+        assert (await typed("status"))["unlocked"]
+        assert (await typed("lock"))["locked"]
+        assert not (await typed("lock"))["locked"]
+        with pytest.raises(VaultLocked):
+            await state.call("state.backup.create")
+        lines = [json.loads(row.entry) for row in await state.gateway.store.list_audit()]
+    told = [(line["capability"], line["status"]) for line in lines if line["capability"].startswith("vault.")]
+    assert told == [("vault.unlock", "failed"), ("vault.unlock", "done"), ("vault.lock", "done")]
+    assert worlds.PASSPHRASE not in json.dumps(lines)
