@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -426,3 +427,17 @@ def test_only_the_whole_token_is_a_token() -> None:
     assert asked("token-2") == Principal(user_id="u2")
     assert asked("token-3") is None
     assert asked("") is None
+
+
+# ---------------------------------------------------------------------------------------------------------
+# What SECURITY.md says
+# ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_test_that_the_security_page_names_is_there() -> None:
+    root = Path(__file__).parents[2]
+    named = set(re.findall(r"`(test_\w+)`", (root / "SECURITY.md").read_text(encoding="utf-8")))
+    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")]
+    known = {name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE)}
+    assert len(named) > 20
+    assert named <= known

@@ -39,7 +39,8 @@ from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.ledger import resting_reply
 from helix_agents.engine.letting_go import child_id_of, end_chunk, let_go, write_end
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.remote_children import DISPATCH_FAILED, TYPED_FAILURES, follow_remote
+from helix_agents.engine.remote_children import follow_remote
+from helix_agents.engine.remote_rest import DISPATCH_FAILED, TYPED_FAILURES
 from helix_agents.engine.remote_stops import OPEN, REMOTE, TOOL, id_there
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services

@@ -14,7 +14,6 @@ the calls it waits for, its output, state and usage. So everything that holds fo
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import msgspec
 
@@ -27,72 +26,32 @@ from helix_agents.domain.errors import (
     HelixError,
     InvalidIdError,
     RemoteAgentError,
-    RemoteProtocolError,
     RemoteRefusedError,
     RemoteSubAgentClientToolUnsupportedError,
     RemoteSubAgentLostError,
     RemoteUnavailableError,
 )
-from helix_agents.domain.ids import ToolCallId, check_id
+from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.pending import READY, PendingCall, PendingFilter
-from helix_agents.domain.records import JSON, encode
-from helix_agents.domain.runs import SUSPENDED, RunRecord, RunStatus, RunUpdate
-from helix_agents.domain.sessions import InterruptContext, SessionState, SessionStatus
+from helix_agents.domain.records import encode
+from helix_agents.domain.runs import SUSPENDED, RunRecord, RunUpdate
+from helix_agents.domain.sessions import InterruptContext, SessionState
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
-from helix_agents.engine.answers import UNKNOWN_OUTCOME
 from helix_agents.engine.effects import PlannedCall
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.remote_chunks import Names, attributed
+from helix_agents.engine.remote_patience import Patience
+from helix_agents.engine.remote_questions import RemoteQuestions
+from helix_agents.engine.remote_rest import DISPATCH_FAILED, LIMIT_EXCEEDED, Rest, end_of, interrupted
 from helix_agents.engine.remote_stops import CURSOR, REMOTE, STARTED, USAGE, as_remote, stop_remote
 from helix_agents.engine.remote_usage import count_anew
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.engine.stop import StopSignal, undisturbed
-from helix_agents.ports.remote_agents import RemoteAnswerRefusedError, RemoteStatus
+from helix_agents.ports.remote_agents import RemoteStatus
 
-DISPATCH_FAILED = "sub_agent_dispatch_failed"
-LIMIT_EXCEEDED = "remote_limit_exceeded"
-OUTPUT_INVALID = "tool_output_invalid"
-TYPED_FAILURES = frozenset(
-    (
-        DISPATCH_FAILED,
-        LIMIT_EXCEEDED,
-        OUTPUT_INVALID,
-        RemoteSubAgentLostError.code,
-        RemoteSubAgentClientToolUnsupportedError.code,
-    )
-)
-
-_ERROR_CHARACTERS = 8_000
-_CODE_CHARACTERS = 128
-# A call that ran out of time here while it still waits there: the clocks differ, and it is looked at again soon.
-_ASK_AGAIN_MS = 60_000
 _AFTERWARDS_SECONDS = 10.0
-_NO_ROUTE = (404, 405, 501)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rest:
-    """Where a remote child came to rest. `told` says that its service said so, `confirmed` that nothing runs there."""
-
-    status: RunStatus
-    reason: str
-    output: JSON = None
-    error: str | None = None
-    pending: tuple[PendingCall, ...] = ()
-    interrupt_reason: str | None = None
-    told: bool = False
-    confirmed: bool = False
-
-    @property
-    def session_status(self) -> SessionStatus:
-        match self.status:
-            case "completed" | "failed" | "interrupted":
-                return self.status
-            case _:
-                return "active"
 
 
 async def follow_remote(
@@ -108,34 +67,6 @@ async def follow_remote(
     await follower.find_place()
     while await follower.commit(await follower.rest()):
         pass
-
-
-class _Patience:
-    """How long a service that does not answer is asked again."""
-
-    def __init__(self, scope: RunScope, lost_after_ms: int) -> None:
-        self._services = scope.services
-        self._lost_after_ms = lost_after_ms
-        self._since: int | None = None
-        self._wait = 0.1
-
-    def contact(self) -> None:
-        self._since = None
-
-    def progress(self) -> None:
-        self._since, self._wait = None, 0.1
-
-    async def ran_out(self) -> bool:
-        now = self._services.clock.now_ms()
-        self._since = now if self._since is None else self._since
-        if now - self._since >= self._lost_after_ms:
-            return True
-        await self.pause()
-        return False
-
-    async def pause(self) -> None:
-        await self._services.sleep(self._wait * self._services.jitter())
-        self._wait = min(self._wait * 2, 2.0)
 
 
 class _Follower:
@@ -167,7 +98,7 @@ class _Follower:
         self._bytes = 0
         self._step = session.step_count + 1
         self._round = 0
-        self._refused: dict[ToolCallId, str] = {}
+        self._questions = RemoteQuestions(self._store, tool, run, session, self._names, step=self._step)
 
     async def find_place(self) -> None:
         """What an attempt that died wrote is in the stream, and is not written again."""
@@ -184,7 +115,7 @@ class _Follower:
         return await self._stopped()
 
     async def _to_rest(self) -> Rest:
-        patience = _Patience(self._scope, self._tool.lost_after_ms)
+        patience = Patience(self._scope, self._tool.lost_after_ms)
         while True:
             try:
                 return await self._look(patience)
@@ -194,7 +125,7 @@ class _Follower:
             except RemoteAgentError as problem:
                 return self._failed(problem)
 
-    async def _look(self, patience: _Patience) -> Rest:
+    async def _look(self, patience: Patience) -> Rest:
         status = await self._transport.status(self._remote)
         patience.contact()
         if status is None and STARTED in self._metadata:
@@ -205,7 +136,9 @@ class _Follower:
         if STARTED not in self._metadata:
             # From here on a service that does not know the session has lost it; it is not begun a second time.
             await undisturbed(self._note_started())
-        await self._route_answers(() if status is None else status.pending)
+        used = await self._questions.route(() if status is None else status.pending)
+        if used:
+            await undisturbed(self._use_up(used))
         while True:
             before = self._cursor
             async with aclosing(self._transport.stream(self._remote, after=self._cursor)) as chunks:
@@ -226,32 +159,22 @@ class _Follower:
 
     async def _rest_of(self, status: RemoteStatus) -> Rest | None:
         """Where the child rests; None when it goes on."""
-        match status.run_status:
-            case "completed":
-                return self._completed(status)
-            case "failed":
-                reason = (status.failure_reason or "failed")[:_CODE_CHARACTERS]
-                error = (status.error or reason)[:_ERROR_CHARACTERS]
-                return Rest(status="failed", reason=reason, error=error, told=True, confirmed=True)
-            case "interrupted":
-                why = (status.interrupt_reason or "interrupted")[:_ERROR_CHARACTERS]
-                return Rest(status="interrupted", reason="interrupted", interrupt_reason=why, told=True, confirmed=True)
-            case None | "running":
-                return None
-            case suspended:
-                waiting = tuple(call for call in status.pending if call.state == "waiting")
-                if not waiting:
-                    # All it waited for has come there by another way.
-                    await self._transport.resume(self._remote)
-                    return None
-                return await self._waiting(suspended, waiting)
-
-    def _completed(self, status: RemoteStatus) -> Rest:
-        size, most = len(encode(status.output)), self._scope.services.result_bytes
-        if size > most:
-            error = f"its result has {size} bytes, at most {most} are stored"
-            return Rest(status="failed", reason=OUTPUT_INVALID, error=error, told=True, confirmed=True)
-        return Rest(status="completed", reason="completed", output=status.output, told=True, confirmed=True)
+        if status.run_status is None or status.run_status == "running":
+            return None
+        end = end_of(status, self._scope.services.result_bytes)
+        if end is not None:
+            return end
+        waiting = tuple(call for call in status.pending if call.state == "waiting")
+        if not waiting:
+            # All it waited for has come there by another way.
+            await self._transport.resume(self._remote)
+            return None
+        return Rest(
+            status=status.run_status,
+            reason=status.run_status,
+            pending=await self._questions.rows(waiting),
+            told=True,
+        )
 
     # -- chunks
 
@@ -296,85 +219,6 @@ class _Follower:
         await self._scope.writer.flush()
         await self._scope.services.streams.cleanup_to_step(self._scope.stream_id, run_id, max(chunk.step, 0) - 1)
 
-    # -- calls that wait
-
-    async def _waiting(self, status: RunStatus, waiting: tuple[PendingCall, ...]) -> Rest:
-        session_id, url = self._session.session_id, self._transport.url
-        if not self._transport.routes_answers:
-            raise RemoteSubAgentClientToolUnsupportedError(url, session_id)
-        if len(waiting) > self._tool.limits.pending:
-            raise RemoteProtocolError(url, f"{len(waiting)} calls wait, at most {self._tool.limits.pending} may")
-        try:
-            pending = [await self._row(call) for call in waiting]
-        except InvalidIdError as problem:
-            raise RemoteProtocolError(url, str(problem)) from problem
-        return Rest(status=status, reason=status, pending=tuple(pending), told=True)
-
-    async def _row(self, call: PendingCall) -> PendingCall:
-        """The call as it waits here: under a name of its own, with the time it has left there."""
-        call_id, session = self._names.call_here(call.tool_call_id), self._session
-        if call.kind == "approval":
-            check_id(call.approval_id or "", "approval id")
-        now = self._store.now_ms()
-        left = None if call.deadline is None else max(call.deadline - call.created_at, 1_000)
-        known = await self._store.get_pending_call(session.session_id, call_id)
-        if left is not None and known is not None and known.expired_at is not None:
-            left = min(left, _ASK_AGAIN_MS)
-        unknown = call.reason == UNKNOWN_OUTCOME
-        return PendingCall(
-            tool_call_id=call_id,
-            kind=call.kind,
-            session_id=session.session_id,
-            root_session_id=session.root_session_id,
-            run_id=self._run.run_id,
-            step_id=f"{self._run.run_id}.{self._step}",
-            tool_name=check_id(call.tool_name, "tool name"),
-            input=call.input,
-            preview=call.preview,
-            approval_id=call.approval_id if call.kind == "approval" else None,
-            reason=UNKNOWN_OUTCOME if unknown else self._refused.get(call_id, call.reason),
-            created_at=now,
-            deadline=None if left is None else now + left,
-            on_deadline=call.on_deadline,
-        )
-
-    async def _route_answers(self, waiting: tuple[PendingCall, ...]) -> None:
-        """Take answers that were given here to the calls that wait there, and let the child go on.
-
-        The other service stores an answer once; so a crash in between repeats this without harm, and only then are the
-        answers used up here. A call that waits there no more was answered there.
-        """
-        where = PendingFilter(session_id=self._session.session_id, states=tuple(READY))
-        ready = (await self._store.list_pending(where, limit=200)).items
-        if not ready:
-            return
-        known_as = self._known_as(waiting)
-        for row in ready:
-            there = known_as.get(row.tool_call_id)
-            if row.answer is None or there is None:
-                # It ran out of time here; the other service has a deadline of its own.
-                continue
-            try:
-                await self._transport.submit(self._remote, there, row.answer, approval_id=row.approval_id)
-            except RemoteAnswerRefusedError as refused:
-                self._refused[row.tool_call_id] = str(refused)[:_ERROR_CHARACTERS]
-                log_event("client_tool.validation_failed", tool_call_id=row.tool_call_id, reason=str(refused))
-            except RemoteRefusedError as refused:
-                if refused.status not in _NO_ROUTE:
-                    raise
-                raise RemoteSubAgentClientToolUnsupportedError(
-                    self._transport.url, self._session.session_id
-                ) from refused
-        await self._transport.resume(self._remote)
-        await undisturbed(self._use_up(tuple(row.tool_call_id for row in ready)))
-
-    def _known_as(self, waiting: tuple[PendingCall, ...]) -> dict[ToolCallId, ToolCallId]:
-        """Calls that wait there by their ids here."""
-        try:
-            return {self._names.call_here(call.tool_call_id): call.tool_call_id for call in waiting}
-        except InvalidIdError as problem:
-            raise RemoteProtocolError(self._transport.url, str(problem)) from problem
-
     # -- stops and losses
 
     async def _stopped(self) -> Rest:
@@ -391,14 +235,14 @@ class _Follower:
         except TimeoutError:
             pass
         if rest is not None and rest.told and rest.status not in SUSPENDED:
-            return rest if rest.status != "interrupted" else _interrupted(reason, confirmed=True)
+            return rest if rest.status != "interrupted" else interrupted(reason, confirmed=True)
         if not aborted:
-            return _interrupted(reason, confirmed=confirmed)
+            return interrupted(reason, confirmed=confirmed)
         return Rest(status="failed", reason=CANCELLED, error=reason or "The run was aborted.", confirmed=confirmed)
 
     async def _pass_on(self, reason: str | None, *, aborted: bool) -> bool:
         """Whether the other service has taken the stop."""
-        patience = _Patience(self._scope, self._tool.lost_after_ms)
+        patience = Patience(self._scope, self._tool.lost_after_ms)
         send = self._transport.abort if aborted else self._transport.interrupt
         while True:
             try:
@@ -541,7 +385,3 @@ class _Follower:
             log_event("subagent.state_dropped", session_id=self._session.session_id, limit=most)
             return NO_WRITES
         return difference(self._session.custom_state, state)
-
-
-def _interrupted(reason: str | None, *, confirmed: bool) -> Rest:
-    return Rest(status="interrupted", reason="interrupted", interrupt_reason=reason, confirmed=confirmed)
