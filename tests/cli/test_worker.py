@@ -1,15 +1,16 @@
-"""`helix worker temporal`: runs that one process submits are driven by another, which leaves when it is told to."""
+"""`helix worker`: runs that one process submits are driven by another, which leaves when it is told to."""
 
 import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
-from helix_agents import Completed, TemporalAgentExecutor
+from helix_agents import Agent, Completed, DBOSAgentExecutor, ScriptedModel, TemporalAgentExecutor
 from helix_agents.cli.app import run
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.runtimes.temporal.service import knows_attributes
@@ -59,3 +60,70 @@ def test_a_server_that_is_not_there_is_named(
     told = capsys.readouterr().err
     assert f"Temporal at {address} is not answering" in told
     assert "tonic" not in told
+
+
+GUESTS = '''
+import time
+from pathlib import Path
+
+from helix_agents import Agent, AgentRegistry, ScriptedModel, ToolContext, tool
+from helix_agents.testing import call
+
+
+@tool
+def meet(ctx: ToolContext) -> int:
+    """Wait for somebody else who waits."""
+    Path(f"{ctx.session_id}.here").touch()
+    until = time.monotonic() + 30
+    while len(list(Path().glob("*.here"))) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    return len(list(Path().glob("*.here")))
+
+
+guest = Agent(name="guest", model=ScriptedModel([call("meet"), "We met."]), tools=[meet])
+registry = AgentRegistry([guest])
+'''
+
+
+@pytest.fixture
+async def dbos_workers(folder: Path) -> AsyncGenerator[tuple[str, str]]:
+    """Two workers on one queue, each with room for one run at a time; the store and the queue."""
+    await asyncio.to_thread((folder / "guests.py").write_text, GUESTS)
+    store, queue = f"sqlite:///{folder / 'helix.db'}", f"worker-{os.getpid()}"
+    place = ["guests:registry", "--prefix", queue, "--max-running", "1", "--store", store]
+    command = ["-c", "from helix_agents.cli import main; main()", "worker", "dbos", *place]
+    workers: list[asyncio.subprocess.Process] = []
+    try:
+        for name in ("one", "two"):
+            started = await asyncio.create_subprocess_exec(
+                sys.executable, *command, "--executor-id", name, cwd=folder, stdout=asyncio.subprocess.PIPE
+            )
+            workers.append(started)
+            assert started.stdout is not None
+            async with asyncio.timeout(60):
+                assert b"Working on queue" in await started.stdout.readline()
+        yield store, queue
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert [await worker.wait() for worker in workers] == [-signal.SIGTERM] * 2
+    finally:
+        for worker in workers:
+            if worker.returncode is None:
+                worker.kill()
+                await worker.wait()
+
+
+async def test_workers_of_a_dbos_queue_share_what_a_process_submits_that_drives_nothing(
+    dbos_workers: tuple[str, str],
+):
+    store, queue = dbos_workers
+    guest = Agent(name="guest", model=ScriptedModel(["Never asked here."]))
+    async with (
+        DBOSAgentExecutor.open(store, agents=[guest], prefix=queue, placement="elsewhere") as helix,
+        asyncio.timeout(60),
+    ):
+        handles = [await helix.execute(guest, "Go", session_id) for session_id in ("ann", "ben")]
+        assert [await handle.output() for handle in handles] == ["We met.", "We met."]
+        runs = [(await helix.sessions.runs(session_id)).items[0] for session_id in ("ann", "ben")]
+    assert len({run.owner for run in runs}) == 2

@@ -61,3 +61,49 @@ def temporal_command(
     known = load_agents(agents)
     check_models(known)
     asyncio.run(work(output, known, store_url, where, register=register, grace=grace))
+
+
+@command.command("dbos")
+@agents_argument
+@click.option(
+    "--system-database",
+    envvar="DBOS_SYSTEM_DATABASE_URL",
+    show_envvar=True,
+    help="Where DBOS keeps its tables; the store's own PostgreSQL database, or a file beside SQLite, if not given.",
+)
+@click.option("--prefix", default="helix", show_default=True, help="The queue, and how the ids of workflows begin.")
+@click.option("--executor-id", help="A name that this worker keeps when it is restarted; it then goes on at once.")
+@click.option("--max-running", type=click.IntRange(min=1), help="How many runs are driven here at once.")
+@click.option("--grace", default=20.0, show_default=True, help="Seconds that running steps get when it ends.")
+@store_option
+@json_option
+@click.pass_obj
+def dbos_command(
+    output: Output,
+    agents: str,
+    system_database: str | None,
+    prefix: str,
+    executor_id: str | None,
+    max_running: int | None,
+    grace: float,
+    store_url: str,
+) -> None:
+    """Work on a queue of DBOS.
+
+    Any number of workers share a queue. Programs fill it whose executors have the placement "elsewhere", or "shared"
+    where they work, too.
+    """
+    from helix_agents.cli.agent_modules import load_agents
+    from helix_agents.cli.dbos_work import work
+    from helix_agents.cli.driving import check_models
+
+    settings = {
+        "system_database_url": system_database,
+        "prefix": prefix,
+        "executor_id": executor_id,
+        "max_running": max_running,
+        "grace": grace,
+    }
+    known = load_agents(agents)
+    check_models(known)
+    asyncio.run(work(output, known, store_url, settings))
