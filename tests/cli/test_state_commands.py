@@ -91,7 +91,7 @@ def test_snapshots_alerts_and_health(ann: Operator) -> None:
 
 def test_the_vault_is_made_locked_and_checked(ann: Operator, tmp_path: Path) -> None:
     assert ann.types("vault status")["initialised"] is False
-    assert ann.types("vault init")["unlocked"] is True
+    assert ann.types("vault init")["unlocked"] is False
     assert ann.types("vault unlock")["unlocked"] is True
     assert ann.types("vault lock")["unlocked"] is False
     assert ann.types("vault init", code=ExitCode.FAILED)["error"]["code"] == "vault_already_exists"
