@@ -23,8 +23,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route
 
-from helix_agents import Agent, AgentServer, Executor, ScriptedModel
-from helix_agents.llm.scripted import Step
+from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ToolContext, tool
+from helix_agents.llm.scripted import Step, call
 from helix_agents.ports.llm import ModelEvent, ModelRequest
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.sse import frame
@@ -43,10 +43,17 @@ def serve(port_to: Connection, store: str, chunks: int) -> None:
         if holding.is_set():
             await asyncio.Event().wait()
 
-    def script(_: ModelRequest) -> Step:
-        return "eight ch" * chunks
+    @tool
+    async def tell(ctx: ToolContext[Any, Any]) -> str:
+        """Say something in so many chunks; pieces of a text would become one."""
+        for _ in range(chunks):
+            ctx.emit("piece", "eight ch")
+        return "told"
 
-    agent = Agent(name="teller", model=ScriptedModel(script, pace=pace))
+    def script(request: ModelRequest) -> Step:
+        return call("tell") if request.step == 1 else "Done."
+
+    agent = Agent(name="teller", model=ScriptedModel(script, pace=pace), tools=[tell])
     limits = ServerLimits(open_streams=5_000)
     server = AgentServer(
         Executor.open(store, agents=[agent], janitor_seconds=None, grace=0.1), allow_unauthenticated=True, limits=limits
