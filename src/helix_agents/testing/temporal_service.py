@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +72,11 @@ class TemporalService:
     def _is_ready(self) -> bool:
         with socket.socket() as probe:
             probe.settimeout(0.5)
-            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+            if probe.connect_ex(("127.0.0.1", self._port)) != 0:
+                return False
+        # It listens a while before it answers.
+        asking = [str(self._binary), "operator", "cluster", "health", "--address", self.address]
+        return subprocess.run(asking, capture_output=True, check=False).returncode == 0
 
 
 class ForeignTemporal:
