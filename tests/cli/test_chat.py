@@ -1,5 +1,6 @@
 """`helix chat`, typed at a real terminal: streaming, approvals, questions, stops, and coming back."""
 
+import time
 from pathlib import Path
 
 from helix_agents.cli.exit_codes import ExitCode
@@ -36,6 +37,8 @@ def test_a_conversation_with_everything_it_asks_of_a_person(folder: Path) -> Non
         terminal.press("/nonsense\n")
         terminal.wait_for("there is no /nonsense")
         terminal.wait_for("you> ")
+        # The prompt is there a moment before somebody reads behind it.
+        time.sleep(0.3)
         terminal.press(CONTROL_C)
         terminal.wait_for("Ctrl-D or /exit leaves")
         terminal.wait_for("you> ")

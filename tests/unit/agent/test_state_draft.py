@@ -488,6 +488,11 @@ def test_a_state_that_only_grew_is_written_as_appends_only(base, changes) -> Non
     assert all(isinstance(op, Append) for op in ops)
 
 
+def _in_order(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with its set as a sorted list: in which order a set lists its members is nobody's promise."""
+    return {**state, "colours": sorted(state["colours"])} if state.get("colours") else state
+
+
 @given(bases, edits(), edits())
 def test_a_rollback_is_as_if_nothing_had_happened(base, kept, dropped) -> None:
     draft, alone = StateDraft.of(Everything, base[1]), StateDraft.of(Everything, base[1])
@@ -498,7 +503,7 @@ def test_a_rollback_is_as_if_nothing_had_happened(base, kept, dropped) -> None:
     for _, edit in dropped:
         edit(draft.value)
     draft.rollback(before)
-    assert apply_writes(base[1], draft.writes().ops) == apply_writes(base[1], expected.ops)
+    assert _in_order(apply_writes(base[1], draft.writes().ops)) == _in_order(apply_writes(base[1], expected.ops))
     assert alone.writes() is NO_WRITES
 
 
