@@ -70,7 +70,8 @@ async def _run_once(
         tool_call_id=planned.tool_call_id,
         tool_name=tool.name,
         idempotency_key=scope.idempotency_key(planned.tool_call_id),
-        owner=scope.owner,
+        # A name of its own for each try: two tries in one process are two owners, and one of them waits.
+        owner=scope.services.ids.new("owner"),
         lease_ms=scope.services.options.effect_lease_ms,
         stage=await resting_reply(scope, batch),
         consume_answer=approved,
@@ -79,7 +80,7 @@ async def _run_once(
     while True:
         match await scope.services.store.begin_effect(request):
             case EffectBegun():
-                return await _run_begun(scope, batch, planned, tool, values, approval)
+                return await _run_begun(scope, batch, planned, tool, values, approval, request.owner)
             case EffectFinished(effect=effect):
                 return await _settle_known(scope, batch, decode(encode(effect.result), RestingResult))
             case EffectUnknown():
@@ -100,9 +101,10 @@ async def _run_begun(
     tool: Tool[..., Any],
     values: Mapping[str, Any],
     approval: Approval | None,
+    owner: str,
 ) -> CallOutcome:
     session_id, call_id = scope.session.session_id, planned.tool_call_id
-    renewing = asyncio.create_task(_keep_alive(scope, planned))
+    renewing = asyncio.create_task(_keep_alive(scope, planned, owner))
     try:
         result = await execute(scope, batch, planned, tool, values, approval)
     finally:
@@ -111,7 +113,7 @@ async def _run_begun(
         # Cut while it ran: whether it took effect is not known, and saying "not executed" would be a guess.
         result = unknown_result(planned)
     result = msgspec.structs.replace(result, once=True)
-    await scope.services.store.finish_effect(session_id, call_id, scope.owner, decode_json(encode(result)))
+    await scope.services.store.finish_effect(session_id, call_id, owner, decode_json(encode(result)))
     return await settle(scope, batch, result)
 
 
@@ -121,14 +123,12 @@ async def _settle_known(scope: RunScope, batch: Batch, result: RestingResult) ->
     return await settle(scope, batch, result)
 
 
-async def _keep_alive(scope: RunScope, planned: PlannedCall) -> None:
+async def _keep_alive(scope: RunScope, planned: PlannedCall, owner: str) -> None:
     lease_ms = scope.services.options.effect_lease_ms
     while True:
         await scope.services.sleep(lease_ms / 3000)
         try:
-            await scope.services.store.renew_effect(
-                scope.session.session_id, planned.tool_call_id, scope.owner, lease_ms
-            )
+            await scope.services.store.renew_effect(scope.session.session_id, planned.tool_call_id, owner, lease_ms)
         except HelixError as problem:
             log_exception("effect.renewal_failed", problem, tool=planned.tool_name)
 

@@ -95,7 +95,6 @@ class RunScope:
         self.parent = parent
         self.delegated_by = delegated_by
         self.depth: int = _depth_above(session) if parent is None else parent.depth + 1
-        self.owner = services.ids.new("owner")
         is_child = session.parent_session_id is not None
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
         self.corrections = Corrections(transcript)
