@@ -37,7 +37,7 @@ def test_a_conversation_with_everything_it_asks_of_a_person(folder: Path) -> Non
         terminal.press("/nonsense\n")
         terminal.wait_for("there is no /nonsense")
         terminal.wait_for("you> ")
-        # The prompt is there a moment before somebody reads behind it.
+        # Readline shows its prompt a moment before it waits for keys; a signal in between is noticed with the next key.
         time.sleep(0.3)
         terminal.press(CONTROL_C)
         terminal.wait_for("Ctrl-D or /exit leaves")

@@ -126,8 +126,9 @@ class Terminal:
 
     def _read(self) -> bool:
         ready, _, _ = select.select([self._keys], [], [], WAIT_SECONDS)
+        assert ready, f"nothing came for {WAIT_SECONDS} s: {self.shown}"
         try:
-            came = os.read(self._keys, 65_536).decode(errors="replace") if ready else ""
+            came = os.read(self._keys, 65_536).decode(errors="replace")
         except OSError:
             came = ""
         self.shown += came
