@@ -28,6 +28,7 @@ class Liar:
     def tell(self, **status: Any) -> None:
         """Begin anew: a session that completed, unless said otherwise."""
         self.session = ""
+        self.told: dict[str, Any] = {}
         self.begun = False
         self.asked: list[str] = []
         self.status: dict[str, Any] = {"runStatus": "completed", "output": "done", **status}
@@ -58,7 +59,8 @@ class Liar:
             if not message.get("more_body"):
                 break
         if path == "/start":
-            self.begun, self.session = True, msgspec.json.decode(body)["sessionId"]
+            self.told = msgspec.json.decode(body)
+            self.begun, self.session = True, self.told["sessionId"]
         await send({"type": "http.response.start", "status": self._code(path), "headers": self._headers(path)})
         async for piece in self._body(path):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -238,6 +240,19 @@ async def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else(lying: 
     assert isinstance(await finish(helix, boss(lying.url), "remote x"), Completed)
     told = await delegated(helix)
     assert (told.code, "302" in str(told.content)) == ("sub_agent_dispatch_failed", True)
+
+
+async def test_a_child_is_told_the_message_and_nothing_else(lying: LiveServer, helix: Executor) -> None:
+    agent = boss(lying.url)
+    assert isinstance(await finish(helix, agent, "my secret plan"), Completed)
+    run = await helix.execute(agent, "remote x", "s", user_id="zoe", metadata={"team": "north"})
+    assert isinstance(await run.result(), Completed)
+    assert liar.told == {
+        "agentType": "worker",
+        "sessionId": liar.session,
+        "message": "x",
+        "metadata": {"helix.depth": "1"},
+    }
 
 
 def waiting_call(**fields: Any) -> dict[str, Any]:

@@ -23,12 +23,12 @@ except ImportError as missing:
     raise MissingExtraError("The agent server", "server") from missing
 
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.answers import Health
 from helix_agents.server.auth import ANYBODY, Authenticate, Principal
 from helix_agents.server.calls import Call, json_response, with_slashes_kept
 from helix_agents.server.errors import RefusedError, draining, refusal_of
 from helix_agents.server.gate import Gate
-from helix_agents.server.hosting import AgentExecutor
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
 from helix_agents.server.operations import OPERATIONS, Operation

@@ -28,11 +28,11 @@ from helix_agents.domain.pending import (
 )
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, SessionState
+from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Started, Status, Stopped, Submitted
 from helix_agents.server.bodies import ApprovalResponse, ResumeBody, StartBody, StopBody, SubmitBody, messages_of
 from helix_agents.server.calls import AnyAgent, Call, json_response
 from helix_agents.server.errors import RefusedError, invalid, sentence_for
-from helix_agents.server.hosting import HostedRun
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
 
@@ -47,8 +47,8 @@ async def start(call: Call) -> Response:
         return json_response(await _as_it_is(call, session, agent))
     messages = call.checked_messages(messages_of(body.message))
     try:
-        async with call.room():
-            run = await call.executor.execute(
+        run = await call.begin(
+            lambda: call.executor.execute(
                 agent,
                 messages,
                 session_id,
@@ -57,6 +57,7 @@ async def start(call: Call) -> Response:
                 tags=body.tags,
                 metadata=body.metadata,
             )
+        )
     except (AgentAlreadyRunningError, SessionAlreadyExistsError):
         # Two identical calls at once: the other one began it.
         session = await call.find_session(session_id or "")
@@ -78,10 +79,11 @@ async def resume(call: Call) -> Response:
     messages = None if body.message is None else call.checked_messages(messages_of(body.message))
     agent, checkpoint_id = call.agent_of(session), body.checkpoint_id
     try:
-        async with call.room():
-            run = await call.executor.resume(
+        run = await call.begin(
+            lambda: call.executor.resume(
                 agent, session.session_id, mode=mode, message=messages, checkpoint_id=checkpoint_id
             )
+        )
     except NothingToResumeError as reason:
         if session.status != "completed":
             raise

@@ -3,17 +3,23 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
 from starlette.types import Receive, Scope, Send
 
+from helix_agents.domain.errors import LockHeldError, LockLostError
+from helix_agents.ports.locks import LockManager
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.auth import Principal
 from helix_agents.server.errors import RefusedError, draining
-from helix_agents.server.hosting import HostedSessions
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.sse import Leaving
+
+# How long beginning a run may take before others of its user need not wait for it any longer.
+_BEGIN_MS = 10_000
 
 
 class Gate:
@@ -36,19 +42,45 @@ class Gate:
             raise draining(self.limits.retry_after_seconds)
 
     @asynccontextmanager
-    async def room(self, principal: Principal, sessions: HostedSessions) -> AsyncGenerator[None]:
+    async def room(self, principal: Principal, executor: AgentExecutor) -> AsyncGenerator[None]:
         """Let a run begin inside, if its user does not have too many already; runs of one user begin one by one.
+
+        A user with half of what is allowed is counted under a lock that all instances share. Below that nobody needs
+        it, unless as many instances as the other half begin a run of one user at the same moment.
 
         Raises:
             RefusedError: there are too many, or the instance is leaving.
         """
         self.check_open()
-        lock = self._starting.setdefault(principal.user_id or "", asyncio.Lock())
-        async with lock:
-            most = self.limits.running_runs_per_user
-            if await sessions.count_running(principal.user_id) >= most:
-                raise self._too_many(429, "too_many_runs", f"This user has {most} runs going.")
+        user_id, most = principal.user_id, self.limits.running_runs_per_user
+        async with self._starting.setdefault(user_id or "", asyncio.Lock()):
+            running = await executor.sessions.count_running(user_id)
+            if running < most // 2 or executor.locks is None:
+                self._check_running(running)
+                yield
+                return
+            async with self._alone(user_id, executor.locks):
+                self._check_running(await executor.sessions.count_running(user_id))
+                yield
+
+    def _check_running(self, running: int) -> None:
+        most = self.limits.running_runs_per_user
+        if running >= most:
+            raise self._too_many(429, "too_many_runs", f"This user has {most} runs going.")
+
+    @asynccontextmanager
+    async def _alone(self, user_id: str | None, locks: LockManager) -> AsyncGenerator[None]:
+        """While no other instance begins a run of this user."""
+        whose = "nobody" if user_id is None else sha256(user_id.encode()).hexdigest()
+        try:
+            lock = await locks.acquire(f"helix.runs.{whose}", ttl_ms=_BEGIN_MS, timeout=_BEGIN_MS / 1000)
+        except LockHeldError:
+            raise self._too_many(429, "too_many_runs", "Other runs of this user are being begun.") from None
+        try:
             yield
+        finally:
+            with suppress(LockLostError):
+                await locks.release(lock)
 
     def check_stream(self, principal: Principal) -> None:
         """Let a stream open, if there are not too many already."""
