@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,7 +14,7 @@ from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.ports.locks import LockManager
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.auth import Principal
-from helix_agents.server.errors import RefusedError, draining
+from helix_agents.server.errors import RefusedError, draining, refused
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.sse import Leaving
 
@@ -99,7 +99,23 @@ class Gate:
 
     def counted(self, principal: Principal, response: Callable[[Scope, Receive, Send], Any]) -> "CountedResponse":
         """The response of a stream, counted while it is open."""
-        return CountedResponse(self._streams, principal.user_id, response)
+        return CountedResponse(self, principal, response)
+
+    @contextmanager
+    def place(self, principal: Principal) -> Generator[None]:
+        """A place among the open streams.
+
+        Raises:
+            RefusedError: none is left, or the instance is leaving.
+        """
+        self.check_stream(principal)
+        self._streams[principal.user_id] += 1
+        try:
+            yield
+        finally:
+            self._streams[principal.user_id] -= 1
+            if not self._streams[principal.user_id]:
+                del self._streams[principal.user_id]
 
     async def close(self) -> None:
         """End what was watched."""
@@ -115,16 +131,19 @@ class Gate:
 
 
 class CountedResponse:
-    """A response that holds a place among the open streams from before it is sent until it has ended."""
+    """A response that holds a place among the open streams from before it is sent until it has ended.
 
-    def __init__(self, streams: Counter[str | None], user_id: str | None, response: Callable[..., Any]) -> None:
-        self._streams = streams
-        self._user_id = user_id
+    There may have been room when the request came, and none any more: others were as fast.
+    """
+
+    def __init__(self, gate: Gate, principal: Principal, response: Callable[..., Any]) -> None:
+        self._gate = gate
+        self._principal = principal
         self._response = response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._streams[self._user_id] += 1
         try:
-            await self._response(scope, receive, send)
-        finally:
-            self._streams[self._user_id] -= 1
+            with self._gate.place(self._principal):
+                await self._response(scope, receive, send)
+        except RefusedError as refusal:
+            await refused(refusal)(scope, receive, send)
