@@ -65,5 +65,5 @@ def test_the_doctor_tells_what_is_stored_and_what_waits(office: Path) -> None:
 @pytest.mark.parametrize("command", [["janitor"], ["usage"], ["pending", "list"], ["sessions", "list"]], ids=" ".join)
 def test_no_command_creates_a_store_by_looking_for_work(tmp_path: Path, command: list[str]) -> None:
     done = helix(tmp_path, *command, "--store", "sqlite:///nowhere/helix.db", "--json")
-    assert (done.code, list(tmp_path.iterdir())) == (ExitCode.STORE, [])
+    assert (done.code, list(tmp_path.iterdir())) == (ExitCode.SERVICE, [])
     assert "nowhere" in done.json["error"]["message"]
