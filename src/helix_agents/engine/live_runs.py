@@ -299,7 +299,8 @@ class LiveRun:
     async def _surroundings(self) -> AsyncGenerator[tuple[StopSignal, Any]]:
         """What lives beside the scope: the stop that is watched and the deps; a child has its parent's."""
         if self._delegation is None:
-            async with watching(self._services.store, self._session_id) as stop, await self._deps() as deps:
+            watched = watching(self._services.store, self._session_id, self._services.sleep)
+            async with watched as stop, await self._deps() as deps:
                 yield stop, deps
             return
         parent, within = self._delegation.parent, self._delegation.within
