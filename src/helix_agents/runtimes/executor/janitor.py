@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 
 from helix_agents.domain.errors import ConflictError, HelixError, NothingToResumeError, StillWaitingError
@@ -11,9 +10,9 @@ from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import Record
 from helix_agents.engine.cleanup import expired_session_cleanup, is_over
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.remote_stops import pay_stops
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.recovery import Recovered
+from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.waking import Woken
 
 
@@ -41,6 +40,7 @@ class Janitor:
         resume_companions: Callable[[SessionId], Awaitable[int]],
         recover: Callable[[], Awaitable[Recovered]],
         wake: Callable[[], Awaitable[Woken]],
+        remotes: Remotes,
         resume_grace_ms: int,
         stream_retention_ms: int,
     ) -> None:
@@ -49,9 +49,9 @@ class Janitor:
         self._resume_companions = resume_companions
         self._recover = recover
         self._wake = wake
+        self._remotes = remotes
         self._resume_grace_ms = resume_grace_ms
         self._stream_retention_ms = stream_retention_ms
-        self._stop_owed = asyncio.Event()
 
     async def run(self, interval_seconds: float) -> None:
         """Sweep for ever."""
@@ -61,24 +61,6 @@ class Janitor:
                 await self.sweep()
             except HelixError as problem:
                 log_exception("janitor.failed", problem)
-
-    def stop_owed(self) -> None:
-        """A stop has to reach another service soon."""
-        self._stop_owed.set()
-
-    async def pay_stops(self, interval_seconds: float) -> None:
-        """See to stops that other services have not confirmed, for ever: each when it is due."""
-        while True:
-            wait = interval_seconds
-            self._stop_owed.clear()
-            try:
-                left = await pay_stops(self._services)
-                if left.next_in_ms is not None:
-                    wait = min(wait, max(left.next_in_ms, 50) / 1000)
-            except HelixError as problem:
-                log_exception("janitor.failed", problem)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_owed.wait(), wait)
 
     async def sweep(self) -> Swept:
         """One round."""
@@ -91,10 +73,11 @@ class Janitor:
         recovered = await self._recover()
         cleanup = await expired_session_cleanup(store)
         await self._sweep_capabilities()
-        stops = await pay_stops(self._services)
+        stops = await self._remotes.pay_stops()
+        answered_elsewhere = await self._remotes.resume_answered()
         return Swept(
             expired_calls=expired,
-            resumed=await self._resume_waiting(),
+            resumed=answered_elsewhere + await self._resume_waiting(),
             recovered=len(recovered.run_ids),
             expired_sessions=cleanup.marked,
             pruned_chunks=await self._services.streams.prune(self._stream_retention_ms),
