@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from helix_agents.domain.errors import ConflictError, HelixError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import Record
-from helix_agents.engine.cleanup import expired_session_cleanup
+from helix_agents.engine.cleanup import expired_session_cleanup, is_over
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.recovery import Recovered
@@ -93,7 +94,7 @@ class Janitor:
         bundles = {id(bundle): bundle for agent in self._services.agents for bundle in agent.capabilities}
         for bundle in bundles.values():
             try:
-                await bundle.sweep(entries)
+                await bundle.sweep(entries, partial(is_over, self._services.store))
             except HelixError as problem:
                 log_exception("janitor.sweep_failed", problem)
 

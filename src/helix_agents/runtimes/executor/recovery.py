@@ -11,6 +11,7 @@ from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
+from helix_agents.runtimes.executor.owned_runs import claim
 from helix_agents.runtimes.executor.runtime import Runtime
 
 MOST_AT_ONCE = 200
@@ -102,7 +103,7 @@ async def _recover(
     agent.load_state(session.custom_state, session.agent_version)
     run = orphan
     if standing == "dead":
-        run = await store.claim_run(orphan.session_id, orphan.fence, runtime.owner)
+        run = await claim(store, orphan, runtime.owner)
         log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
         if run.call_hooks:
             log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
