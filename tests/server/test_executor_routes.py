@@ -23,6 +23,12 @@ def settled(client: httpx2.Client, session_id: str) -> dict[str, Any]:
     return wait_until(lambda: s if (s := status(client, session_id))["runStatus"] != "running" else None)
 
 
+def approval_of(call: dict[str, Any], session_id: str) -> dict[str, Any]:
+    """The body that approves a call."""
+    named = {"toolCallId": call["toolCallId"], "approvalId": call["approvalId"]}
+    return {"kind": "approval-response", "sessionId": session_id, **named, "approved": True}
+
+
 def chunks(client: httpx2.Client, session_id: str, after: int = 0) -> list[dict[str, Any]]:
     response = client.get("/sse", params={"sessionId": session_id, "fromSequence": after})
     assert response.status_code == 200, response.text
@@ -89,13 +95,7 @@ def test_an_approval_is_submitted_and_the_session_resumed(ann: httpx2.Client, se
     still = ann.post("/resume", json={"sessionId": session_id})
     assert (still.status_code, still.json()["code"]) == (409, "still_waiting")
 
-    answer = {
-        "sessionId": session_id,
-        "kind": "approval-response",
-        "toolCallId": call["toolCallId"],
-        "approvalId": call["approvalId"],
-        "approved": True,
-    }
+    answer = approval_of(call, session_id)
     told = ann.post("/submit-tool-result", json=answer).json()
     assert told == {"outcome": "accepted", "continuation": "resume", "stillWaiting": 0}
     assert ann.post("/submit-tool-result", json=answer).json()["outcome"] == "already_completed"
@@ -123,13 +123,7 @@ def test_an_answer_that_does_not_fit_is_refused_and_nothing_is_stored(
 ) -> None:
     start(ann, session_id, "publish")
     (call,) = settled(ann, session_id)["pending"]
-    answer = {
-        "sessionId": session_id,
-        "kind": "approval-response",
-        "toolCallId": call["toolCallId"],
-        "approvalId": call["approvalId"],
-        "approved": True,
-    }
+    answer = approval_of(call, session_id)
     changed = {name: value for name, value in {**answer, **change}.items() if value is not ...}
     refused = ann.post("/submit-tool-result", json=changed)
     assert (refused.status_code, refused.json()["code"]) == code, refused.text

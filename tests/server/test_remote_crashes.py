@@ -196,45 +196,44 @@ def each_once(seen: list[dict[str, Any]]) -> None:
     assert sum(chunk["type"] == "subagent_end" and chunk["sessionId"] == "s" for chunk in seen) == 1
 
 
-def test_a_parent_that_is_killed_while_its_child_works_goes_on_where_it_was(begin: Begin, tmp_path: Path) -> None:
-    shut = tmp_path / "shut"
+def begin_a_story(begin: Begin, shut: Path) -> tuple[Instance, Instance]:
+    """A child that has been asked for a long story and holds its tongue, and the parent that follows it."""
     child, parent = begin("child"), begin("parent", below="child", agent="boss")
     assert child.url
-    with parent.client() as client:
-        shut.touch()
+    shut.touch()
+    with parent.client() as client, child.client() as there:
         assert start(client, "s", "remote long story", agentType="boss").is_success
-        with child.client() as there:
-            wait_until(lambda: there.get("/sessions").json()["total"])
-        parent.kill()
+        wait_until(lambda: there.get("/sessions").json()["total"])
+    return child, parent
+
+
+def the_story_is_told_once(client: httpx2.Client) -> dict[str, Any]:
+    done = come_to(client, "s", "completed")
+    story = "You said: long story. " + "And so on. " * 20
+    assert done["output"] == f"I was told: {story}."
+    seen = shown(client, "s")
+    each_once(seen)
+    assert "".join(each["delta"] for each in seen if "remoteSequence" in each and "delta" in each) == story
+    return done
+
+
+def test_a_parent_that_is_killed_while_its_child_works_goes_on_where_it_was(begin: Begin, tmp_path: Path) -> None:
+    shut = tmp_path / "shut"
+    _, parent = begin_a_story(begin, shut)
+    parent.kill()
     shut.unlink()
     with begin("parent", below="child", agent="boss").client() as client:
-        done = come_to(client, "s", "completed")
-        assert done["attempt"] > 1
-        story = "You said: long story. " + "And so on. " * 20
-        assert done["output"] == f"I was told: {story}."
-        seen = shown(client, "s")
-        each_once(seen)
-        assert "".join(each["delta"] for each in seen if "remoteSequence" in each and "delta" in each) == story
+        assert the_story_is_told_once(client)["attempt"] > 1
 
 
 def test_a_child_that_is_killed_at_work_is_followed_when_it_is_back(begin: Begin, tmp_path: Path) -> None:
     shut = tmp_path / "shut"
-    child, parent = begin("child"), begin("parent", below="child", agent="boss")
-    assert child.url
+    child, parent = begin_a_story(begin, shut)
+    child.kill()
+    shut.unlink()
+    assert begin("child").url
     with parent.client() as client:
-        shut.touch()
-        assert start(client, "s", "remote long story", agentType="boss").is_success
-        with child.client() as there:
-            wait_until(lambda: there.get("/sessions").json()["total"])
-        child.kill()
-        shut.unlink()
-        assert begin("child").url
-        done = come_to(client, "s", "completed")
-        story = "You said: long story. " + "And so on. " * 20
-        assert done["output"] == f"I was told: {story}."
-        seen = shown(client, "s")
-        each_once(seen)
-        assert "".join(each["delta"] for each in seen if "remoteSequence" in each and "delta" in each) == story
+        the_story_is_told_once(client)
 
 
 def test_three_services_in_a_chain_each_killed_once_and_an_approval_at_the_bottom(begin: Begin, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Streams: exact continuation from any id, comments in silence, and readers that can hurt nobody but themselves."""
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx2
@@ -104,20 +106,30 @@ def test_readers_that_leave_never_touch_the_run(ann: httpx2.Client, session_id: 
     assert settled(ann, session_id)["status"] == "completed"
 
 
+@contextmanager
+def reading_what_waits(client: httpx2.Client) -> Iterator[None]:
+    """While somebody reads the stream of a run that does not go on."""
+    gate.shut()
+    start(client, "s", "hello")
+    with client.stream("GET", "/sse", params={"sessionId": "s"}) as response:
+        lines = response.iter_lines()
+        next(lines)
+        yield
+
+
 def test_too_many_streams_are_refused_and_places_come_free() -> None:
     limits = ServerLimits(open_streams=2, open_streams_per_user=2)
     with LiveServer(agent_server(limits=limits)) as live, live.client() as client:
-        gate.shut()
-        start(client, "s", "hello")
-        with client.stream("GET", "/sse", params={"sessionId": "s"}) as first, live.client() as other:
-            reading = first.iter_lines()
-            next(reading)
-            with other.stream("GET", "/sse", params={"sessionId": "s"}) as second:
-                reading_too = second.iter_lines()
-                next(reading_too)
-                refused = client.get("/sse", params={"sessionId": "s"})
-                assert (refused.status_code, refused.json()["code"]) == (503, "too_many_streams")
-                assert refused.headers["retry-after"]
+        with (
+            reading_what_waits(client),
+            live.client() as other,
+            other.stream("GET", "/sse", params={"sessionId": "s"}) as second,
+        ):
+            reading_too = second.iter_lines()
+            next(reading_too)
+            refused = client.get("/sse", params={"sessionId": "s"})
+            assert (refused.status_code, refused.json()["code"]) == (503, "too_many_streams")
+            assert refused.headers["retry-after"]
         wait_until(lambda: live.app.open_streams == 0)
         gate.open()
         assert chunks(client, "s")[-1]["event"] == "end"
@@ -126,11 +138,7 @@ def test_too_many_streams_are_refused_and_places_come_free() -> None:
 def test_one_user_cannot_take_all_streams() -> None:
     limits = ServerLimits(open_streams=10, open_streams_per_user=1)
     with LiveServer(agent_server(limits=limits)) as live, live.client() as client:
-        gate.shut()
-        start(client, "s", "hello")
-        with client.stream("GET", "/sse", params={"sessionId": "s"}) as first, live.client() as other:
-            reading = first.iter_lines()
-            next(reading)
+        with reading_what_waits(client), live.client() as other:
             refused = other.get("/sse", params={"sessionId": "s"})
             assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
         gate.open()

@@ -43,6 +43,7 @@ class StepCommit(Record):
 
     A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is. User, tags,
     metadata and expiry of the given record are not looked at: others may have changed them since the run read them.
+    `metadata` are the keys that this step sets, or removes with None; all others stay.
 
     `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and the
     `custom_state` of the given record is not looked at. `entries` are changes in the session's own scope, which a
@@ -68,6 +69,7 @@ class StepCommit(Record):
     usage: tuple[UsageEntry, ...] = ()
     entries: tuple[Change, ...] = ()
     audit: tuple[dict[str, JSON], ...] = ()
+    metadata: dict[str, str | None] = {}
     stream: StreamAppend | None = None
 
 

@@ -99,9 +99,9 @@ def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
     )
 
 
-def stepped(session: SessionState, given: SessionState, now: int) -> SessionState:
+def stepped(session: SessionState, given: SessionState, patch: dict[str, str | None], now: int) -> SessionState:
     """The record after a step of its run: whose it is, how it is labelled and when it expires may have changed since
-    the run read it, and is not the run's to say.
+    the run read it, and is not the run's to say, apart from the keys of metadata it patches.
 
     Raises:
         ModeIsWriteOnceError: as for a record that is saved.
@@ -110,7 +110,7 @@ def stepped(session: SessionState, given: SessionState, now: int) -> SessionStat
         given,
         user_id=session.user_id,
         tags=session.tags,
-        metadata=session.metadata,
+        metadata=patched(session.metadata, patch),
         expires_at=session.expires_at,
     )
     return saved(session, kept, now)
@@ -138,9 +138,13 @@ def with_status(
 
 def with_metadata(session: SessionState, patch: dict[str, str | None], now: int) -> SessionState:
     """The record with these metadata keys set, and those given as None removed."""
-    kept = {key: value for key, value in session.metadata.items() if key not in patch}
-    given = {key: value for key, value in patch.items() if value is not None}
-    return changed(session, now, metadata=kept | given)
+    return changed(session, now, metadata=patched(session.metadata, patch))
+
+
+def patched(metadata: dict[str, str], patch: dict[str, str | None]) -> dict[str, str]:
+    """Metadata with these keys set, and those given as None removed."""
+    kept = {key: value for key, value in metadata.items() if key not in patch}
+    return kept | {key: value for key, value in patch.items() if value is not None}
 
 
 def started(session: SessionState, start: StartRun, message_count: int, now: int) -> SessionState:

@@ -52,6 +52,8 @@ from helix_agents.engine.stop import StopSignal, undisturbed
 from helix_agents.ports.remote_agents import RemoteStatus
 
 _AFTERWARDS_SECONDS = 10.0
+# What a commit says of the child in its metadata, or takes from it.
+_KEPT = (REMOTE, WAITS, CURSOR, USAGE)
 
 
 async def follow_remote(
@@ -320,9 +322,8 @@ class _Follower:
             self._metadata[WAITS] = WAITING
         else:
             self._metadata.pop(WAITS, None)
-        record = msgspec.structs.replace(
-            self._session, step_count=self._step, custom_state={}, metadata=dict(self._metadata)
-        )
+        record = msgspec.structs.replace(self._session, step_count=self._step, custom_state={})
+        commit = msgspec.structs.replace(commit, metadata={key: self._metadata.get(key) for key in _KEPT})
         meta = CheckpointMeta(step_id=f"{self._run.run_id}.{self._step}", step_count=self._step)
         if scope.services.chunks_ride_in_commits:
             async with scope.writer.take() as stream:

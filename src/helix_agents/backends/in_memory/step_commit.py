@@ -87,10 +87,11 @@ def _with_step(
 ) -> tuple[SessionRow, tuple[WriteOp, ...]]:
     """The session after the step's messages and state writes, with its checkpoint, and those writes."""
     commit = step.commit
-    record = (saved if commit is None else stepped)(row.record, step.state, tx.now)
     if commit is None:
+        record = saved(row.record, step.state, tx.now)
         writes = difference(row.custom_state, step.state.custom_state).ops
     else:
+        record = stepped(row.record, step.state, commit.metadata, tx.now)
         status = status_after(row.record.status, record.status)
         record = msgspec.structs.replace(record, step_count=meta.step_count, status=status)
         writes = commit.writes.ops

@@ -23,14 +23,14 @@ from helix_agents.backends.postgres.pending import (
     find_calls,
     own_calls,
 )
-from helix_agents.backends.postgres.rows import SessionRow, load_session, lock_tree_of
+from helix_agents.backends.postgres.rows import SessionRow, labels_of, load_session, lock_tree_of
 from helix_agents.backends.postgres.runs import current_run
 from helix_agents.backends.postgres.staging import stage, staged_rows, take_staged
 from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_after
 from helix_agents.backends.postgres.stream_rows import append_chunks, append_values
 from helix_agents.backends.postgres.sub_sessions import add_refs, ref_rows, update_ref
 from helix_agents.backends.postgres.usage import usage_rows
-from helix_agents.backends.session_rows import checkpoint_name, encode_suspension
+from helix_agents.backends.session_rows import checkpoint_name, encode_metadata, encode_suspension, record_of
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit
 from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
@@ -38,6 +38,7 @@ from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
 from helix_agents.domain.records import JSON, Record, decode, encode
 from helix_agents.domain.runs import RunUpdate, check_fence
+from helix_agents.domain.session_changes import patched
 from helix_agents.domain.sessions import SessionDetail, SessionState
 from helix_agents.domain.writes import Append, StepWrites, WriteOp, apply_writes, merge_warnings
 
@@ -146,6 +147,7 @@ class PlainStep:
             or step.commit.ref_updates
             or step.commit.entries
             or step.commit.audit
+            or step.commit.metadata
             or (appends and self._known is None)
         )
         self._not_lists: frozenset[str] | None = None
@@ -225,6 +227,8 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     assert stored is not None, "the fence was checked under the lock"
     if text is not None:
         await _materialise_if_large(connection, row, stored, state_writes)
+    if commit.metadata:
+        await _patch_metadata(connection, row, commit.metadata)
     if commit.entries or commit.audit:
         await write_session_entries(
             connection,
@@ -236,6 +240,15 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
             now=step.now,
         )
     return step.answer(stored, ops, extra)
+
+
+async def _patch_metadata(connection: Connection, row: SessionRow, patch: dict[str, str | None]) -> None:
+    record = record_of(row)
+    metadata = patched(record.metadata, patch)
+    await connection.execute(
+        "UPDATE __agents_sessions SET metadata = ?, labels = ? WHERE namespace = ? AND session_id = ?",
+        (encode_metadata(metadata), labels_of(record.tags, metadata), row.namespace, row.session_id),
+    )
 
 
 async def _check(connection: Connection, step: Step, row: SessionRow) -> Committed | None:

@@ -80,11 +80,12 @@ async def commit_step(tx: Transaction, space: Keyspace, step: Step) -> Committed
 async def _with_step(tx: Transaction, known: Known[Session], step: Step, meta: CheckpointMeta) -> tuple[WriteOp, ...]:
     """Write the step's messages and state, with its checkpoint; answers the state writes."""
     session, commit = known.value, step.commit
-    record = (saved if commit is None else stepped)(session.record, step.state, tx.now)
     staged = ()
     if commit is None:
+        record = saved(session.record, step.state, tx.now)
         writes = difference(await custom_state(tx, known), step.state.custom_state).ops
     else:
+        record = stepped(session.record, step.state, commit.metadata, tx.now)
         status = status_after(session.record.status, record.status)
         record = msgspec.structs.replace(record, step_count=meta.step_count, status=status)
         writes, staged = commit.writes.ops, commit.stage

@@ -61,6 +61,9 @@ class CommitExtra(Record):
     pending: tuple[PendingCall, ...] = ()
 
 
+_PATCH = "UPDATE __agents_sessions SET metadata = nullif(json_patch(coalesce(metadata, '{}'), ?), '{}') WHERE key = ?"
+
+
 @dataclass(slots=True)
 class EncodedStep:
     """A step with everything encoded that can be before the writing thread is asked."""
@@ -212,6 +215,8 @@ def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitE
         write_session_entries(
             connection, namespace, commit.entries, commit.audit, owner=owner, mark=row.version, now=now
         )
+    if commit.metadata:
+        connection.execute(_PATCH, (encode(commit.metadata).decode(), row.key))
     extra = CommitExtra()
     if commit.suspend:
         waiting = tuple(call for call in calls_below(connection, row) if call.state in OPEN)

@@ -298,6 +298,20 @@ class CommitsContract(StoreContract):
         listed = await store.list_sessions(SessionFilter(metadata={"title": "Tides"}, tags=("new",), user_id="ada"))
         assert [each.session_id for each in listed.items] == [SESSION]
 
+    @proves("commits.patches-metadata")
+    @pytest.mark.parametrize("suspend", [False, True])
+    async def test_a_step_sets_and_removes_the_keys_it_names(self, store: SessionStateStore, suspend: bool) -> None:
+        await start(store, create=CreateSession(tags=("t",), metadata={"a": "1", "b": "2"}))
+        await store.patch_metadata(SESSION, {"c": 'it\'s "3"'})
+        await commit(store, metadata={"a": None, "b": "two", "d": "4", "never": None}, suspend=suspend)
+        found = await store.load_state(SESSION)
+        assert found.metadata == {"b": "two", "c": 'it\'s "3"', "d": "4"}
+        listed = await store.list_sessions(SessionFilter(metadata={"b": "two", "d": "4"}, tags=("t",)))
+        assert [each.session_id for each in listed.items] == [SESSION]
+        await commit(store, 2, metadata=dict.fromkeys(found.metadata))
+        assert (await store.load_state(SESSION)).metadata == {}
+        assert (await store.list_sessions(SessionFilter(metadata={"b": "two"}))).total == 0
+
     @proves("commits.takes-the-stop")
     async def test_a_step_may_take_the_stop(self, store: SessionStateStore) -> None:
         await start(store)

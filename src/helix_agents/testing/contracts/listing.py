@@ -125,7 +125,7 @@ class ListingContract(StoreContract):
         assert await _found(other, metadata={mark: "open"}) == [SESSION]
         assert await _found(other, metadata={mark: "open", "k": "v"}, user_id="ann", statuses=("active",)) == [SESSION]
         assert await _found(other, metadata={mark: "open", "k": "w"}) == []
-        await commit(store, state={"metadata": {mark: "shut"}, "status": "failed"})
+        await commit(store, state={"status": "failed"}, metadata={mark: "shut"})
         assert await _found(other, metadata={mark: "open"}) == []
         assert await _found(other, metadata={mark: "shut"}, statuses=("failed",)) == [SESSION]
         await store.patch_metadata(SESSION, {mark: None})

@@ -158,6 +158,7 @@ _COMMITS = promised_by(
         "commits.keeps-a-pause": "A step that leaves the session active leaves an operator's pause alone, and says so.",
         "commits.leaves-labels-alone": "User, tags, metadata and expiry that changed while a run goes on stay as they "
         "are, whatever the record of its next step says.",
+        "commits.patches-metadata": "A step sets the metadata keys it names and removes those it names with None.",
         "commits.takes-the-stop": "A step may take the stop aimed at its run.",
         "commits.flat": "A commit takes as many statements on a long history as on a short one.",
     },
