@@ -16,7 +16,6 @@ from helix_agents.domain.effects import (
     EffectFinished,
     EffectUnknown,
 )
-from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.records import decode, decode_json, encode
@@ -129,7 +128,7 @@ async def _keep_alive(scope: RunScope, planned: PlannedCall, owner: str) -> None
         await scope.services.sleep(lease_ms / 3000)
         try:
             await scope.services.store.renew_effect(scope.session.session_id, planned.tool_call_id, owner, lease_ms)
-        except HelixError as problem:
+        except Exception as problem:
             log_exception("effect.renewal_failed", problem, tool=planned.tool_name)
 
 
