@@ -80,13 +80,30 @@ def test_snapshots_alerts_and_health(ann: Operator) -> None:
     assert missing["error"] == "SnapshotNotFound"
     ann.types("state alert --message", "the tide is out", "--severity", "info")
     assert [each["message"] for each in ann.types("state alerts")["alerts"]] == ["the tide is out"]
-    assert ann.types("state health")["status"] == "degraded", "there is no vault yet"
+    assert ann.types("state health")["status"] == "ok"
     assert ann.types("briefing generate")["briefing"]
     assert ann.types("state explain --capability state.backup.create")["tier"] == "approval_required"
     assert ann.types("state approvals")["approvals"] == []
     assert ann.types("state approve nothing", code=ExitCode.FAILED)["error"] == "InvalidInput"
     ann.types("state sweep")
     assert ann.types("state reject nothing", code=ExitCode.FAILED)["error"] == "InvalidInput"
+
+
+def test_health_tells_a_vault_that_is_missing_from_one_that_is_locked_or_damaged(ann: Operator, tmp_path: Path) -> None:
+    def vault() -> tuple[str, str]:
+        done = helix(tmp_path, "state", "health", "--json")
+        [check] = [each for each in done.json["checks"] if each["name"] == "vault"]
+        return check["status"], check["detail"]
+
+    status, detail = vault()
+    assert (status, "there is none" in detail, "locked" in detail) == ("ok", True, False)
+    refused = ann.types("backup create", code=ExitCode.FAILED)
+    assert (refused["error"], "There is no vault yet" in refused["message"]) == ("VaultLocked", True)
+    path = Path(ann.types("vault init")["path"])
+    assert vault() == ("degraded", "locked; backups cannot be made")
+    path.write_text("{}")
+    status, detail = vault()
+    assert (status, str(path) in detail) == ("failing", True)
 
 
 def test_the_vault_is_made_locked_and_checked(ann: Operator, tmp_path: Path) -> None:

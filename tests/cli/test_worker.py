@@ -55,7 +55,7 @@ def test_a_server_that_is_not_there_is_named(
     address = f"127.0.0.1:{free_port()}"
     assert (
         run(["worker", "temporal", "agents:several", "--address", address, "--store", f"sqlite:///{folder}/helix.db"])
-        == ExitCode.FAILED
+        == ExitCode.SERVICE
     )
     told = capsys.readouterr().err
     assert f"Temporal at {address} is not answering" in told

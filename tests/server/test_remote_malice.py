@@ -13,8 +13,8 @@ from helix_agents.domain.chunks import Custom, StreamChunk, TextDelta, ToolEnd
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import PendingFilter
 from tests.server.chain import boss, transport
+from tests.server.delegating import child_of, delegated, finish
 from tests.server.live import LiveServer
-from tests.server.test_remote import child_of, delegated, finish
 
 Lines = Callable[["Liar"], AsyncIterator[bytes]]
 

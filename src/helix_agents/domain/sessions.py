@@ -12,6 +12,9 @@ SessionMode: TypeAlias = Literal["standard", "persistent"]
 CheckpointSource: TypeAlias = Literal["staging", "save"]
 StopKind: TypeAlias = Literal["interrupt", "abort"]
 
+MARKS = ("helix.remote", "helix.remote_waits")
+"""Metadata of the engine's own by which a listing finds its sessions without looking at the others."""
+
 
 class InterruptContext(Record):
     """Why and where a session was interrupted or paused."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from helix_agents.domain.commits import SettleSession, is_expired
+from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.sessions import SessionFilter, SessionState, StatusChanged, StatusConflict, StatusOutcome
@@ -74,6 +75,18 @@ async def expired_session_cleanup(
             counts["errors"] += 1
             log.warning("session.cleanup_lost_race session_id=%r status=%s", session_id, outcome.current_status)
     return CleanupSummary(**counts)
+
+
+async def is_over(state_store: SessionStateStore, session_id: SessionId) -> bool:
+    """Whether nobody can go on with a session: it is gone or has expired, or its parent is done with it."""
+    try:
+        session = await state_store.load_state(session_id)
+    except SessionNotFoundError:
+        return True
+    if session.parent_session_id is None:
+        return session.status == "failed" and session.failure_reason == EXPIRED
+    # Of a parent's children only companions are spoken to again, and those that failed begin anew elsewhere.
+    return session.status == "failed" or (session.status == "completed" and session.mode != "persistent")
 
 
 async def _expired(store: SessionStateStore, page_size: int, now: int) -> list[SessionId]:

@@ -44,7 +44,7 @@ from helix_agents.engine.remote_chunks import Names, attributed
 from helix_agents.engine.remote_patience import Patience
 from helix_agents.engine.remote_questions import RemoteQuestions
 from helix_agents.engine.remote_rest import DISPATCH_FAILED, LIMIT_EXCEEDED, Rest, end_of, interrupted
-from helix_agents.engine.remote_stops import CURSOR, REMOTE, STARTED, USAGE, as_remote, stop_remote
+from helix_agents.engine.remote_stops import CURSOR, REMOTE, STARTED, USAGE, WAITING, WAITS, as_remote, stop_remote
 from helix_agents.engine.remote_usage import count_anew
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED
@@ -303,6 +303,7 @@ class _Follower:
         )
         if suspended and not committed.again:
             log_event("client_tool.suspended", session_id=self._session.session_id, run_id=self._run.run_id)
+            self._scope.services.attend_remotes()
         if not suspended and not rest.confirmed:
             await stop_remote(self._scope.services, self._session.session_id)
         return committed.again
@@ -316,6 +317,10 @@ class _Follower:
         """One commit; the chunks so far are stored before it or with it, so the cursor in it tells the truth."""
         scope, session_id = self._scope, self._session.session_id
         self._metadata[CURSOR] = str(self._cursor)
+        if commit.suspend:
+            self._metadata[WAITS] = WAITING
+        else:
+            self._metadata.pop(WAITS, None)
         record = msgspec.structs.replace(
             self._session, step_count=self._step, custom_state={}, metadata=dict(self._metadata)
         )

@@ -8,7 +8,7 @@ from helix_agents.domain.errors import (
     RemoteSubAgentClientToolUnsupportedError,
 )
 from helix_agents.domain.ids import ToolCallId, check_id
-from helix_agents.domain.pending import READY, PendingCall, PendingFilter
+from helix_agents.domain.pending import READY, Answer, ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.answers import UNKNOWN_OUTCOME
@@ -78,16 +78,16 @@ class RemoteQuestions:
         known_as = self._known_as(waiting)
         for row in ready:
             there = known_as.get(row.tool_call_id)
-            # One without an answer ran out of time here; the other service has a deadline of its own.
-            if row.answer is not None and there is not None:
-                await self._submit(there, row)
+            # One without an answer ran out of time here; the other service has a deadline of its own. One that was
+            # answered there is not answered again, even if it waits once more.
+            if there is not None and isinstance(row.answer, ToolAnswer | ApprovalAnswer):
+                await self._submit(there, row, row.answer)
         await self._transport.resume(self._remote)
         return tuple(row.tool_call_id for row in ready)
 
-    async def _submit(self, there: ToolCallId, row: PendingCall) -> None:
-        assert row.answer is not None
+    async def _submit(self, there: ToolCallId, row: PendingCall, answer: Answer) -> None:
         try:
-            await self._transport.submit(self._remote, there, row.answer, approval_id=row.approval_id)
+            await self._transport.submit(self._remote, there, answer, approval_id=row.approval_id)
         except RemoteAnswerRefusedError as refused:
             self._refused[row.tool_call_id] = str(refused)[:ERROR_CHARACTERS]
             log_event("client_tool.validation_failed", tool_call_id=row.tool_call_id, reason=str(refused))

@@ -17,6 +17,8 @@ from helix_agents.cli.options import shown_url
 from helix_agents.domain.errors import (
     HelixError,
     LockHeldError,
+    RemoteUnavailableError,
+    RuntimeUnavailableError,
     SessionNotFoundError,
     StoreReadOnlyError,
     UnknownBackendError,
@@ -25,7 +27,9 @@ from tests.unit.cli import failing_command
 
 TROUBLE = [
     (SessionNotFoundError("s-1"), ExitCode.FAILED),
-    (StoreReadOnlyError("sqlite:///helix.db"), ExitCode.STORE),
+    (StoreReadOnlyError("sqlite:///helix.db"), ExitCode.SERVICE),
+    (RuntimeUnavailableError("Temporal", "127.0.0.1:7233", "connection refused"), ExitCode.SERVICE),
+    (RemoteUnavailableError("http://127.0.0.1:8000", "connection refused"), ExitCode.SERVICE),
     (UnknownBackendError("x", ("memory", "sqlite")), ExitCode.SETUP),
     (LockHeldError("janitor"), ExitCode.CONFLICT),
 ]

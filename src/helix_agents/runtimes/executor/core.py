@@ -69,6 +69,7 @@ from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.opening import OpeningExecutor
 from helix_agents.runtimes.executor.owned_runs import backoff
 from helix_agents.runtimes.executor.recovery import Recovered, recover
+from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
 from helix_agents.runtimes.executor.waking import Waker
@@ -133,12 +134,13 @@ class ExecutorCore:
             inspect=runtime.inspect,
             name_workflow=runtime.name_workflow,
             entries=settings.get("entries"),
-            stop_owed=self._stop_owed,
+            attend_remotes=self._attend_remotes,
             hooks=settings.get("hooks"),
             options=settings.get("options") or EngineOptions(),
         )
         runtime.services = self._services
         self.sessions = Sessions(state, streams, partial(delete_remote, self._services))
+        self._remotes = Remotes(self._services, resume=self._resume_by_name)
         self._waker = Waker(self._services, begin=self._begin_quietly)
         self.janitor = Janitor(
             self._services,
@@ -146,6 +148,7 @@ class ExecutorCore:
             resume_companions=self._resume_companions,
             recover=self.recover,
             wake=self._waker.wake,
+            remotes=self._remotes,
             resume_grace_ms=settings.get("resume_grace_ms", 30_000),
             stream_retention_ms=settings.get("stream_retention_ms", DAY_MS),
         )
@@ -164,7 +167,8 @@ class ExecutorCore:
         await self._runtime.start()
         if self._janitor_seconds is not None:
             self._runtime.in_background(self.janitor.run(self._janitor_seconds))
-            self._runtime.in_background(self.janitor.pay_stops(self._janitor_seconds))
+            self._runtime.in_background(self._remotes.pay(self._janitor_seconds))
+            self._runtime.in_background(self._remotes.watch(self._janitor_seconds))
             self._runtime.in_background(self._waker.run(self._janitor_seconds))
         return self
 
@@ -446,8 +450,8 @@ class ExecutorCore:
         turn = 1 if replaced is None else replaced.turn + 1
         return self._services.name_workflow(agent.name, start.session_id, turn)
 
-    def _stop_owed(self) -> None:
-        self.janitor.stop_owed()
+    def _attend_remotes(self) -> None:
+        self._remotes.attend()
 
     def _wrap(self, ops: Ops) -> Ops:
         """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
@@ -496,7 +500,7 @@ class ExecutorCore:
             return await stop_companions(self._services, session_id, kind, reason)
         if not await settle_waiting(self._services, session_id, run, reason, kind):
             return NothingRunning()
-        self._stop_owed()
+        self._attend_remotes()
         return InterruptSet(run_id=run.run_id)
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:

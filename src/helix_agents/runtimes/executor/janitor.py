@@ -2,18 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from helix_agents.domain.errors import ConflictError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import Record
-from helix_agents.engine.cleanup import CleanupSummary, expired_session_cleanup
+from helix_agents.engine.cleanup import CleanupSummary, expired_session_cleanup, is_over
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.remote_stops import StopsPaid, pay_stops
+from helix_agents.engine.remote_stops import StopsPaid
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.recovery import Recovered
+from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.waking import Woken
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Janitor:
         resume_companions: Callable[[SessionId], Awaitable[int]],
         recover: Callable[[], Awaitable[Recovered]],
         wake: Callable[[], Awaitable[Woken]],
+        remotes: Remotes,
         resume_grace_ms: int,
         stream_retention_ms: int,
     ) -> None:
@@ -51,9 +53,9 @@ class Janitor:
         self._resume_companions = resume_companions
         self._recover = recover
         self._wake = wake
+        self._remotes = remotes
         self._resume_grace_ms = resume_grace_ms
         self._stream_retention_ms = stream_retention_ms
-        self._stop_owed = asyncio.Event()
 
     async def run(self, interval_seconds: float) -> None:
         """Sweep for ever."""
@@ -64,24 +66,6 @@ class Janitor:
             except Exception as problem:
                 # Whatever it is: there is nobody else here who would see to what is stuck.
                 log_exception("janitor.failed", problem)
-
-    def stop_owed(self) -> None:
-        """A stop has to reach another service soon."""
-        self._stop_owed.set()
-
-    async def pay_stops(self, interval_seconds: float) -> None:
-        """See to stops that other services have not confirmed, for ever: each when it is due."""
-        while True:
-            wait = interval_seconds
-            self._stop_owed.clear()
-            try:
-                left = await pay_stops(self._services)
-                if left.next_in_ms is not None:
-                    wait = min(wait, max(left.next_in_ms, 50) / 1000)
-            except Exception as problem:
-                log_exception("janitor.failed", problem)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_owed.wait(), wait)
 
     async def sweep(self) -> Swept:
         """One round. What goes wrong in one part of it keeps no other part from being done.
@@ -102,8 +86,9 @@ class Janitor:
         recovered = await part(self._recover(), Recovered())
         cleanup = await part(expired_session_cleanup(self._services.store), CleanupSummary())
         await part(self._sweep_capabilities(), None)
-        stops = await part(pay_stops(self._services), StopsPaid())
-        resumed = await part(self._resume_waiting(), 0)
+        stops = await part(self._remotes.pay_stops(), StopsPaid())
+        resumed = await part(self._remotes.resume_answered(), 0)
+        resumed += await part(self._resume_waiting(), 0)
         pruned = await part(self._services.streams.prune(self._stream_retention_ms), 0)
         woken = await part(self._wake(), Woken())
         for later in problems[1:]:
@@ -137,7 +122,7 @@ class Janitor:
         bundles = {id(bundle): bundle for agent in self._services.agents for bundle in agent.capabilities}
         for bundle in bundles.values():
             try:
-                await bundle.sweep(entries)
+                await bundle.sweep(entries, partial(is_over, self._services.store))
             except Exception as problem:
                 log_exception("janitor.sweep_failed", problem)
 

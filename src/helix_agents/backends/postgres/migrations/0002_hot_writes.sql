@@ -127,7 +127,7 @@ CREATE FUNCTION __agents_commit_step(
     writes_logged bigint, base_bytes bigint, since_bytes bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    at __agents_sessions;
+    at record;
     run json := p_more -> 'run';
     run_status text := p_more -> 'run' ->> 'status';
     size bigint := cardinality(p_bodies);
@@ -147,7 +147,8 @@ BEGIN
     WHERE s.namespace = p_namespace AND s.session_id = p_session_id AND s.run_id = p_run_id
         AND s.attempt = p_attempt AND s.running AND (s.commit_step, s.commit_round) < (p_step, p_round)
         AND (p_expected IS NULL OR s.version = p_expected)
-    RETURNING s.* INTO at;
+    RETURNING s.version, s.segment, s.mode, s.status, s.checkpoint, s.message_count, s.state_count,
+        s.state_base_bytes, s.state_since_bytes INTO at;
     IF NOT FOUND THEN
         RETURN;
     END IF;
