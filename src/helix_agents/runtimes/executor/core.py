@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -23,7 +22,6 @@ from helix_agents.domain.errors import (
     NotARootSessionError,
     NothingToResumeError,
     SessionAlreadyExistsError,
-    SessionNotFoundError,
     StillWaitingError,
 )
 from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId
@@ -49,7 +47,7 @@ from helix_agents.domain.sessions import (
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
-from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.entries import NewSession, began_with, plan_execute, plan_resume, plan_retry, plan_rewind
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.opening import Begun
 from helix_agents.engine.remote_stops import delete_remote
@@ -205,14 +203,20 @@ class ExecutorCore:
         self._know(agent)
         session_id = session_id or self._services.ids.new("session")
         messages = _messages(input, idempotency_key)
-        if idempotency_key is not None:
-            begun = await self._begun_with(agent, session_id, idempotency_key)
-            if begun is not None:
-                return begun
+        begun = await self._begun_with(agent, session_id, idempotency_key)
+        if begun is not None:
+            return begun
         new = NewSession(branch=branch, state=state, user_id=user_id, tags=tuple(tags), metadata=metadata)
         expires = optional_milliseconds(expires_in, "execute", "expires_in")
-        start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
-        return await self._begin(agent, start, hooks=hooks, model=model)
+        try:
+            start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
+            return await self._begin(agent, start, hooks=hooks, model=model)
+        except (ConflictError, SessionAlreadyExistsError):
+            # It may have been the same call that was faster.
+            begun = await self._begun_with(agent, session_id, idempotency_key)
+            if begun is None:
+                raise
+            return begun
 
     async def resume(
         self,
@@ -477,15 +481,12 @@ class ExecutorCore:
         return len(runs)
 
     async def _begun_with(
-        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str
+        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str | None
     ) -> RunHandle[OutputT] | None:
         """The current run, if its turn began with this key."""
-        with suppress(SessionNotFoundError):
-            page = await self._services.store.get_messages(session_id)
-            for stored in page.items:
-                if isinstance(stored.message, UserMessage) and not stored.message.hidden:
-                    return await self.get_handle(agent, session_id) if stored.message.id == key else None
-        return None
+        if key is None or not await began_with(self._services.store, session_id, key):
+            return None
+        return await self.get_handle(agent, session_id)
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
         store = self._services.store
