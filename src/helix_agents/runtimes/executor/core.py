@@ -63,6 +63,7 @@ from helix_agents.ports.state_store import SessionStateStore, check_complete
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.opening import OpeningExecutor
 from helix_agents.runtimes.executor.owned_runs import backoff
@@ -537,3 +538,6 @@ def _messages(given: Input, key: str | None) -> tuple[UserMessage, ...]:
     if key is None or not messages:
         return messages
     return (*messages[:-1], msgspec.structs.replace(messages[-1], id=key))
+
+
+_: type[AgentExecutor] = ExecutorCore
