@@ -66,7 +66,7 @@ from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.opening import OpeningExecutor
-from helix_agents.runtimes.executor.recovery import Recovered, recover
+from helix_agents.runtimes.executor.recovery import Recovered, claim, recover
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
 from helix_agents.runtimes.executor.waking import Waker
@@ -240,6 +240,8 @@ class ExecutorCore:
             if handle is None:
                 raise
             return handle
+        if isinstance(start, RunRecord):
+            return await self._take_over(agent, start, hooks=hooks, model=model)
         return await self._begin(agent, start, hooks=hooks, model=model)
 
     async def retry(
@@ -368,9 +370,7 @@ class ExecutorCore:
         """Commit the start, which decides who runs, and submit it."""
         if self._runtime.leaving:
             raise ExecutorClosedError
-        adapter = open_model(model) if isinstance(model, str) else model
-        if adapter is None and self._runtime.works:
-            self._open_models(agent)
+        adapter = self._adapter(agent, model)
         workflow_id = await self._name(agent, start)
         owned = msgspec.structs.replace(
             start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
@@ -390,6 +390,18 @@ class ExecutorCore:
         begun = None if session is None else Begun(session, started.run, start.append_messages)
         await self._runtime.submit(started.run, hooks=hooks, model=adapter, begun=begun)
         return self._handle(agent, started.run)
+
+    async def _take_over(
+        self, agent: Agent[Any, OutputT, Any], dead: RunRecord, *, hooks: SomeHooks, model: str | LLMAdapter | None
+    ) -> RunHandle[OutputT]:
+        """Go on with a run whose process died, as its next attempt."""
+        adapter = self._adapter(agent, model)
+        try:
+            run = await claim(self._services, self._runtime, dead)
+        except ConflictError as lost:
+            raise AgentAlreadyRunningError(dead.session_id, dead.run_id) from lost
+        await self._runtime.submit(run, hooks=hooks, model=adapter)
+        return self._handle(agent, run)
 
     async def _begin_quietly(self, agent: Agent[Any, Any, Any], start: StartRun) -> None:
         """Begin a run that nobody here waits for."""
@@ -462,10 +474,14 @@ class ExecutorCore:
             self._services.agents.replace(agent)
             self._waker.look()
 
-    def _open_models(self, agent: Agent[Any, Any, Any]) -> None:
-        """Refuse a run whose models cannot be opened here, its sub-agents' included, before anything is written."""
-        for each in AgentRegistry([agent]).everyone():
-            self._model_of(each)
+    def _adapter(self, agent: Agent[Any, Any, Any], model: str | LLMAdapter | None) -> LLMAdapter | None:
+        """The model that this call gives. A run whose own models cannot be opened here, its sub-agents' included, is
+        refused before anything is written."""
+        adapter = open_model(model) if isinstance(model, str) else model
+        if adapter is None and self._runtime.works:
+            for each in AgentRegistry([agent]).everyone():
+                self._model_of(each)
+        return adapter
 
     def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
         if not isinstance(agent.model, str):

@@ -100,11 +100,18 @@ async def _recover(
         return "unknown_agent"
     # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.
     agent.load_state(session.custom_state, session.agent_version)
-    run = orphan
-    if standing == "dead":
-        run = await store.claim_run(orphan.session_id, orphan.fence, runtime.owner)
-        log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
-        if run.call_hooks:
-            log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
-    await runtime.submit(run)
+    await runtime.submit(await claim(services, runtime, orphan) if standing == "dead" else orphan)
     return "recovered"
+
+
+async def claim(services: Services, runtime: Runtime, dead: RunRecord) -> RunRecord:
+    """Make a run whose driver died one of this process: its next attempt, for whoever is first.
+
+    Raises:
+        ConflictError: somebody else was.
+    """
+    run = await services.store.claim_run(dead.session_id, dead.fence, runtime.owner)
+    log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
+    if run.call_hooks:
+        log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
+    return run
