@@ -43,10 +43,14 @@ def test_the_janitor_sweeps_until_somebody_stops_it(office: Path) -> None:
         text=True,
     )
     assert sweeping.stdout is not None
-    rounds = [json.loads(sweeping.stdout.readline()) for _ in range(2)]
-    assert [each["expired_calls"] for each in rounds] == [0, 0]
-    sweeping.send_signal(signal.SIGINT)
-    _, complaint = sweeping.communicate(timeout=60)
+    try:
+        rounds = [json.loads(sweeping.stdout.readline()) for _ in range(2)]
+        assert [each["expired_calls"] for each in rounds] == [0, 0]
+        sweeping.send_signal(signal.SIGINT)
+        _, complaint = sweeping.communicate(timeout=60)
+    finally:
+        sweeping.kill()
+        sweeping.communicate()
     assert (sweeping.returncode, complaint.strip()) == (ExitCode.INTERRUPTED, "Interrupted.")
 
 

@@ -41,7 +41,8 @@ class StepCommit(Record):
     or below it, companions that are driven on their own excepted, everything is stored except that the run goes on
     (`Committed.again`).
 
-    A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is.
+    A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is. User, tags,
+    metadata and expiry of the given record are not looked at: others may have changed them since the run read them.
 
     `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and the
     `custom_state` of the given record is not looked at. `entries` are changes in the session's own scope, which a

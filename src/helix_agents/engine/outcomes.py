@@ -149,7 +149,10 @@ def _hold(scope: RunScope, work: StepWork, kind: SuspensionKind, children: tuple
 
 async def _stop(scope: RunScope, work: StepWork) -> None:
     """Keep what readers saw; calls that did not run are answered as such, so the transcript stays legal."""
-    flag = scope.stop.flag or await scope.services.store.find_interrupt_flag(scope.session.session_id)
+    flag, stored = scope.stop.flag, await scope.services.store.find_interrupt_flag(scope.session.session_id)
+    if flag is None or (stored is not None and stored.kind == "abort"):
+        # Whoever aborts a run that was asked to stop before, and takes its time, means it.
+        flag = stored
     reason = flag.reason if flag is not None else None
     work.stopped = True
     if scope.agent.persistent_agents:

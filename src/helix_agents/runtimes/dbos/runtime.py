@@ -139,7 +139,7 @@ class DBOSRuntime(OwnedRuns):
 
     async def inspect(self, run: RunRecord) -> Liveness:
         if run.owner is not None:
-            return await self.inspect_owner(run.owner)
+            return await self.inspect_owner(run)
         return await workflows.inspect(run) if self.drives(run) else "alive"
 
     def drive_detached(self, run: RunRecord) -> None:

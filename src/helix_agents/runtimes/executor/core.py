@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -36,7 +36,7 @@ from helix_agents.domain.pending import (
     PendingFilter,
     SubmitAnswer,
 )
-from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord
 from helix_agents.domain.session_changes import first_begun
 from helix_agents.domain.sessions import (
     BranchPoint,
@@ -50,6 +50,7 @@ from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.opening import Begun
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
@@ -66,11 +67,14 @@ from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.opening import OpeningExecutor
-from helix_agents.runtimes.executor.recovery import Recovered, claim, recover
+from helix_agents.runtimes.executor.owned_runs import backoff
+from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
 from helix_agents.runtimes.executor.waking import Waker
 from helix_agents.system import RandomIds, jitter
+
+T = TypeVar("T")
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
 ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
@@ -230,7 +234,7 @@ class ExecutorCore:
         """
         self._know(agent)
         messages = () if message is None else _messages(message, None)
-        companions = await self._resume_companions(session_id)
+        companions = await self._to_the_end(self._resume_companions(session_id))
         try:
             start = await plan_resume(
                 self._services, agent, session_id, mode, messages=messages, checkpoint_id=checkpoint_id
@@ -367,7 +371,7 @@ class ExecutorCore:
         hooks: SomeHooks,
         model: str | LLMAdapter | None,
     ) -> RunHandle[OutputT]:
-        """Commit the start, which decides who runs, and submit it."""
+        """Commit the start, which decides who runs, and submit it; whoever is cancelled does not stop that half-way."""
         if self._runtime.leaving:
             raise ExecutorClosedError
         adapter = self._adapter(agent, model)
@@ -375,32 +379,73 @@ class ExecutorCore:
         owned = msgspec.structs.replace(
             start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
         )
+        return self._handle(agent, await self._to_the_end(self._start(owned, hooks, adapter)))
+
+    async def _start(self, start: StartRun, hooks: SomeHooks, model: LLMAdapter | None) -> RunRecord:
+        """Commit the start and have the run driven: one that carries this process's lease is found by nobody else."""
+        store = self._services.store
         try:
-            started = await self._services.store.start_run(owned)
+            started = await store.start_run(start)
         except (ConflictError, SessionAlreadyExistsError) as lost:
-            current = await self._services.store.get_current_run(start.session_id)
+            current = await store.get_current_run(start.session_id)
             if current is not None and current.status == "running":
                 raise AgentAlreadyRunningError(start.session_id, current.run_id) from lost
             raise
+        except HelixError as problem:
+            if problem.retryable:
+                self._runtime.in_background(self._submit_if_started(start, hooks, model))
+            raise
         if started.run.start_sequence:
-            # A reader that comes at once must not take the last turn's end for this one's.
-            stream_id = start.session_id
-            await self._services.streams.reactivate_stream(stream_id, started.run.run_id, turn=started.run.turn)
-        session = first_begun(owned, started)
+            # A reader that comes at once must not take the last turn's end for this one's. Whoever drives the run makes
+            # its stream active too, so this may fail.
+            try:
+                stream_id, run = start.session_id, started.run
+                await self._services.streams.reactivate_stream(stream_id, run.run_id, turn=run.turn)
+            except HelixError as problem:
+                log_exception("stream.not_reactivated", problem, session_id=start.session_id)
+        session = first_begun(start, started)
         begun = None if session is None else Begun(session, started.run, start.append_messages)
-        await self._runtime.submit(started.run, hooks=hooks, model=adapter, begun=begun)
-        return self._handle(agent, started.run)
+        await self._runtime.submit(started.run, hooks=hooks, model=model, begun=begun)
+        return started.run
+
+    async def _submit_if_started(self, start: StartRun, hooks: SomeHooks, model: LLMAdapter | None) -> None:
+        """The store did not say whether it began the run: as soon as it answers, a run that it did begin is driven."""
+        for wait in backoff():
+            await asyncio.sleep(wait)
+            try:
+                run = await self._services.store.get_current_run(start.session_id)
+            except HelixError as problem:
+                if not problem.retryable:
+                    raise
+                continue
+            if run is not None and run.status == "running" and run.fence == Fence(run_id=start.run_id):
+                await self._runtime.submit(run, hooks=hooks, model=model)
+            return
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something that must not stop half-way when its caller is cancelled.
+
+        Raises:
+            ExecutorClosedError: this process leaves; what was begun is found by others.
+        """
+        doing = self._runtime.in_background(work)
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            if doing.cancelled():
+                raise ExecutorClosedError from None
+            raise
 
     async def _take_over(
         self, agent: Agent[Any, OutputT, Any], dead: RunRecord, *, hooks: SomeHooks, model: str | LLMAdapter | None
     ) -> RunHandle[OutputT]:
         """Go on with a run whose process died, as its next attempt."""
         adapter = self._adapter(agent, model)
+        taking = take_over(self._services, self._runtime, dead, hooks=hooks, model=adapter)
         try:
-            run = await claim(self._services, self._runtime, dead)
+            run = await self._to_the_end(taking)
         except ConflictError as lost:
             raise AgentAlreadyRunningError(dead.session_id, dead.run_id) from lost
-        await self._runtime.submit(run, hooks=hooks, model=adapter)
         return self._handle(agent, run)
 
     async def _begin_quietly(self, agent: Agent[Any, Any, Any], start: StartRun) -> None:

@@ -154,6 +154,8 @@ _COMMITS = promised_by(
         "commits.warns": "A step whose calls contest a key says so in its answer.",
         "commits.ends-the-run": "A step may end its run; the run has status, reason, steps and end.",
         "commits.keeps-a-pause": "A step that leaves the session active leaves an operator's pause alone, and says so.",
+        "commits.leaves-labels-alone": "User, tags, metadata and expiry that changed while a run goes on stay as they "
+        "are, whatever the record of its next step says.",
         "commits.takes-the-stop": "A step may take the stop aimed at its run.",
         "commits.flat": "A commit takes as many statements on a long history as on a short one.",
     },
