@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -23,7 +22,6 @@ from helix_agents.domain.errors import (
     NotARootSessionError,
     NothingToResumeError,
     SessionAlreadyExistsError,
-    SessionNotFoundError,
     StillWaitingError,
 )
 from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId
@@ -49,7 +47,7 @@ from helix_agents.domain.sessions import (
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
-from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.entries import NewSession, began_with, plan_execute, plan_resume, plan_retry, plan_rewind
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.opening import Begun
 from helix_agents.engine.remote_stops import delete_remote
@@ -69,7 +67,7 @@ from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.opening import OpeningExecutor
 from helix_agents.runtimes.executor.owned_runs import backoff
-from helix_agents.runtimes.executor.recovery import Recovered, recover
+from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
@@ -206,14 +204,20 @@ class ExecutorCore:
         self._know(agent)
         session_id = session_id or self._services.ids.new("session")
         messages = _messages(input, idempotency_key)
-        if idempotency_key is not None:
-            begun = await self._begun_with(agent, session_id, idempotency_key)
-            if begun is not None:
-                return begun
+        begun = await self._begun_with(agent, session_id, idempotency_key)
+        if begun is not None:
+            return begun
         new = NewSession(branch=branch, state=state, user_id=user_id, tags=tuple(tags), metadata=metadata)
         expires = optional_milliseconds(expires_in, "execute", "expires_in")
-        start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
-        return await self._begin(agent, start, hooks=hooks, model=model)
+        try:
+            start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
+            return await self._begin(agent, start, hooks=hooks, model=model)
+        except (ConflictError, SessionAlreadyExistsError):
+            # It may have been the same call that was faster.
+            begun = await self._begun_with(agent, session_id, idempotency_key)
+            if begun is None:
+                raise
+            return begun
 
     async def resume(
         self,
@@ -249,6 +253,8 @@ class ExecutorCore:
             if handle is None:
                 raise
             return handle
+        if isinstance(start, RunRecord):
+            return await self._take_over(agent, start, hooks=hooks, model=model)
         return await self._begin(agent, start, hooks=hooks, model=model)
 
     async def retry(
@@ -377,9 +383,7 @@ class ExecutorCore:
         """Commit the start, which decides who runs, and submit it; whoever is cancelled does not stop that half-way."""
         if self._runtime.leaving:
             raise ExecutorClosedError
-        adapter = open_model(model) if isinstance(model, str) else model
-        if adapter is None and self._runtime.works:
-            self._open_models(agent)
+        adapter = self._adapter(agent, model)
         workflow_id = await self._name(agent, start)
         owned = msgspec.structs.replace(
             start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
@@ -441,6 +445,18 @@ class ExecutorCore:
                 raise ExecutorClosedError from None
             raise
 
+    async def _take_over(
+        self, agent: Agent[Any, OutputT, Any], dead: RunRecord, *, hooks: SomeHooks, model: str | LLMAdapter | None
+    ) -> RunHandle[OutputT]:
+        """Go on with a run whose process died, as its next attempt."""
+        adapter = self._adapter(agent, model)
+        taking = take_over(self._services, self._runtime, dead, hooks=hooks, model=adapter)
+        try:
+            run = await self._to_the_end(taking)
+        except ConflictError as lost:
+            raise AgentAlreadyRunningError(dead.session_id, dead.run_id) from lost
+        return self._handle(agent, run)
+
     async def _begin_quietly(self, agent: Agent[Any, Any, Any], start: StartRun) -> None:
         """Begin a run that nobody here waits for."""
         await self._begin(agent, start, hooks=None, model=None)
@@ -478,15 +494,12 @@ class ExecutorCore:
         return len(runs)
 
     async def _begun_with(
-        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str
+        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str | None
     ) -> RunHandle[OutputT] | None:
         """The current run, if its turn began with this key."""
-        with suppress(SessionNotFoundError):
-            page = await self._services.store.get_messages(session_id)
-            for stored in page.items:
-                if isinstance(stored.message, UserMessage) and not stored.message.hidden:
-                    return await self.get_handle(agent, session_id) if stored.message.id == key else None
-        return None
+        if key is None or not await began_with(self._services.store, session_id, key):
+            return None
+        return await self.get_handle(agent, session_id)
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
         store = self._services.store
@@ -512,10 +525,14 @@ class ExecutorCore:
             self._services.agents.replace(agent)
             self._waker.look()
 
-    def _open_models(self, agent: Agent[Any, Any, Any]) -> None:
-        """Refuse a run whose models cannot be opened here, its sub-agents' included, before anything is written."""
-        for each in AgentRegistry([agent]).everyone():
-            self._model_of(each)
+    def _adapter(self, agent: Agent[Any, Any, Any], model: str | LLMAdapter | None) -> LLMAdapter | None:
+        """The model that this call gives. A run whose own models cannot be opened here, its sub-agents' included, is
+        refused before anything is written."""
+        adapter = open_model(model) if isinstance(model, str) else model
+        if adapter is None and self._runtime.works:
+            for each in AgentRegistry([agent]).everyone():
+                self._model_of(each)
+        return adapter
 
     def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
         if not isinstance(agent.model, str):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from helix_agents.domain.errors import ConflictError, HelixError, NothingToResumeError, StillWaitingError
+from helix_agents.domain.errors import ConflictError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.remote_stops import StopsPaid, pay_stops
@@ -63,7 +63,7 @@ class Remotes:
             except (ConflictError, NothingToResumeError, StillWaitingError):
                 # Somebody else was first; or a run is going, and finds the answer itself.
                 continue
-            except HelixError as problem:
+            except Exception as problem:
                 log_exception("janitor.resume_failed", problem, session_id=root)
         return resumed
 
@@ -77,7 +77,7 @@ async def _for_ever(asked: asyncio.Event, interval_seconds: float, work: Callabl
             next_in_ms = await work()
             if next_in_ms is not None:
                 wait = min(wait, max(next_in_ms / 1000, _SOONEST_SECONDS))
-        except HelixError as problem:
+        except Exception as problem:
             log_exception("janitor.failed", problem)
         with suppress(TimeoutError):
             await asyncio.wait_for(asked.wait(), wait)
