@@ -12,6 +12,7 @@ from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.effects import (
     BeginEffect,
+    Effect,
     EffectBegun,
     EffectBusy,
     EffectFinished,
@@ -19,7 +20,7 @@ from helix_agents.domain.effects import (
     EffectUnknown,
 )
 from helix_agents.domain.errors import HelixError, SupersededError
-from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.records import decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
@@ -29,6 +30,7 @@ from helix_agents.engine.executing import announce, execute, settle
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
 from helix_agents.engine.store_desk import reply_row
+from helix_agents.ports.state_store import SessionStateStore
 
 T = TypeVar("T")
 
@@ -92,8 +94,8 @@ async def _run_once(
                 return await _run_begun(scope, batch, planned, tool, values, approval, request.owner)
             case EffectFinished(effect=effect):
                 return await _settle_known(scope, batch, decode(encode(effect.result), RestingResult))
-            case EffectUnknown():
-                outcome = await _resolve_unknown(scope, batch, planned, tool, values)
+            case EffectUnknown(effect=effect):
+                outcome = await _resolve_unknown(scope, batch, planned, tool, values, effect)
                 if outcome is not None:
                     return outcome
                 request = msgspec.structs.replace(request, rerun=True)
@@ -163,7 +165,7 @@ async def _keep_alive(scope: RunScope, planned: PlannedCall, owner: str) -> None
 
 
 async def _resolve_unknown(
-    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any]
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any], effect: Effect
 ) -> CallOutcome | None:
     """What the tool's policy makes of a call nobody knows the outcome of; None means: run it again."""
     policy = tool.unknown_outcome or "ask"
@@ -187,8 +189,23 @@ async def _resolve_unknown(
                 return await _settle_known(scope, batch, RestingResult(message=message, once=True))
             case StillUnknown():
                 pass
+    if scope.user_went_on and effect.begun_at < scope.run.started_at:
+        # The user has gone on since: nobody is asked, and the message does not wait for an answer.
+        return await _settle_known(scope, batch, msgspec.structs.replace(unknown_result(planned), once=True))
     await scope.note(batch.step, planned.tool_call_id, Note(round=batch.round, unknown=True))
     return CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
+
+
+async def begun_calls(store: SessionStateStore, session_id: SessionId) -> dict[ToolCallId, ToolMessage]:
+    """What is known of calls that must not run twice and were begun: their results, or that nobody knows. Whoever gives
+    such a call up may not say that it was not executed."""
+    found: dict[ToolCallId, ToolMessage] = {}
+    for effect in await store.list_effects(session_id):
+        if effect.state == "done":
+            found[effect.tool_call_id] = decode(encode(effect.result), RestingResult).message
+        else:
+            found[effect.tool_call_id] = unknown_message(effect.tool_call_id, effect.tool_name)
+    return found
 
 
 def unknown_result(planned: PlannedCall) -> RestingResult:

@@ -140,7 +140,6 @@ class _Follower:
         if used:
             await undisturbed(self._use_up(used))
         while True:
-            before = self._cursor
             async with aclosing(self._transport.stream(self._remote, after=self._cursor)) as chunks:
                 async for chunk in chunks:
                     patience.progress()
@@ -154,8 +153,8 @@ class _Follower:
             rest = await self._rest_of(status)
             if rest is not None:
                 return rest
-            if self._cursor == before:
-                await patience.pause()
+            # It goes on, though its stream has ended: a service that says so each time is not asked without a break.
+            await patience.pause()
 
     async def _rest_of(self, status: RemoteStatus) -> Rest | None:
         """Where the child rests; None when it goes on."""

@@ -71,6 +71,11 @@ def test_every_command_answers_scripts_but_the_one_that_is_a_conversation() -> N
     assert silent == ["chat"]
 
 
+def test_a_command_that_was_mistyped_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["session", "list"]) == ExitCode.USAGE
+    assert "sessions" in capsys.readouterr().err
+
+
 def test_every_exit_code_is_explained_in_the_help() -> None:
     explained = app.epilog or ""
     assert all(f"{code.value}  " in explained for code in ExitCode)

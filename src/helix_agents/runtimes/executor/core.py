@@ -63,10 +63,11 @@ from helix_agents.ports.state_store import SessionStateStore, check_complete
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.opening import OpeningExecutor
 from helix_agents.runtimes.executor.owned_runs import backoff
-from helix_agents.runtimes.executor.recovery import Recovered, recover
+from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
@@ -252,6 +253,8 @@ class ExecutorCore:
             if handle is None:
                 raise
             return handle
+        if isinstance(start, RunRecord):
+            return await self._take_over(agent, start, hooks=hooks, model=model)
         return await self._begin(agent, start, hooks=hooks, model=model)
 
     async def retry(
@@ -380,9 +383,7 @@ class ExecutorCore:
         """Commit the start, which decides who runs, and submit it; whoever is cancelled does not stop that half-way."""
         if self._runtime.leaving:
             raise ExecutorClosedError
-        adapter = open_model(model) if isinstance(model, str) else model
-        if adapter is None and self._runtime.works:
-            self._open_models(agent)
+        adapter = self._adapter(agent, model)
         workflow_id = await self._name(agent, start)
         owned = msgspec.structs.replace(
             start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
@@ -443,6 +444,18 @@ class ExecutorCore:
             if doing.cancelled():
                 raise ExecutorClosedError from None
             raise
+
+    async def _take_over(
+        self, agent: Agent[Any, OutputT, Any], dead: RunRecord, *, hooks: SomeHooks, model: str | LLMAdapter | None
+    ) -> RunHandle[OutputT]:
+        """Go on with a run whose process died, as its next attempt."""
+        adapter = self._adapter(agent, model)
+        taking = take_over(self._services, self._runtime, dead, hooks=hooks, model=adapter)
+        try:
+            run = await self._to_the_end(taking)
+        except ConflictError as lost:
+            raise AgentAlreadyRunningError(dead.session_id, dead.run_id) from lost
+        return self._handle(agent, run)
 
     async def _begin_quietly(self, agent: Agent[Any, Any, Any], start: StartRun) -> None:
         """Begin a run that nobody here waits for."""
@@ -512,10 +525,14 @@ class ExecutorCore:
             self._services.agents.replace(agent)
             self._waker.look()
 
-    def _open_models(self, agent: Agent[Any, Any, Any]) -> None:
-        """Refuse a run whose models cannot be opened here, its sub-agents' included, before anything is written."""
-        for each in AgentRegistry([agent]).everyone():
-            self._model_of(each)
+    def _adapter(self, agent: Agent[Any, Any, Any], model: str | LLMAdapter | None) -> LLMAdapter | None:
+        """The model that this call gives. A run whose own models cannot be opened here, its sub-agents' included, is
+        refused before anything is written."""
+        adapter = open_model(model) if isinstance(model, str) else model
+        if adapter is None and self._runtime.works:
+            for each in AgentRegistry([agent]).everyone():
+                self._model_of(each)
+        return adapter
 
     def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
         if not isinstance(agent.model, str):
@@ -537,3 +554,6 @@ def _messages(given: Input, key: str | None) -> tuple[UserMessage, ...]:
     if key is None or not messages:
         return messages
     return (*messages[:-1], msgspec.structs.replace(messages[-1], id=key))
+
+
+_: type[AgentExecutor] = ExecutorCore

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal
 
+from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import ConflictError
 from helix_agents.domain.ids import SessionId
@@ -11,6 +12,7 @@ from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
+from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.owned_runs import claim
 from helix_agents.runtimes.executor.runtime import Runtime
 
@@ -102,11 +104,24 @@ async def _recover(
         return "unknown_agent"
     # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.
     agent.load_state(session.custom_state, session.agent_version)
-    run = orphan
     if standing == "dead":
-        run = await claim(store, orphan, runtime.owner)
-        log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
-        if run.call_hooks:
-            log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
-    await runtime.submit(run)
+        await take_over(services, runtime, orphan)
+    else:
+        await runtime.submit(orphan)
     return "recovered"
+
+
+async def take_over(
+    services: Services, runtime: Runtime, dead: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None
+) -> RunRecord:
+    """Go on with a run whose driver died, as its next attempt.
+
+    Raises:
+        ConflictError: somebody else was first.
+    """
+    run = await claim(services.store, dead, runtime.owner)
+    log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
+    if run.call_hooks:
+        log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
+    await runtime.submit(run, hooks=hooks, model=model)
+    return run
