@@ -104,7 +104,8 @@ class StartRun(Record):
     `create` makes the session in the same transaction and expects that it is not there. The run this one replaces,
     if it still runs, is settled as `replaced_status` with `replaced_reason`. After it, no older fence writes anything.
 
-    `keep_suspension` lets the run go on with what is open, as `suspension_context` says if one is given.
+    `keep_suspension` lets the run go on with what is open, as `suspension_context` says if one is given. Where nothing
+    is, whatever is staged belongs to steps that nobody goes on with, and goes.
     `abandon_pending` gives up every call that is open in the session's tree, `drop_unanswered` only those that nobody
     answered; calls of companions that are driven on their own stay. `entries` are changes of the capabilities' rows,
     made with the start or not at all: what a session was woken for is told and ticked off at once.
@@ -283,6 +284,11 @@ def check_settle(request: SettleSession, session: SessionState, current: RunReco
 def is_expired(session: SessionState, now: int) -> bool:
     """Whether the time of a session is over."""
     return session.expires_at is not None and session.expires_at <= now
+
+
+def has_open_step(session: SessionState) -> bool:
+    """Whether a session waits in the middle of a step, whose results so far are staged."""
+    return session.suspension_context is not None or session.suspended_step_id is not None
 
 
 def is_unsettled(session: SessionState) -> bool:

@@ -193,7 +193,6 @@ async def open_run(scope: RunScope) -> Position:
             going_on = resting.calls if resting is not None else ()
             await end_forgotten_children(scope, going_on)
             beginning = msgspec.structs.replace(beginning, stale_effects=await _stale_effects(scope, going_on))
-            await _drop_stale_reply(scope)
     await _tell_beginning(scope, batch, beginning)
     await _say_again(scope, batch, resting)
     return Position(
@@ -324,15 +323,6 @@ async def _stale_effects(scope: RunScope, going_on: Iterable[PlannedCall]) -> tu
     kept = {planned.tool_call_id for planned in going_on}
     effects = await scope.services.store.list_effects(scope.session.session_id)
     return tuple(effect.tool_call_id for effect in effects if effect.tool_call_id not in kept)
-
-
-async def _drop_stale_reply(scope: RunScope) -> None:
-    """A reply that rested for a step nobody goes on with. What this run left itself, in any attempt, is kept."""
-    store, session_id = scope.services.store, scope.session.session_id
-    if scope.run.attempt > 1 or not await store.has_staged_changes(session_id):
-        return
-    if not await store.has_staged_changes(session_id, scope.step_id(scope.session.step_count + 1)):
-        await store.discard_staging(session_id)
 
 
 async def _late_answers(scope: RunScope) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from helix_agents.domain.commits import (
     check_repeated_start,
     check_settle,
     given_up,
+    has_open_step,
     is_unsettled,
     settled_run,
     started_run,
@@ -68,6 +69,8 @@ def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
         put_call(tx, call)
     row = with_state(tx, with_messages(tx, row, start.append_messages), start.writes.ops)
     row = replace(row, record=started(row.record, start, row.record.message_count, tx.now), remembered=None)
+    if not has_open_step(row.record):
+        discard(tx, start.session_id, staged_for(tx.tables, start.session_id, None))
     store(tx, row)
     tx.remove(tx.tables.flags, start.session_id)
     run = started_run(start, next_turn(tx.tables, start.session_id), tx.now)

@@ -56,6 +56,7 @@ from helix_agents.domain.commits import (
     check_repeated_start,
     check_settle,
     given_up,
+    has_open_step,
     is_unsettled,
     settled_run,
     started_run,
@@ -220,7 +221,10 @@ class PostgresCommits(PostgresSessions):
         if start.abandon_pending or start.drop_unanswered or start.rewind_to is not None:
             await save_calls(connection, self._namespace, given_up(start, await driven_calls(connection, row)))
         await append_messages(connection, row, bodies, now)
-        put(row, started(record_of(row), start, row.message_count, now))
+        record = started(record_of(row), start, row.message_count, now)
+        put(row, record)
+        if start.create is None and not has_open_step(record):
+            await drop_staged(connection, row, None)
         if start.writes:
             await self._state_writes.log(connection, row, start.writes.ops, version_before=before)
         else:

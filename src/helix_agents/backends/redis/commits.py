@@ -38,6 +38,7 @@ from helix_agents.domain.commits import (
     check_repeated_start,
     check_settle,
     given_up,
+    has_open_step,
     is_unsettled,
     settled_run,
     started_run,
@@ -76,6 +77,9 @@ async def _start(tx: Transaction, start: StartRun, claim: str | None) -> RunStar
     add_messages(tx, known, start.append_messages)
     await add_writes(tx, known, start.writes.ops)
     session.record = started(session.record, start, session.record.message_count, tx.now)
+    if session.row.staged and not has_open_step(session.record):
+        discard(tx, known, await staged_for(tx, known, None))
+        session.set(staged=False)
     run = started_run(start, session.row.turn + 1, tx.now)
     version, count = session.record.version, session.record.message_count
     begin_run(tx, known, run, (version, count))

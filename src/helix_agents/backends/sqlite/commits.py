@@ -39,6 +39,7 @@ from helix_agents.domain.commits import (
     check_repeated_start,
     check_settle,
     given_up,
+    has_open_step,
     is_unsettled,
     settled_run,
     started_run,
@@ -127,7 +128,10 @@ class SQLiteCommits(SQLiteSessions):
         for call in given_up(start, driven_calls(connection, row)):
             save_call(connection, self._namespace, call)
         append_messages(connection, row, bodies, now)
-        put_record(row, started(record_of(row), start, row.message_count, now))
+        record = started(record_of(row), start, row.message_count, now)
+        put_record(row, record)
+        if row.staged and not has_open_step(record):
+            drop_staged(connection, row, None)
         if start.writes:
             self._state_writes.log(connection, row, start.writes.ops, version_before=before)
         else:

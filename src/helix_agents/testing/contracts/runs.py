@@ -17,7 +17,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.pending import AnswerAccepted, PendingFilter
 from helix_agents.domain.runs import RunMetadata, RunRecord, RunStatus, RunUpdate
 from helix_agents.domain.session_changes import first_begun
-from helix_agents.domain.sessions import CreateSession, TracingContext
+from helix_agents.domain.sessions import CreateSession, SuspensionContext, TracingContext
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.saving import WRITTEN_FIELDS
@@ -35,6 +35,7 @@ from helix_agents.testing.scenes import (
     of_child,
     said,
     set_key,
+    staged,
     start,
     start_child,
     suspend,
@@ -257,6 +258,30 @@ class RunsContract(StoreContract):
         late = await store.submit_answer(answer("childs"))
         assert isinstance(late, AnswerAccepted)
         assert late.next == "nothing", "its own run is going, whatever its parent does"
+
+    @proves("runs.start-drops-what-rests")
+    async def test_a_start_lets_go_of_what_rests_for_steps_that_nobody_goes_on_with(
+        self, store: SessionStateStore
+    ) -> None:
+        await start(store)
+        await store.stage_changes(SESSION, staged("c-1", set_key("x", 1)))
+        await start(store, run_id="r-2")
+        assert not await store.has_staged_changes(SESSION)
+        await store.stage_changes(SESSION, staged("c-1", set_key("x", 1)))
+        read = await store.load_state(SESSION)
+        await start(store, run_id="r-3", expected_version=read.version, expected_run=fence_of("r-2"))
+        assert not await store.has_staged_changes(SESSION)
+        opened = SuspensionContext(kind="suspended_client_tool", run_id="r-3", step_id="r-3-step-1", step=1)
+        held = (staged("c-1", message=said("held")),)
+        state = {"suspension_context": opened, "suspended_step_id": opened.step_id}
+        await commit(store, fence=fence_of("r-3"), state=state, stage=held, promote_staging=False)
+        await start(store, run_id="r-4", keep_suspension=True)
+        assert await store.has_staged_changes(SESSION)
+        await commit(store, fence=fence_of("r-4"), state={"suspension_context": None}, promote_staging=False)
+        assert await store.has_staged_changes(SESSION)
+        await start(store, run_id="r-5", append_messages=(said("next"),))
+        assert not await store.has_staged_changes(SESSION)
+        assert (await store.load_state(SESSION)).custom_state == {}
 
     @proves("runs.start-counts-resumes")
     async def test_a_start_counts_a_resume_only_when_told_to(self, store: SessionStateStore) -> None:

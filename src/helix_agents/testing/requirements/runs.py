@@ -20,6 +20,8 @@ _RUNS = promised_by(
         "runs.suspension-kept-on-request": "A start clears the suspension unless told to keep it, or given a new one.",
         "runs.start-abandons-on-request": "A start that abandons pending calls drops those of the whole tree.",
         "runs.start-drops-on-request": "A start that drops what nobody answered keeps the answers of its tree.",
+        "runs.start-drops-what-rests": "A start of a session that has nothing open leaves nothing staged; one that "
+        "goes on with an open step keeps it.",
         "runs.start-counts-resumes": "A start counts a resume only when told to.",
         "runs.start-carries-input": "A start appends its messages and applies its writes in the same commit.",
         "runs.start-under-a-parent": "A child's start writes its reference and staged rows at the parent.",

@@ -286,6 +286,9 @@ BEGIN
             RETURN;
         END IF;
         DELETE FROM __agents_interrupt_flags f WHERE f.namespace = p_namespace AND f.session_id = p_session_id;
+        IF p_suspension IS NULL AND p_detail::json ->> 'suspended_step_id' IS NULL THEN
+            DELETE FROM __agents_staging g WHERE g.namespace = p_namespace AND g.session_id = p_session_id;
+        END IF;
         IF p_replaced IS NOT NULL THEN
             UPDATE __agents_runs r SET status = p_replaced ->> 'status', ended_at = (p_replaced ->> 'ended_at')::bigint,
                 completion_reason = (p_replaced -> 'completion_reason')::text
