@@ -1,6 +1,7 @@
 """Two tries of one effect that are both alive: an engine gave the first one up, and it was only slow."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,9 +34,11 @@ from helix_agents.engine.effects import (
     Reply,
     RunEnd,
     StepOutcome,
+    Suspend,
 )
 from helix_agents.engine.live_runs import LiveRuns
 from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, answer_of, to_plain
+from helix_agents.engine.services import EngineOptions
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call, reply
@@ -51,8 +54,16 @@ class Diary(BaseModel):
 class Process:
     """A process that does effects of a run which others do effects of, too."""
 
-    def __init__(self, helix: Executor, **settings: Any) -> None:
-        self.runs = LiveRuns(services=helix._services, alone=False, **settings)  # pyright: ignore[reportPrivateUsage]
+    def __init__(
+        self, helix: Executor, *, frozen: bool = False, options: EngineOptions | None = None, **settings: Any
+    ) -> None:
+        """One that is `frozen` has timers that never fire, so it renews nothing."""
+        services = helix._services  # pyright: ignore[reportPrivateUsage]
+        if options is not None:
+            services = dataclasses.replace(services, options=options)
+        if frozen:
+            services = dataclasses.replace(services, sleep=_for_ever)
+        self.runs = LiveRuns(services=services, alone=False, **settings)
         self._effects = Effects(self.runs.services, self.runs)
 
     async def do(self, effect: EffectName, request: Record | None = None) -> Record:
@@ -95,6 +106,10 @@ class Stage:
 
     async def has_said(self, kind: type[ChunkHeader]) -> bool:
         return any(isinstance(chunk, kind) for chunk in await self.parts.streams.get_all_chunks(SESSION))
+
+
+async def _for_ever(_: float) -> None:
+    await asyncio.Event().wait()
 
 
 GO = UserMessage(content="Go.")
@@ -212,6 +227,36 @@ async def test_who_asks_for_a_step_again_that_the_run_has_left_is_told_that_it_i
     for late in (other, process):
         assert await late.do("ask_model", Ask(step=1)) == RunEnd(status="superseded")
     assert len(model.requests) == 1
+
+
+async def test_a_result_that_comes_after_its_outcome_was_declared_unknown_is_not_taken_for_one(stage: Stage):
+    """Whoever is asked about the outcome decides; the step does not hold a result beside the question."""
+    gate = Gate()
+
+    @tool(effect="once")
+    async def pay() -> str:
+        """Pay."""
+        await gate.wait()
+        return "paid"
+
+    options = EngineOptions(effect_lease_ms=50)
+    agent = Agent(name="payer", model=ScriptedModel([call("pay", {}, id="pay"), "Done."]), tools=[pay])
+    await stage.begin(agent)
+    frozen = stage.process(frozen=True, options=options)
+    quick = stage.process(options=options)
+    await quick.do("open")
+    calls = await quick.ask()
+    late = asyncio.create_task(frozen.do("run_calls", CallsRequest(step=1, round=0, calls=calls)))
+    await gate.until_reached()
+    assert (await within(quick.run(*calls)))[0].state == "waiting"
+    gate.opened.set()
+    assert await within(late) == RunEnd(status="superseded")
+    answer = await quick.do("commit", CommitRequest(batch=OpenBatch(step=1, calls=calls), outcome=Suspend()))
+    assert answer == CommitAck(next="ended", status="suspended_client_tool")
+    staged = await stage.parts.state.get_staged_changes(SESSION, f"{RUN.run_id}.1")
+    assert [row.tool_call_id for row in staged if row.message is not None] == []
+    [effect] = await stage.parts.state.list_effects(SESSION)
+    assert (effect.state, effect.late_result is not None) == ("unknown", True)
 
 
 class Deps:

@@ -148,8 +148,9 @@ class SettleSession(Record):
     """End what a session does from outside its run: expiry, an operator, an interrupt of a session that waits.
 
     One commit: status by compare-and-set, error and reason, messages, the current run's end, waiting calls dropped,
-    and the same for every session below it. `destroy_entries` says that the session ends for good, with what it kept in
-    its own scope.
+    and the same for every session below it. With `expired_by`, only if the session still expires at that time or
+    before: whoever answers a call moves that. `destroy_entries` says that the session ends for good, with what it kept
+    in its own scope.
     """
 
     session_id: SessionId
@@ -157,6 +158,7 @@ class SettleSession(Record):
     status: SessionStatus
     expected_version: int | None = None
     expected_run: Fence | None = None
+    expired_by: int | None = None
     error: str | None = None
     failure_reason: str | None = None
     interrupt_context: InterruptContext | None = None
@@ -265,14 +267,20 @@ def started_run(start: StartRun, turn: int, now: int) -> RunRecord:
 
 
 def check_settle(request: SettleSession, session: SessionState, current: RunRecord | None) -> StatusConflict | None:
-    """Why a session may not be settled, or None when status, version and run are as expected."""
+    """Why a session may not be settled, or None when status, version, run and expiry are as expected."""
     fence = None if current is None else current.fence
     fits = (
         session.status in request.expected
         and request.expected_version in (None, session.version)
         and request.expected_run in (None, fence)
+        and (request.expired_by is None or is_expired(session, request.expired_by))
     )
     return None if fits else StatusConflict(current_status=session.status, current_version=session.version)
+
+
+def is_expired(session: SessionState, now: int) -> bool:
+    """Whether the time of a session is over."""
+    return session.expires_at is not None and session.expires_at <= now
 
 
 def is_unsettled(session: SessionState) -> bool:

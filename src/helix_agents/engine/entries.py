@@ -37,6 +37,7 @@ from helix_agents.engine.news import news_message
 from helix_agents.engine.salvage import is_on_record, salvage
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
+from helix_agents.ports.state_store import SessionStateStore
 
 AnyAgent = Agent[Any, Any, Any]
 
@@ -99,6 +100,26 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
     if run is not None and run.status == "running" and await services.inspect(run) != "dead":
         raise AgentAlreadyRunningError(session_id, run.run_id)
     return Standing(session=session, run=run, answered=await answered_below(store, session))
+
+
+async def began_with(store: SessionStateStore, session_id: SessionId, key: str) -> bool:
+    """Whether the session's last turn began with a message of this id, which may still wait behind open calls."""
+    try:
+        session = await store.load_state(session_id)
+    except SessionNotFoundError:
+        return False
+    suspended = session.suspension_context
+    if suspended is not None and suspended.entry_messages:
+        return any(message.id == key for message in suspended.entry_messages)
+    seen = 0
+    while True:
+        page = await store.get_messages(session_id, offset=seen, limit=200)
+        for message in (stored.message for stored in page.items):
+            if isinstance(message, UserMessage) and (message.id == key or not message.hidden):
+                return message.id == key
+        if not page.has_more:
+            return False
+        seen += len(page.items)
 
 
 async def plan_execute(

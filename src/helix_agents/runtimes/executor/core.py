@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -23,7 +22,6 @@ from helix_agents.domain.errors import (
     NotARootSessionError,
     NothingToResumeError,
     SessionAlreadyExistsError,
-    SessionNotFoundError,
     StillWaitingError,
 )
 from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId
@@ -49,7 +47,7 @@ from helix_agents.domain.sessions import (
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
-from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.entries import NewSession, began_with, plan_execute, plan_resume, plan_retry, plan_rewind
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.opening import Begun
 from helix_agents.engine.remote_stops import delete_remote
@@ -65,10 +63,12 @@ from helix_agents.ports.state_store import SessionStateStore, check_complete
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.opening import OpeningExecutor
 from helix_agents.runtimes.executor.owned_runs import backoff
 from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
+from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
 from helix_agents.runtimes.executor.waking import Waker
@@ -133,12 +133,13 @@ class ExecutorCore:
             inspect=runtime.inspect,
             name_workflow=runtime.name_workflow,
             entries=settings.get("entries"),
-            stop_owed=self._stop_owed,
+            attend_remotes=self._attend_remotes,
             hooks=settings.get("hooks"),
             options=settings.get("options") or EngineOptions(),
         )
         runtime.services = self._services
         self.sessions = Sessions(state, streams, partial(delete_remote, self._services))
+        self._remotes = Remotes(self._services, resume=self._resume_by_name)
         self._waker = Waker(self._services, begin=self._begin_quietly)
         self.janitor = Janitor(
             self._services,
@@ -146,6 +147,7 @@ class ExecutorCore:
             resume_companions=self._resume_companions,
             recover=self.recover,
             wake=self._waker.wake,
+            remotes=self._remotes,
             resume_grace_ms=settings.get("resume_grace_ms", 30_000),
             stream_retention_ms=settings.get("stream_retention_ms", DAY_MS),
         )
@@ -164,7 +166,8 @@ class ExecutorCore:
         await self._runtime.start()
         if self._janitor_seconds is not None:
             self._runtime.in_background(self.janitor.run(self._janitor_seconds))
-            self._runtime.in_background(self.janitor.pay_stops(self._janitor_seconds))
+            self._runtime.in_background(self._remotes.pay(self._janitor_seconds))
+            self._runtime.in_background(self._remotes.watch(self._janitor_seconds))
             self._runtime.in_background(self._waker.run(self._janitor_seconds))
         return self
 
@@ -201,14 +204,20 @@ class ExecutorCore:
         self._know(agent)
         session_id = session_id or self._services.ids.new("session")
         messages = _messages(input, idempotency_key)
-        if idempotency_key is not None:
-            begun = await self._begun_with(agent, session_id, idempotency_key)
-            if begun is not None:
-                return begun
+        begun = await self._begun_with(agent, session_id, idempotency_key)
+        if begun is not None:
+            return begun
         new = NewSession(branch=branch, state=state, user_id=user_id, tags=tuple(tags), metadata=metadata)
         expires = optional_milliseconds(expires_in, "execute", "expires_in")
-        start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
-        return await self._begin(agent, start, hooks=hooks, model=model)
+        try:
+            start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
+            return await self._begin(agent, start, hooks=hooks, model=model)
+        except (ConflictError, SessionAlreadyExistsError):
+            # It may have been the same call that was faster.
+            begun = await self._begun_with(agent, session_id, idempotency_key)
+            if begun is None:
+                raise
+            return begun
 
     async def resume(
         self,
@@ -458,8 +467,8 @@ class ExecutorCore:
         turn = 1 if replaced is None else replaced.turn + 1
         return self._services.name_workflow(agent.name, start.session_id, turn)
 
-    def _stop_owed(self) -> None:
-        self.janitor.stop_owed()
+    def _attend_remotes(self) -> None:
+        self._remotes.attend()
 
     def _wrap(self, ops: Ops) -> Ops:
         """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
@@ -485,15 +494,12 @@ class ExecutorCore:
         return len(runs)
 
     async def _begun_with(
-        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str
+        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str | None
     ) -> RunHandle[OutputT] | None:
         """The current run, if its turn began with this key."""
-        with suppress(SessionNotFoundError):
-            page = await self._services.store.get_messages(session_id)
-            for stored in page.items:
-                if isinstance(stored.message, UserMessage) and not stored.message.hidden:
-                    return await self.get_handle(agent, session_id) if stored.message.id == key else None
-        return None
+        if key is None or not await began_with(self._services.store, session_id, key):
+            return None
+        return await self.get_handle(agent, session_id)
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
         store = self._services.store
@@ -508,7 +514,7 @@ class ExecutorCore:
             return await stop_companions(self._services, session_id, kind, reason)
         if not await settle_waiting(self._services, session_id, run, reason, kind):
             return NothingRunning()
-        self._stop_owed()
+        self._attend_remotes()
         return InterruptSet(run_id=run.run_id)
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:
@@ -548,3 +554,6 @@ def _messages(given: Input, key: str | None) -> tuple[UserMessage, ...]:
     if key is None or not messages:
         return messages
     return (*messages[:-1], msgspec.structs.replace(messages[-1], id=key))
+
+
+_: type[AgentExecutor] = ExecutorCore

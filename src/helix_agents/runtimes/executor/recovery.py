@@ -6,7 +6,7 @@ from typing import Literal
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.commits import SettleSession
-from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.errors import ConflictError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord
@@ -68,7 +68,8 @@ async def recover(services: Services, runtime: Runtime, *, limit: int = MOST_AT_
                         pass
             except ConflictError:
                 lost += 1
-            except HelixError as problem:
+            except Exception as problem:
+                # Of one run that cannot be looked at nothing follows for those behind it.
                 errors += 1
                 log_exception("recovery.failed", problem, session_id=orphan.session_id)
     if recovered or unknown:

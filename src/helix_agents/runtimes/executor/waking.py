@@ -67,7 +67,7 @@ class Waker:
                     self._asked.clear()
                     await self._asked.wait()
                 await self._listen(entries, interval_seconds)
-            except HelixError as problem:
+            except Exception as problem:
                 log_exception("waker.failed", problem)
                 await asyncio.sleep(interval_seconds)
 

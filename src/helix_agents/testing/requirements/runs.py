@@ -97,6 +97,8 @@ _PENDING = promised_by(
         "pending.answer-says-what-is-next": "An accepted answer says whether to resume, to wait for others, or that a "
         "run is going.",
         "pending.answer-moves-the-expiry": "An accepted answer moves the expiry of its root session if it says so.",
+        "pending.answered-elsewhere": "A call of any kind may have been answered elsewhere: it is answered like any "
+        "other, without what was said.",
         "pending.unfit-answer-refused": "An answer of the wrong kind, or with another approval id, is refused.",
         "pending.unknown-call": "An answer to an unknown call is told so and raises nothing.",
         "pending.expired-once": "Each call past its deadline is marked expired for exactly one of many callers.",
