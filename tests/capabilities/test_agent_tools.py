@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from helix_agents import Agent, ApprovalAnswer, Completed, Executor, ScriptedModel, Suspended
@@ -258,9 +259,9 @@ async def test_a_locked_vault_is_said_before_anybody_is_asked_and_unlocking_mean
     from helix_agents.agent.failures import ToolFailed
     from helix_agents.agent.state_draft import StateDraft
 
-    context: ToolContext[Any, Any] = ToolContext.standalone()
-    link = RunLink(draft=StateDraft.holding(context.state), entries=EntryLink(store=backend.entries))
-    object.__setattr__(context, "link", link)
+    alone: ToolContext[Any, Any] = ToolContext.standalone()
+    link = RunLink(draft=StateDraft.holding(alone.state), entries=EntryLink(store=backend.entries))
+    context = msgspec.structs.replace(alone, link=link)
     with pytest.raises(ToolFailed, match="ApprovalPending"):
         await tool.function(context, agent=None)
     assert world.files("backups") == []
