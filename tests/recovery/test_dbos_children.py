@@ -1,0 +1,194 @@
+"""Children on DBOS are workflows of their own: what they finished is not done again, in whatever order workflows come
+back, and those of an attempt that was given up are forgotten."""
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.tools import tool
+from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.results import Completed
+from helix_agents.domain.sessions import SessionFilter
+from helix_agents.domain.transcript import heal
+from helix_agents.runtimes.dbos import DBOSAgentExecutor
+from helix_agents.testing import ScriptedModel, call, reply
+from helix_agents.testing.postgres_service import PostgresService
+from helix_agents.testing.recording import EffectKind
+from helix_agents.testing.workers import Processes
+from tests.recovery import dbos_jobs, reference_delegation
+from tests.recovery.reference_conversation import Traces
+from tests.recovery.reference_delegation import IN_LINE_ONCE
+from tests.recovery.test_crash_matrix import SIDES
+from tests.recovery.test_dbos_crashes import CONVERSE, CREWS, ends_right, kill_and_go_on, processes
+
+__all__ = ["processes"]
+
+LINE = f"{reference_delegation.__name__}:LINE"
+BACK = [f"{reference_delegation.__name__}:{name}_THAT_COMES_BACK" for name in ("LINE", "FAN")]
+
+ROOT = "helix__head__s-1"
+MIDDLE = f"{ROOT}__1.0.middle"
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresService]:
+    """A server of its own, as it is going to be killed."""
+    with PostgresService() as server:
+        yield server
+
+
+async def workflows_in(folder: Path) -> dict[str, str]:
+    """What DBOS knows: how each workflow stands, by its name without what was made up."""
+
+    def read() -> list[tuple[str, str]]:
+        with closing(sqlite3.connect(folder / "dbos.db")) as database:
+            return database.execute("SELECT workflow_uuid, status FROM workflow_status").fetchall()
+
+    return {_without_suffixes(name): status for name, status in await asyncio.to_thread(read)}
+
+
+def _without_suffixes(name: str) -> str:
+    """The calls of children have names that end with something of the child's session."""
+    return "__".join(part.rpartition("_")[0] if "." in part and "_" in part else part for part in name.split("__"))
+
+
+def deaths_in_the_line(effects: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{"effect": number, "side": side, **fields} for number in range(1, effects + 1) for side in SIDES]
+
+
+async def test_children_come_back_with_their_parents_and_nothing_finished_is_done_again(
+    tmp_path: Path, processes: Processes
+):
+    """Killed around an effect of each kind of each of them."""
+    deaths = [
+        {"kind": kind, "effect": number, "side": side, "executor_id": "worker-1"}
+        for kind in get_args(EffectKind)
+        for number in (1, 2, 3)
+        for side in SIDES
+    ]
+    unknown = await kill_and_go_on(processes, tmp_path, deaths, story=BACK[0])
+    for name in unknown:
+        assert Traces(tmp_path / name / "traces").counted() == IN_LINE_ONCE, name
+        # No attempt was begun anew in another workflow: those that were there went on.
+        stand = await workflows_in(tmp_path / name)
+        assert stand == dict.fromkeys([ROOT, MIDDLE, f"{MIDDLE}__2.0.helper"], "SUCCESS"), name
+
+
+@pytest.mark.parametrize("late", ["run", "call"])
+async def test_workflows_of_runs_and_of_calls_come_back_in_any_order(tmp_path: Path, processes: Processes, late: str):
+    deaths = [{"kind": "ask_model", "effect": number, "side": "after", "executor_id": "worker-1"} for number in (3, 5)]
+    unknown = await kill_and_go_on(processes, tmp_path, deaths, {"late": late}, story=BACK[0])
+    for name in unknown:
+        assert Traces(tmp_path / name / "traces").counted() == IN_LINE_ONCE, name
+        assert set((await workflows_in(tmp_path / name)).values()) == {"SUCCESS"}, name
+
+
+async def test_workflows_of_an_attempt_that_was_given_up_are_forgotten_with_their_calls(
+    tmp_path: Path, processes: Processes
+):
+    """Another process takes over; should the first one ever be started again, it finds nothing to do."""
+    [death] = [{"kind": "ask_model", "effect": 5, "side": "after"}]
+    unknown = await kill_and_go_on(processes, tmp_path, [death], story=LINE)
+    (folder,) = (tmp_path / name for name in unknown)
+    assert Traces(folder / "traces").counted() == IN_LINE_ONCE
+    again = MIDDLE.replace(ROOT, f"{ROOT}__a2")
+    assert await workflows_in(folder) == {
+        **dict.fromkeys([ROOT, MIDDLE, f"{MIDDLE}__2.0.helper"], "CANCELLED"),
+        **dict.fromkeys([f"{ROOT}__a2", again, f"{again}__2.0.helper"], "SUCCESS"),
+    }
+
+
+async def test_a_process_that_starts_with_the_executor_id_of_a_living_one_takes_its_children_too(
+    tmp_path: Path, processes: Processes
+):
+    # The living one stands still in its child, before that asks its model, runs a tool, delegates and commits.
+    jobs: list[dict[str, Any]] = []
+    for effect in (5, 6, 7, 9):
+        folder = tmp_path / str(effect)
+        folder.mkdir()
+        jobs += [{"folder": str(folder), "effect": effect, "role": role, "story": LINE} for role in ("first", "second")]
+    outcomes = await processes.run(f"{dbos_jobs.MODULE}:meet", jobs)
+    assert [outcome.error for outcome in outcomes] == [None] * len(jobs)
+    for effect in (5, 6, 7, 9):
+        assert await ends_right(tmp_path / str(effect), LINE) == set()
+        assert Traces(tmp_path / str(effect) / "traces").counted() == IN_LINE_ONCE
+
+
+@pytest.mark.timeout(120)
+async def test_a_store_that_is_lost_while_children_work_costs_no_one_more_than_a_wait(
+    tmp_path: Path, server: PostgresService
+):
+    """Children and a tool beside them are in the middle of something when the server dies, twice."""
+
+    @tool
+    async def work(part: int) -> str:
+        """Do a part."""
+        await asyncio.sleep(0.4)
+        return f"part {part}"
+
+    def busy(name: str, *first: Any, tools: Sequence[Any] = ()) -> Agent[Any, Any, Any]:
+        script = [*first, *(call("work", {"part": part}) for part in range(1, 4)), f"{name} is done."]
+        model = ScriptedModel(script)
+        return Agent(name=name, description=f"The {name}.", model=model, tools=[work, *tools])
+
+    both = [call(f"subagent__{name}", {"message": "Go"}) for name in ("left", "right")]
+    first = reply("All of you. ", calls=[*both, call("work", {"part": 0})])
+    host = busy("host", first, tools=[busy(name).as_tool() for name in ("left", "right")])
+    url = server.new_url(connect_patience=0.2, pool_size=8)
+    system = {"system_database_url": f"sqlite:///{tmp_path / 'dbos.db'}", "janitor_seconds": None}
+    async with DBOSAgentExecutor.open(url, agents=[host], **system) as helix:
+        await helix.execute(host, "Begin.", "s-1")
+        for _ in range(2):
+            await asyncio.sleep(0.7)
+            await asyncio.to_thread(server.kill)
+            await asyncio.sleep(1.0)
+            await asyncio.to_thread(server.start)
+        await _until_it_is_over(helix, host)
+        sessions = await helix.sessions.list(SessionFilter(root_session_id="s-1"))
+        assert [each.status for each in sessions.items] == ["completed"] * 3
+        # It was noticed: everybody was claimed anew.
+        runs = [run for each in sessions.items for run in (await helix.sessions.runs(each.session_id)).items]
+        assert [run.attempt > 1 for run in runs] == [True] * 3
+        for each in sessions.items:
+            rows = (await helix.sessions.messages(each.session_id)).items
+            transcript = [row.message for row in reversed(rows)]
+            assert heal(transcript) == ()
+            results = [message for message in transcript if isinstance(message, ToolMessage)]
+            assert not [message for message in results if message.error]
+            assert len(results) == (6 if each.session_id == "s-1" else 3)
+
+
+async def _until_it_is_over(helix: DBOSAgentExecutor, agent: Agent[Any, Any, Any]) -> None:
+    while True:
+        with suppress(StoreUnavailableError):
+            handle = await helix.get_handle(agent, "s-1")
+            assert handle is not None
+            if isinstance(await handle.result(), Completed):
+                return
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("story", [*BACK, *CREWS], ids=lambda story: story.rpartition(".")[2])
+async def test_a_worker_with_children_may_come_back_from_every_boundary(
+    tmp_path: Path, processes: Processes, story: str, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "whole").mkdir()
+    [whole] = await processes.run(CONVERSE, [{"folder": str(tmp_path / "whole"), "life": 0, "story": story}])
+    assert whole.error is None
+    deaths = deaths_in_the_line(whole.value["effects"], executor_id="worker-1")
+    unknown = await kill_and_go_on(processes, tmp_path, deaths, story=story)
+    if story == BACK[0]:
+        counts = {name: Traces(tmp_path / name / "traces").counted() for name in unknown}
+        assert counts == dict.fromkeys(unknown, IN_LINE_ONCE)
+    with capsys.disabled():
+        left = sum(map(bool, unknown.values()))
+        print(f"\n{story}: came back from {len(deaths)} boundaries, {left} with unknown outcomes")
