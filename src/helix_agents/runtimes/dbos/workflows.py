@@ -1,5 +1,4 @@
-"""What DBOS knows of us: a workflow that drives one attempt of a run, one that makes a call whose child works for a
-run, and how to start them and ask for them.
+"""What DBOS knows of us: a workflow for an attempt of a run, one for a call to a sub-agent, and how to start them.
 
 Their names carry the number of the effect sequence, so that a program with another loop never replays them.
 """
