@@ -1,6 +1,7 @@
 """What every test runs under: one event loop kind, a guard against blocking it, and a choice of how hard to search."""
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import TypeVar
 
@@ -20,6 +21,10 @@ settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True
 settings.register_profile(
     "chaos", deadline=None, max_examples=2_000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
+
+# A shell that runs the tests in the background has Ctrl-C ignored, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

@@ -3,6 +3,7 @@
 import asyncio
 import http.server
 import json
+import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -75,6 +76,79 @@ async def test_a_briefing_tells_of_runs_and_of_what_waits(world: World) -> None:
         assert (await other.call("state.briefing.generate"))["briefing"]["pending_approvals"] == 0
 
 
+async def test_every_run_in_the_window_is_told_with_how_it_ended(each_world: World) -> None:
+    ann = Agent(name="ann", model=ScriptedModel(["one", "two"]), capabilities=[bundle_of(each_world)])
+    bob = Agent(name="bob", model=ScriptedModel(["other"]))
+    async with Executor.open(each_world.url, agents=[ann, bob]) as helix, each_world.open("ann") as state:
+        await (await helix.execute(ann, "go", "s-1")).result()
+        await (await helix.execute(ann, "again", "s-1")).result()
+        await (await helix.execute(bob, "go", "s-2")).result()
+        await (await helix.execute(ann, "and again", "s-1")).result()
+        found = (await state.call("state.briefing.generate", detail_level="detailed"))["briefing"]
+        events = found["process_events"]
+        assert [(each["session_id"], each["turn"], each["status"]) for each in events] == [
+            ("s-1", 1, "completed"),
+            ("s-1", 2, "completed"),
+            ("s-1", 3, "failed"),
+        ]
+        runs = [run.run_id for run in reversed((await helix.sessions.runs("s-1")).items)]
+        assert [each["source"] for each in events] == [f"run:{run_id}" for run_id in runs]
+        assert "3 runs changed" in found["summary"]
+
+
+async def test_the_counts_of_any_history_are_those_of_a_recount(each_world: World) -> None:
+    """What others keep for themselves is never counted, and no window takes from another."""
+    chance = random.Random(7)
+    async with each_world.open("ann") as plain, each_world.open("bob") as bob:
+        for _ in range(10):
+            expected = dict.fromkeys(("state_changes", "alerts", "unread_messages"), 0)
+            expected["alerts"] = len((await plain.call("alerts.list"))["alerts"])
+            state = await plain.with_session()
+            for number in range(chance.randrange(12)):
+                match chance.choice(("mine", "shared", "private", "alert", "deleted")):
+                    case "mine":
+                        await state.persistent.set(f"k{number}", number)
+                        expected["state_changes"] += 1
+                    case "shared":
+                        await bob.shared.apply(f"k{number}", lambda value: (value or 0) + 1)
+                        expected["state_changes"] += 1
+                    case "private":
+                        await bob.persistent.set(f"k{number}", "secret")
+                    case "alert":
+                        await state.call("alerts.send", message="help")
+                        expected["alerts"] += 1
+                    case _:
+                        expected["state_changes"] += await state.persistent.delete(f"k{number}")
+            found = (await state.call("state.briefing.generate"))["briefing"]
+            assert {name: found[name] for name in expected} == expected
+            await state.call("session.end")
+
+
+async def test_a_snapshot_has_every_part_of_the_system_and_no_value(each_world: World) -> None:
+    script = [reply(calls=[call("state__backup__create", {})])]
+    ann = Agent(name="ann", model=ScriptedModel(script), capabilities=[bundle_of(each_world)])
+    async with each_world.open("ann") as state:
+        await state.persistent.set("mine", "secret")
+        await state.shared.set("ours", "secret", expected_version=0)
+        await state.call("state.shared.watch")
+        await state.call("alerts.send", message="secret", severity="critical")
+        async with Executor.open(each_world.url, agents=[ann]) as helix:
+            await (await helix.execute(ann, "secret", "s-1")).result()
+        made = await state.call("state.snapshot.create")
+        seen = (await state.call("state.snapshot.load", snapshot_id=made["snapshot_id"]))["snapshot"]
+    assert seen["agents"] == {"ann": {"sessions": 1, "running": 0}}
+    assert [(row["session_id"], row["run_status"]) for row in seen["sessions"]] == [("s-1", "suspended_client_tool")]
+    assert seen["resources"]["runs"] == {"suspended_client_tool": 1}
+    assert seen["resources"]["usage"]["tokens"] == 1
+    assert [row["tool_name"] for row in seen["approvals"]] == ["state__backup__create"]
+    assert [row["severity"] for row in seen["alerts"]] == ["critical"]
+    assert seen["health"]["status"] == "ok"
+    limits = {row["scope"]: (row["keys"], row["limit_bytes"]) for row in seen["state"]}
+    assert limits == {"agent:ann": (1, 100_000_000), "shared": (1, 500_000_000)}
+    assert [row["agent"] for row in seen["subscriptions"]] == ["ann"]
+    assert "secret" not in json.dumps(seen)
+
+
 async def test_snapshots_in_one_second_have_names_of_their_own_and_old_ones_go(world: World) -> None:
     world.limits = Limits(snapshots=3)
     async with world.open() as state:
@@ -118,7 +192,10 @@ def webhook() -> Iterator[str]:
     server.server_close()
 
 
-async def test_a_notice_reaches_every_webhook_at_least_once(world: World, webhook: str) -> None:
+async def test_a_notice_reaches_every_webhook_at_least_once(
+    world: World, webhook: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "helix_agents")
     async with world.open(settings={"webhooks": (webhook,)}) as state:
         await state.shared.set("a", "secret", expected_version=0)
         await state.shared.set("b", "secret", expected_version=0)
@@ -127,6 +204,7 @@ async def test_a_notice_reaches_every_webhook_at_least_once(world: World, webhoo
         assert await deliver_notices(state.gateway) == 1
         assert await deliver_notices(state.gateway) == 0
     assert sorted(notice["inputs"]["key"] for notice in Receiver.received) == ["a", "b"]
+    assert all(f"state.notification id='{notice['id']}'" in caplog.text for notice in Receiver.received)
     assert "secret" not in json.dumps(Receiver.received)
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from helix_agents.capabilities.vault import Vault, check_checkpoints, extra, verify_backup
 from helix_agents.capabilities.vault.speed import measure_backup
+from helix_agents.cli.app import run as helix
+from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.domain.errors import MissingExtraError
 
 
@@ -55,6 +57,22 @@ assert verify_rows([next_row(0, genesis("s"), entry_text({}))], "s").intact
     golden = Path(__file__).parents[1] / "fixtures" / "backups" / "v1.backup"
     subprocess.run([sys.executable, "-c", program, str(golden), str(tmp_path)], check=True)
     assert (tmp_path / "v1.backup").read_bytes() == golden.read_bytes()
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_commands_need_the_extra_only_for_what_the_vault_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HELIX_STORE", f"sqlite:///{tmp_path}/helix.db")
+    monkeypatch.delenv("HELIX_VAULT_PASSPHRASE", raising=False)
+    assert helix(["state", "persistent", "set", "--key", "k", "--value", "1"]) == ExitCode.OK
+    for words in (["state", "persistent", "get", "--key", "k"], ["state", "health"], ["audit", "verify"]):
+        assert helix(words) == ExitCode.OK, capsys.readouterr().err
+    assert helix(["backup", "create"]) == ExitCode.FAILED
+    for words in (["vault", "init"], ["vault", "status"], ["audit", "checkpoint", "--vault", f"{tmp_path}/vault.json"]):
+        capsys.readouterr()
+        assert helix(words) == ExitCode.SETUP
+        assert "pip install 'helix-agents[vault]'" in capsys.readouterr().err
 
 
 async def test_the_speed_of_backups_can_be_measured(tmp_path: Path) -> None:

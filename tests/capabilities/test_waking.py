@@ -5,12 +5,13 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, Suspended, tool
+from helix_agents import Agent, ApprovalAnswer, Executor, PersistentAgent, ScriptedModel, Suspended, tool
 from helix_agents.capabilities.client import open_state
 from helix_agents.capabilities.settings import HOUR_MS, Limits
 from helix_agents.capabilities.toolset import state_capabilities
@@ -288,6 +289,112 @@ async def test_the_subscription_of_a_session_that_is_gone_goes_with_it(each_worl
         await write(each_world)
         assert await swept(helix) == 0
         assert (await entries_of(backend).list_entries("sys.subscriptions")).items == ()
+
+
+async def test_sessions_that_are_over_take_up_no_room_for_subscriptions(each_world: World, backend: Backend) -> None:
+    each_world.limits = Limits(subscriptions=2)
+    ann = watcher(each_world, *[reply(calls=[watching()]), "watching"] * 4)
+    async with executor(each_world, ann) as helix:
+        for number in range(3):
+            await (await helix.execute(ann, "go", f"s-{number}")).result()
+            await backend.state.delete_session(f"s-{number}")
+            await swept(helix)
+        await (await helix.execute(ann, "go", SESSION, expires_in=timedelta(microseconds=1))).result()
+        assert len(await subscriptions(backend)) == 1
+        await backend.state.compare_and_set_status(SESSION, ("completed",), "paused")
+        assert (await helix.sweep()).expired_sessions == 1
+        await swept(helix)
+        assert await subscriptions(backend) == []
+
+
+async def test_a_subscription_outlives_its_session_if_it_was_meant_to(each_world: World, backend: Backend) -> None:
+    async with each_world.open("ann") as plain, idle_watcher(each_world, durable=True) as helix:
+        handle = await plain.with_session()
+        await handle.call("state.shared.watch")
+        await backend.state.delete_session(SESSION)
+        await swept(helix)
+        assert len(await subscriptions(backend)) == 2
+
+
+async def subscriptions(backend: Backend) -> list[str]:
+    return [row.key for row in (await entries_of(backend).list_entries("sys.subscriptions")).items]
+
+
+async def child_of(backend: Backend) -> str:
+    [ref] = await backend.state.get_sub_session_refs(SESSION)
+    return ref.sub_session_id
+
+
+async def test_a_sub_agent_that_waits_keeps_its_question_and_hears_the_change_when_it_goes_on(
+    each_world: World, backend: Backend
+) -> None:
+    """Whatever it asked for: its parent drives it, so nothing begins a turn of it or gives up what it waits for."""
+    asks = reply(calls=[call("publish", {}, id="c-1")])
+    ann = watcher(each_world, reply(calls=[watching(wake="always")]), asks, "published", tools=[publish])
+    boss = Agent(
+        name="boss",
+        model=ScriptedModel([call("subagent__ann", {"message": "go"}), "done"]),
+        tools=[ann.as_tool(description="Watches.")],
+    )
+    async with executor(each_world, ann, boss) as helix:
+        assert isinstance(await (await helix.execute(boss, "go", SESSION)).result(), Suspended)
+        child = await child_of(backend)
+        await write(each_world)
+        assert await swept(helix) == 0
+        [waiting] = (await helix.list_pending()).items
+        assert await news(backend, child) == []
+    async with executor(each_world, ann, boss) as another:
+        await another.submit_tool_result(SESSION, waiting.tool_call_id, ApprovalAnswer(approved=True))
+        assert await (await another.resume(boss, SESSION)).output() == "done"
+        assert [told["key"] for told in await news(backend, child)] == ["config.mode"]
+        assert await swept(another) == 0
+        assert await turns(backend, child) == ["suspended_client_tool", "completed"]
+        assert await subscriptions(backend) == [], "its parent is done with it"
+
+
+@pytest.mark.parametrize("mode", ["blocking", "non_blocking"])
+async def test_an_idle_companion_hears_the_change_when_it_is_spoken_to(
+    each_world: World, backend: Backend, mode: Any
+) -> None:
+    ann = watcher(each_world, reply(calls=[watching()]), "watching")
+    spawn = call("companion__spawnAgent", {"agent": "ann", "name": "eve", "initialMessage": "go"})
+    send = call("companion__sendMessage", {"name": "eve", "message": "again"})
+    boss = Agent(
+        name="boss",
+        model=ScriptedModel([spawn, "one", send, "two", send, "three"]),
+        persistent_agents=[PersistentAgent(ann, mode=mode)],
+    )
+    async with executor(each_world, ann, boss) as helix:
+        await (await helix.execute(boss, "go", SESSION)).result()
+        await helix.idle()
+        child = await child_of(backend)
+        await write(each_world)
+        assert await swept(helix) == 0
+        assert await turns(backend, child) == ["completed"]
+    async with executor(each_world, ann, boss) as another:
+        for _ in range(2):
+            await (await another.execute(boss, "again", SESSION)).result()
+            await another.idle()
+            assert [told["key"] for told in await news(backend, child)] == ["config.mode"]
+        assert await turns(backend, child) == ["completed"] * 3
+        assert await swept(another) == 0
+
+
+async def test_a_change_wakes_the_root_and_not_the_child_that_watches_the_same(
+    each_world: World, backend: Backend
+) -> None:
+    ann = watcher(each_world, reply(calls=[watching()]), "watching")
+    bundle = ann.capabilities
+    script = [reply(calls=[watching()]), call("subagent__ann", {"message": "go"}), "watching", "heard"]
+    boss = Agent(
+        name="boss", model=ScriptedModel(script), tools=[ann.as_tool(description="Watches.")], capabilities=bundle
+    )
+    async with executor(each_world, ann, boss) as helix:
+        await (await helix.execute(boss, "go", SESSION)).result()
+        await write(each_world)
+        assert await swept(helix) == 1
+        assert [told["key"] for told in await news(backend)] == ["config.mode"]
+        assert await news(backend, await child_of(backend)) == []
 
 
 async def test_a_process_that_does_not_know_the_agent_leaves_it_alone(each_world: World, backend: Backend) -> None:

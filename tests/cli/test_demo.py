@@ -66,13 +66,19 @@ def test_on_a_narrow_terminal_no_event_is_cut_and_a_folder_can_be_kept_twice(tmp
     assert "published" in helix(tmp_path, *look.split()).out
 
 
-@pytest.mark.parametrize("moment", ["SIGKILL", "May the editor"])
-def test_ctrl_c_ends_it_and_every_worker(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "keys"),
+    [("SIGKILL", "\x03"), ("publish “One tide or two”?", "\x03"), ("publish “One tide or two”?", "\x04")],
+)
+def test_ctrl_c_or_d_ends_it_and_every_worker(tmp_path: Path, moment: str, keys: str) -> None:
     with Terminal(tmp_path, "demo", "--keep", "desk") as terminal:
         terminal.wait_for(moment)
-        terminal.press("\x03")
+        shown_before = len(terminal.shown)
+        terminal.press(keys)
         assert terminal.wait() == ExitCode.INTERRUPTED
     assert "Interrupted." in terminal.shown
+    if moment != "SIGKILL":
+        assert "╭" not in terminal.shown[shown_before:], "the scene stands above the question already"
     for pid in {int(pid) for pid in re.findall(r"process (\d+) (?:begins|takes)", terminal.shown)}:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -43,10 +43,14 @@ def test_the_janitor_sweeps_until_somebody_stops_it(office: Path) -> None:
         text=True,
     )
     assert sweeping.stdout is not None
-    rounds = [json.loads(sweeping.stdout.readline()) for _ in range(2)]
-    assert [each["expired_calls"] for each in rounds] == [0, 0]
-    sweeping.send_signal(signal.SIGINT)
-    _, complaint = sweeping.communicate(timeout=60)
+    try:
+        rounds = [json.loads(sweeping.stdout.readline()) for _ in range(2)]
+        assert [each["expired_calls"] for each in rounds] == [0, 0]
+        sweeping.send_signal(signal.SIGINT)
+        _, complaint = sweeping.communicate(timeout=60)
+    finally:
+        sweeping.kill()
+        sweeping.communicate()
     assert (sweeping.returncode, complaint.strip()) == (ExitCode.INTERRUPTED, "Interrupted.")
 
 
@@ -61,5 +65,5 @@ def test_the_doctor_tells_what_is_stored_and_what_waits(office: Path) -> None:
 @pytest.mark.parametrize("command", [["janitor"], ["usage"], ["pending", "list"], ["sessions", "list"]], ids=" ".join)
 def test_no_command_creates_a_store_by_looking_for_work(tmp_path: Path, command: list[str]) -> None:
     done = helix(tmp_path, *command, "--store", "sqlite:///nowhere/helix.db", "--json")
-    assert (done.code, list(tmp_path.iterdir())) == (ExitCode.STORE, [])
+    assert (done.code, list(tmp_path.iterdir())) == (ExitCode.SERVICE, [])
     assert "nowhere" in done.json["error"]["message"]

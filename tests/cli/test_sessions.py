@@ -92,6 +92,6 @@ def test_a_checkpoint_that_is_not_there_is_told(office: Path) -> None:
 
 
 def test_looking_does_not_create_a_store(tmp_path: Path) -> None:
-    for code, named in ((ExitCode.SETUP, ()), (ExitCode.STORE, ("--store", "sqlite:///nothing.db"))):
+    for code, named in ((ExitCode.SETUP, ()), (ExitCode.SERVICE, ("--store", "sqlite:///nothing.db"))):
         done = helix(tmp_path, "sessions", "list", *named)
         assert (done.code, list(tmp_path.iterdir())) == (code, [])

@@ -80,7 +80,7 @@ def test_snapshots_alerts_and_health(ann: Operator) -> None:
     assert missing["error"] == "SnapshotNotFound"
     ann.types("state alert --message", "the tide is out", "--severity", "info")
     assert [each["message"] for each in ann.types("state alerts")["alerts"]] == ["the tide is out"]
-    assert ann.types("state health")["status"] == "degraded", "there is no vault yet"
+    assert ann.types("state health")["status"] == "ok"
     assert ann.types("briefing generate")["briefing"]
     assert ann.types("state explain --capability state.backup.create")["tier"] == "approval_required"
     assert ann.types("state approvals")["approvals"] == []
@@ -89,7 +89,26 @@ def test_snapshots_alerts_and_health(ann: Operator) -> None:
     assert ann.types("state reject nothing", code=ExitCode.FAILED)["error"] == "InvalidInput"
 
 
+def test_health_tells_a_vault_that_is_missing_from_one_that_is_locked_or_damaged(ann: Operator, tmp_path: Path) -> None:
+    def vault() -> tuple[str, str]:
+        done = helix(tmp_path, "state", "health", "--json")
+        [check] = [each for each in done.json["checks"] if each["name"] == "vault"]
+        return check["status"], check["detail"]
+
+    ann.types("state persistent set --key k --value 1")
+    status, detail = vault()
+    assert (status, "there is none" in detail, "locked" in detail) == ("ok", True, False)
+    refused = ann.types("backup create", code=ExitCode.FAILED)
+    assert (refused["error"], "There is no vault yet" in refused["message"]) == ("VaultLocked", True)
+    path = Path(ann.types("vault init")["path"])
+    assert vault() == ("degraded", "locked; backups cannot be made")
+    path.write_text("{}")
+    status, detail = vault()
+    assert (status, str(path) in detail) == ("failing", True)
+
+
 def test_the_vault_is_made_locked_and_checked(ann: Operator, tmp_path: Path) -> None:
+    ann.types("state persistent set --key k --value 1")
     assert ann.types("vault status")["initialised"] is False
     assert ann.types("vault init")["unlocked"] is False
     assert ann.types("vault unlock")["unlocked"] is True
@@ -117,6 +136,26 @@ def test_backups_and_the_audit_log(ann: Operator, tmp_path: Path) -> None:
     assert gone["error"] == "BackupNotFound"
     ann.types("audit checkpoint")
     assert ann.types("audit verify")["intact"] is True
+
+
+def test_who_only_looks_creates_no_store(tmp_path: Path) -> None:
+    for command in (
+        "state persistent list",
+        "state health",
+        "snapshot list",
+        "briefing generate",
+        "backup list",
+        "vault status",
+        "audit verify",
+    ):
+        nowhere = helix(tmp_path, *command.split())
+        assert (nowhere.code, "there is no helix.db in this directory" in nowhere.err) == (ExitCode.SETUP, True)
+        elsewhere = helix(tmp_path, *command.split(), "--store", "sqlite:///other.db")
+        assert (elsewhere.code, "there is no such file; the first run makes it" in elsewhere.err) == (
+            ExitCode.SERVICE,
+            True,
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_mcp_server_is_not_opened_to_everybody_by_mistake(tmp_path: Path) -> None:

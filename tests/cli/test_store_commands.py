@@ -18,7 +18,7 @@ def test_migrating_makes_the_store_and_may_be_repeated(tmp_path: Path) -> None:
 
 def test_the_doctor_looks_and_changes_nothing(tmp_path: Path) -> None:
     missing = helix(tmp_path, "doctor", "--store", "sqlite:///mine.db")
-    assert missing.code == ExitCode.STORE
+    assert missing.code == ExitCode.SERVICE
     assert list(tmp_path.iterdir()) == []
     helix(tmp_path, "migrate", "--store", "sqlite:///mine.db")
     well = helix(tmp_path, "doctor", "--store", "sqlite:///mine.db")
@@ -29,7 +29,7 @@ def test_the_doctor_looks_and_changes_nothing(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_used_gets_a_sentence_and_no_traceback(tmp_path: Path, command: str) -> None:
     (tmp_path / "bad.db").write_text("no database at all " * 500)
     damaged = helix(tmp_path, command, "--store", "sqlite:///bad.db")
-    assert damaged.code == ExitCode.STORE
+    assert damaged.code == ExitCode.SERVICE
     helix(tmp_path, "migrate", "--store", "sqlite:///newer.db")
     newer = apsw.Connection(str(tmp_path / "newer.db"))
     newer.execute("INSERT INTO __agents_migrations VALUES (99, 'from_the_future', 0)")
@@ -52,4 +52,4 @@ def test_where_there_is_no_store_one_is_told_how_to_name_it(tmp_path: Path, comm
 def test_a_store_that_is_named_and_not_there_says_what_is_missing(tmp_path: Path) -> None:
     for url, missing in (("sqlite:///mine.db", "there is no such file"), ("sqlite:///a/b.db", "there is no folder")):
         done = helix(tmp_path, "sessions", "list", "--store", url)
-        assert (done.code, missing in done.err) == (ExitCode.STORE, True), done.err
+        assert (done.code, missing in done.err) == (ExitCode.SERVICE, True), done.err

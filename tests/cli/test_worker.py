@@ -55,11 +55,26 @@ def test_a_server_that_is_not_there_is_named(
     address = f"127.0.0.1:{free_port()}"
     assert (
         run(["worker", "temporal", "agents:several", "--address", address, "--store", f"sqlite:///{folder}/helix.db"])
-        == ExitCode.FAILED
+        == ExitCode.SERVICE
     )
     told = capsys.readouterr().err
     assert f"Temporal at {address} is not answering" in told
     assert "tonic" not in told
+
+
+def test_a_system_database_that_is_not_there_is_named_without_its_password(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder)
+    address = f"127.0.0.1:{free_port()}"
+    database = ("--system-database", f"postgresql://ann:secret@{address}/dbos")
+    assert run(["worker", "dbos", "agents:several", "--store", f"sqlite:///{folder}/helix.db", *database]) == (
+        ExitCode.SERVICE
+    )
+    told = capfd.readouterr().err
+    assert f"DBOS at postgresql://ann:***@{address}/dbos is not answering" in told
+    assert "Traceback" not in told
+    assert "secret" not in told
 
 
 GUESTS = '''

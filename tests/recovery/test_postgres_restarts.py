@@ -46,6 +46,16 @@ async def break_connections(url: str) -> None:
     await raw.close()
 
 
+async def test_a_connection_that_only_heard_of_its_end_is_replaced_too(store: PostgresStateStore) -> None:
+    await start(store)
+    (raw,) = vars(store._db._pool)["_idle"]
+    farewell = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+    raw._protocol.data_received(b"E" + (len(farewell) + 4).to_bytes(4) + farewell)
+    assert not raw.is_closed()
+    assert (await commit(store, messages=[said("once")])).new_version == 2
+    assert await texts(store) == ["once"]
+
+
 class Breaking:
     """A seam that has the connections broken when a certain statement was sent for the n-th time."""
 

@@ -7,6 +7,7 @@ import pytest
 
 from helix_agents.testing.postgres_service import postgres_schemas, postgres_service, postgres_url
 from tests.server.agents import gate
+from tests.server.chain import service, worker
 from tests.server.live import BEN, LiveServer, agent_server
 from tests.server.page import Page
 
@@ -16,6 +17,13 @@ __all__ = ["postgres_schemas", "postgres_service", "postgres_url"]
 @pytest.fixture(scope="session")
 def server() -> Iterator[LiveServer]:
     with LiveServer(agent_server()) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[LiveServer]:
+    """The service of a worker, which others delegate to."""
+    with LiveServer(service(worker())) as live:
         yield live
 
 

@@ -107,6 +107,47 @@ def test_an_instance_that_is_killed_is_replaced_and_readers_miss_and_repeat_noth
     assert published(journal) == ["r-1"]
 
 
+def begun_behind(shut: Path, client: httpx2.Client) -> Page:
+    """A page that has asked and been told nothing yet, and that does not listen any more."""
+    shut.touch()
+    page = Page(client, "s", [{"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]}])
+    with page.posting() as parts:
+        page.read(iter([next(parts)]))
+    return page
+
+
+def test_an_answer_that_ended_meanwhile_is_sent_by_another_instance_to_a_page_that_missed_it(
+    begin: Begin, shut: Path
+) -> None:
+    a, b = begin(), begin()
+    with a.client() as on_a, b.client() as on_b:
+        page = begun_behind(shut, on_a)
+        stored = page.snapshot()
+        assert stored["active"]
+        shut.unlink()
+        settled(on_a, "s")
+        again = Page(on_b, "s", stored["messages"])
+        assert again.reconnect() == 200
+        assert again.messages == again.snapshot()["messages"]
+        assert again.text.endswith("And so on. ")
+        # Loaded anew there, it shows all there is.
+        assert again.reconnect() == 204
+
+
+def test_a_page_whose_instance_was_killed_gets_the_end_from_another(begin: Begin, shut: Path) -> None:
+    a, b, c = begin(), begin(), begin()
+    with a.client() as on_a, b.client() as on_b, c.client() as on_c:
+        page = begun_behind(shut, on_b)
+        with on_a.stream("GET", "/chat/s/stream") as response:
+            assert response.status_code == 200
+            a.kill()
+        shut.unlink()
+        settled(on_b, "s")
+        page.client = on_c
+        assert page.reconnect() == 200
+        assert page.text.endswith("And so on. ")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_instance_that_is_asked_to_leave_hands_over_at_once(begin: Begin, shut: Path, number: int) -> None:
     a, b = begin("--grace", "0.5"), begin("--janitor", "0.2")

@@ -1,8 +1,7 @@
 """A sub-agent behind another service: what a parent sees of it, and what reaches it from here."""
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx2
@@ -16,14 +15,12 @@ from helix_agents import (
     Failed,
     HttpRemoteAgentTransport,
     Interrupted,
-    PendingCall,
-    RunResult,
     ScriptedModel,
     Suspended,
     ToolAnswer,
     remote_agent_tool,
 )
-from helix_agents.domain.chunks import SubagentEnd, SubagentStart, TextDelta, ToolApprovalRequest, ToolError
+from helix_agents.domain.chunks import SubagentEnd, TextDelta, ToolApprovalRequest, ToolError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import AnswerAccepted, PendingFilter
@@ -34,13 +31,18 @@ from helix_agents.server.auth import Principal, bearer_tokens
 from helix_agents.server.remote import ON_BEHALF_OF
 from tests.server.agents import gate, locate
 from tests.server.chain import boss, service, transport, worker
-from tests.server.live import ANN, PATIENCE, TOKENS, LiveServer, bearer
-
-
-@pytest.fixture(scope="module")
-def remote() -> Iterator[LiveServer]:
-    with LiveServer(service(worker())) as live:
-        yield live
+from tests.server.delegating import (
+    ask,
+    child_of,
+    delegated,
+    eventually,
+    finish,
+    only,
+    results_of,
+    status_at,
+    watched_search,
+)
+from tests.server.live import ANN, TOKENS, LiveServer, bearer
 
 
 @pytest.fixture
@@ -49,58 +51,11 @@ async def helix() -> AsyncIterator[Executor]:
         yield executor
 
 
-async def eventually(what: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(PATIENCE):
-        while not (found := await what()):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-    return found
-
-
-async def ask(live: LiveServer, method: str, path: str) -> Any:
-    async with httpx2.AsyncClient(base_url=live.url, headers=bearer(ANN), timeout=PATIENCE) as client:
-        answer = await client.request(method, path)
-        assert answer.is_success, answer.text
-        return answer.json() if answer.content else None
-
-
-async def status_at(live: LiveServer, session: str) -> Any:
-    return await ask(live, "GET", f"/status?sessionId={id_there(session)}")
-
-
-async def finish(helix: Executor, agent: Agent[Any, Any, Any], order: str, session: str = "s") -> RunResult[Any]:
-    return await (await helix.execute(agent, order, session)).result()
-
-
-async def delegated(helix: Executor, session: str = "s") -> ToolMessage:
-    """The result of the session's last delegated call."""
-    page = await helix.sessions.messages(session)
-    return next(each.message for each in page.items if isinstance(each.message, ToolMessage))
-
-
-async def child_of(helix: Executor, session: str = "s") -> str:
-    page = await helix._services.store.get_sub_session_refs(session)
-    return page[-1].sub_session_id
-
-
-def only(result: RunResult[Any]) -> PendingCall:
-    assert isinstance(result, Suspended), result
-    (waiting,) = result.pending
-    return waiting
-
-
 async def test_its_work_is_seen_here_and_its_result_is_the_calls_result(remote: LiveServer, helix: Executor) -> None:
-    run = await helix.execute(boss(remote.url), "remote search", "s", user_id="u")
-    chunks = [chunk async for chunk in run.stream()]
-    result = await run.result()
-    assert isinstance(result, Completed)
-    assert result.output == "I was told: I was told: ['page 1 about tides', 'page 2 about tides'].."
-    (start,) = [chunk for chunk in chunks if isinstance(chunk, SubagentStart)]
-    (end,) = [chunk for chunk in chunks if isinstance(chunk, SubagentEnd)]
-    between = chunks[chunks.index(start) + 1 : chunks.index(end)]
+    start, between, _ = await watched_search(helix, boss(remote.url), user_id="u")
     assert {(each.session_id, each.agent_type, each.parent_tool_call_id) for each in between} == {
         (start.child_session_id, "worker", start.tool_call_id)
     }
-    assert "".join(each.delta for each in between if isinstance(each, TextDelta)).endswith("'page 2 about tides'].")
     numbers = [each.remote_sequence for each in between]
     assert numbers == sorted(set(numbers), key=lambda number: number or 0)
     (ref,) = await helix._services.store.get_sub_session_refs("s")
@@ -142,9 +97,7 @@ async def test_a_child_that_fails_there_is_a_failed_call_here(remote: LiveServer
     assert "You said: hello" in result.output
     refs = await helix._services.store.get_sub_session_refs("s")
     assert {ref.status for ref in refs} == {"failed", "completed"}
-    page = await helix.sessions.messages("s")
-    codes = [each.message.code for each in page.items if isinstance(each.message, ToolMessage)]
-    assert codes == [None, "sub_agent_failed"]
+    assert [result.code for result in await results_of(helix)] == [None, "sub_agent_failed"]
 
 
 @pytest.mark.parametrize("approved", [True, False])

@@ -24,10 +24,10 @@ from helix_agents.engine.remote_stops import (
 )
 from helix_agents.engine.services import EngineOptions
 from tests.server.agents import gate
-from tests.server.chain import boss, service, worker
+from tests.server.chain import boss
+from tests.server.delegating import child_of, eventually, status_at
 from tests.server.live import Instance, LiveServer, wait_until
 from tests.server.test_executor_routes import chunks, start, status
-from tests.server.test_remote import child_of, eventually, status_at
 
 
 class Cutter:
@@ -85,12 +85,6 @@ def _pump(source: socket.socket, sink: socket.socket, left: int | None) -> None:
                 return
             sink.sendall(data)
             left = None if left is None else left - len(data)
-
-
-@pytest.fixture(scope="module")
-def remote() -> Iterator[LiveServer]:
-    with LiveServer(service(worker())) as live:
-        yield live
 
 
 @pytest.fixture

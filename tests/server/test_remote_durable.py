@@ -1,7 +1,7 @@
 """A sub-agent behind another service, for runs that DBOS or Temporal drives: the same as in one process."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from itertools import count
 from pathlib import Path
@@ -9,28 +9,15 @@ from typing import Any
 
 import pytest
 
-from helix_agents import (
-    ApprovalAnswer,
-    Completed,
-    DBOSAgentExecutor,
-    Suspended,
-    TemporalAgentExecutor,
-)
-from helix_agents.domain.chunks import SubagentEnd, SubagentStart, TextDelta
-from helix_agents.domain.messages import ToolMessage
+from helix_agents import ApprovalAnswer, Completed, DBOSAgentExecutor, TemporalAgentExecutor
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.testing.temporal_service import temporal_address as temporal_address
 from helix_agents.testing.temporal_service import temporal_service as temporal_service
-from tests.server.chain import boss, service, worker
+from tests.server.chain import boss
+from tests.server.delegating import finish, only, results_of, watched_search
 from tests.server.live import LiveServer
 
 NUMBERS = count(1)
-
-
-@pytest.fixture(scope="module")
-def remote() -> Iterator[LiveServer]:
-    with LiveServer(service(worker())) as live:
-        yield live
 
 
 @pytest.fixture(params=["dbos", "temporal"])
@@ -51,38 +38,21 @@ async def helix(opening: Callable[[], AbstractAsyncContextManager[ExecutorCore]]
         yield executor
 
 
-async def delegated(helix: ExecutorCore) -> list[ToolMessage]:
-    """The results of the session's delegated calls."""
-    page = await helix.sessions.messages("s")
-    return [each.message for each in page.items if isinstance(each.message, ToolMessage)]
-
-
 async def test_its_work_is_seen_here_and_its_result_is_the_calls_result(remote: LiveServer, helix: ExecutorCore):
-    run = await helix.execute(boss(remote.url), "remote search", "s")
-    chunks = [chunk async for chunk in run.stream()]
-    result = await run.result()
-    assert isinstance(result, Completed)
-    assert result.output == "I was told: I was told: ['page 1 about tides', 'page 2 about tides'].."
-    (start,) = [chunk for chunk in chunks if isinstance(chunk, SubagentStart)]
-    (end,) = [chunk for chunk in chunks if isinstance(chunk, SubagentEnd)]
-    between = chunks[chunks.index(start) + 1 : chunks.index(end)]
-    said = "".join(each.delta for each in between if isinstance(each, TextDelta))
-    assert (end.status, said.count("'page 2 about tides'].")) == ("completed", 1)
+    await watched_search(helix, boss(remote.url))
 
 
 async def test_an_approval_inside_it_is_answered_at_the_root(remote: LiveServer, helix: ExecutorCore):
     agent = boss(remote.url)
-    waiting = await (await helix.execute(agent, "remote publish", "s")).result()
-    assert isinstance(waiting, Suspended), waiting
-    (call,) = waiting.pending
-    await helix.submit_tool_result("s", call.tool_call_id, ApprovalAnswer(approved=True))
+    waiting = only(await finish(helix, agent, "remote publish"))
+    await helix.submit_tool_result("s", waiting.tool_call_id, ApprovalAnswer(approved=True))
     result = await (await helix.resume(agent, "s")).result()
     assert isinstance(result, Completed), result
-    assert [message.error for message in await delegated(helix)] == [False]
+    assert [message.error for message in await results_of(helix)] == [False]
 
 
 async def test_one_that_fails_there_is_a_failed_call_here(remote: LiveServer, helix: ExecutorCore):
-    result = await (await helix.execute(boss(remote.url), "remote fail & hello", "s")).result()
+    result = await finish(helix, boss(remote.url), "remote fail & hello")
     assert isinstance(result, Completed), result
     assert "You said: hello" in result.output
-    assert sorted(str(message.code) for message in await delegated(helix)) == ["None", "sub_agent_failed"]
+    assert sorted(str(message.code) for message in await results_of(helix)) == ["None", "sub_agent_failed"]

@@ -12,9 +12,10 @@ from helix_agents.agent.remote_agents import RemoteLimits
 from helix_agents.domain.chunks import Custom, StreamChunk, TextDelta, ToolEnd
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import PendingFilter
+from helix_agents.engine.services import EngineOptions
 from tests.server.chain import boss, transport
+from tests.server.delegating import child_of, delegated, finish
 from tests.server.live import LiveServer
-from tests.server.test_remote import child_of, delegated, finish
 
 Lines = Callable[["Liar"], AsyncIterator[bytes]]
 
@@ -28,6 +29,7 @@ class Liar:
     def tell(self, **status: Any) -> None:
         """Begin anew: a session that completed, unless said otherwise."""
         self.session = ""
+        self.told: dict[str, Any] = {}
         self.begun = False
         self.asked: list[str] = []
         self.status: dict[str, Any] = {"runStatus": "completed", "output": "done", **status}
@@ -38,6 +40,7 @@ class Liar:
         self.usage: dict[str, Any] = {"sources": []}
         self.state: dict[str, Any] = {}
         self.trickle = False
+        self.drips = False
 
     def say(self, sequence: int, kind: str = "text_delta", **fields: Any) -> None:
         header = {"sessionId": self.session, "runId": "r", "agentType": "worker", "type": kind}
@@ -58,7 +61,8 @@ class Liar:
             if not message.get("more_body"):
                 break
         if path == "/start":
-            self.begun, self.session = True, msgspec.json.decode(body)["sessionId"]
+            self.told = msgspec.json.decode(body)
+            self.begun, self.session = True, self.told["sessionId"]
         await send({"type": "http.response.start", "status": self._code(path), "headers": self._headers(path)})
         async for piece in self._body(path):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -94,6 +98,9 @@ class Liar:
     async def _stream(self) -> AsyncIterator[bytes]:
         for sequence, chunk in self.events:
             yield b"id: %d\ndata: %s\n\n" % (sequence, msgspec.json.encode(chunk))
+        if self.drips:
+            number = self.asked.count("/sse")
+            yield b"id: %d\ndata: %s\n\n" % (number, msgspec.json.encode(chunk_of_parent()))
         number = 0
         while self.endless is not None and number < 3_000:
             number += 1
@@ -233,11 +240,33 @@ async def test_an_answer_that_trickles_in_is_given_up(lying: LiveServer, helix: 
     assert (await delegated(helix)).code == "framework_subagent_lost"
 
 
+async def test_a_child_that_says_a_little_each_time_is_not_asked_without_a_break(lying: LiveServer) -> None:
+    liar.tell(runStatus="running", output=None)
+    liar.drips = True
+    options = EngineOptions(cancel_grace_seconds=0.1)
+    async with Executor.open("memory://", janitor_seconds=None, options=options) as helix:
+        assert isinstance(await finish(helix, boss(lying.url, timeout=1), "remote x"), Completed)
+    assert 1 < liar.asked.count("/sse") < 30
+
+
 async def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else(lying: LiveServer, helix: Executor) -> None:
     liar.code["/status"] = 302
     assert isinstance(await finish(helix, boss(lying.url), "remote x"), Completed)
     told = await delegated(helix)
     assert (told.code, "302" in str(told.content)) == ("sub_agent_dispatch_failed", True)
+
+
+async def test_a_child_is_told_the_message_and_nothing_else(lying: LiveServer, helix: Executor) -> None:
+    agent = boss(lying.url)
+    assert isinstance(await finish(helix, agent, "my secret plan"), Completed)
+    run = await helix.execute(agent, "remote x", "s", user_id="zoe", metadata={"team": "north"})
+    assert isinstance(await run.result(), Completed)
+    assert liar.told == {
+        "agentType": "worker",
+        "sessionId": liar.session,
+        "message": "x",
+        "metadata": {"helix.depth": "1"},
+    }
 
 
 def waiting_call(**fields: Any) -> dict[str, Any]:
@@ -246,11 +275,13 @@ def waiting_call(**fields: Any) -> dict[str, Any]:
 
 
 async def test_a_waiting_call_never_takes_the_name_of_one_here(lying: LiveServer, helix: Executor) -> None:
-    liar.tell(runStatus="suspended_client_tool", pending=[waiting_call(), waiting_call(toolCallId="s", deadline=1)])
+    second = waiting_call(toolCallId="s", deadline=1, reason="y" * 1_000_000)
+    liar.tell(runStatus="suspended_client_tool", pending=[waiting_call(), second])
     result = await finish(helix, boss(lying.url), "remote x")
     assert isinstance(result, Suspended)
     child = await child_of(helix)
     for call in result.pending:
+        assert len(call.reason or "") < 10_000
         assert (call.session_id, call.root_session_id) == (child, "s")
         assert call.tool_call_id in (f"call_1_1_{child[-12:]}", f"s_{child[-12:]}")
         # A deadline long past there is not in the past here.
@@ -268,6 +299,7 @@ async def test_a_waiting_call_never_takes_the_name_of_one_here(lying: LiveServer
         pytest.param([waiting_call(kind="approval")], id="no approval id"),
         pytest.param([waiting_call(toolName="\x00")], id="no name"),
         pytest.param([waiting_call(kind="command")], id="kind of its own"),
+        pytest.param([waiting_call(input="x" * 1_100_000)], id="huge input"),
         pytest.param("everything", id="no list"),
     ],
 )

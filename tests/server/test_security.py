@@ -1,10 +1,12 @@
 """What strangers, other users and front ends that lie can do: nothing, and each attempt gets a typed answer."""
 
+import asyncio
 import json
 import logging
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,13 @@ import pytest
 from starlette.requests import Request
 
 from helix_agents import AgentServer, Executor, Principal
+from helix_agents.domain.chunks import TextDelta
 from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.sessions import MARKS
+from helix_agents.runtimes.executor.sessions import Sessions
+from helix_agents.server import executor_routes
 from helix_agents.server.auth import bearer_tokens
+from helix_agents.server.gate import Gate
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
 from tests.server.agents import agents, gate
@@ -214,6 +221,77 @@ def test_of_many_starts_at_once_no_more_begin_than_may() -> None:
         gate.open()
 
 
+def test_of_starts_on_several_instances_at_once_no_more_begin_than_may(postgres_url: str) -> None:
+    limits = ServerLimits(running_runs_per_user=1)
+    with ExitStack() as stack:
+        lives = [stack.enter_context(LiveServer(agent_server(postgres_url, limits=limits))) for _ in range(3)]
+        clients = [stack.enter_context(live.client()) for live in lives]
+        threads = stack.enter_context(ThreadPoolExecutor(3))
+        for turn in range(8):
+            gate.shut()
+            codes = list(threads.map(lambda n, r=turn: start(clients[n], f"m{r}-{n}", "hello").status_code, range(3)))
+            assert sorted(codes) == [200, 429, 429]
+            gate.open()
+            settled(clients[0], f"m{turn}-{codes.index(200)}")
+
+
+async def test_of_many_streams_at_once_no_more_open_than_may() -> None:
+    """All of them were told that there is room, before the first one took it."""
+    gate_of_streams = Gate(ServerLimits(open_streams_per_user=2))
+    stays, sent = asyncio.Event(), list[int]()
+
+    async def stream(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await stays.wait()
+
+    async def send(message: Any) -> None:
+        sent.extend([message["status"]] if "status" in message else [])
+
+    async def receive() -> Any:
+        raise AssertionError("nobody reads")
+
+    ann = Principal(user_id="ann")
+    for _ in range(5):
+        gate_of_streams.check_stream(ann)
+    responses = [gate_of_streams.counted(ann, stream) for _ in range(5)]
+    tasks = [asyncio.create_task(response({"type": "http"}, receive, send)) for response in responses]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert (sorted(sent), gate_of_streams.open_streams) == ([200, 200, 429, 429, 429], 2)
+    stays.set()
+    await asyncio.gather(*tasks)
+    assert gate_of_streams.open_streams == 0
+
+
+def test_what_is_kept_of_streams_is_bounded() -> None:
+    executor_routes._frames.clear()
+    about = {"session_id": "s", "run_id": "r", "agent_type": "a", "step": 1, "timestamp": 1}
+    for number in range(executor_routes.FRAMES_KEPT + 10):
+        executor_routes.chunk_frame(TextDelta(**about, sequence=number, delta="x" * (10 if number % 2 else 100_000)))
+    kept = executor_routes._frames.values()
+    assert 0 < len(kept) <= executor_routes.FRAMES_KEPT
+    assert sum(map(len, kept)) <= executor_routes.FRAMES_KEPT * executor_routes.FRAME_BYTES_KEPT
+
+
+def test_asking_whether_an_instance_is_ready_costs_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody may ask, so it must not count all there is."""
+
+    async def listed(*_: Any, **__: Any) -> Any:
+        raise AssertionError("listed")
+
+    monkeypatch.setattr(Sessions, "list", listed)
+    with LiveServer(agent_server()) as live, live.client(None) as nobody:
+        assert nobody.get("/readyz").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("mark", [*MARKS, "helix.remote_tool", "helix.anything"])
+def test_marks_of_the_engine_cannot_be_made_from_outside(ann: httpx2.Client, session_id: str, mark: str) -> None:
+    body = {"agentType": "director", "sessionId": session_id, "message": "hello"}
+    refused = ann.post("/start", json={**body, "metadata": {mark: "open"}})
+    assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+    assert ann.get("/status", params={"sessionId": session_id}).status_code == 404
+    assert ann.post("/start", json={**body, "metadata": {"helix.depth": "3", "mine": "x"}}).status_code == 200
+
+
 # ---------------------------------------------------------------------------------------------------------
 # A front end that lies
 # ---------------------------------------------------------------------------------------------------------
@@ -400,7 +478,7 @@ def test_errors_inside_are_not_told_outside(monkeypatch: pytest.MonkeyPatch) -> 
         assert "secret" not in told.text
         assert "Traceback" not in told.text
 
-        monkeypatch.setattr(sessions, "list", broken)
+        monkeypatch.setattr(sessions, "find", broken)
         assert client.get("/readyz").json() == {"status": "unavailable"}
 
 
@@ -439,5 +517,6 @@ def test_every_test_that_the_security_page_names_is_there() -> None:
     named = set(re.findall(r"`(test_\w+)`", (root / "SECURITY.md").read_text(encoding="utf-8")))
     sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")]
     known = {name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE)}
-    assert len(named) > 20
     assert named <= known
+    lies = Path(__file__).with_name("test_remote_malice.py").read_text(encoding="utf-8")
+    assert set(re.findall(r"def (test_\w+)", lies)) <= named

@@ -54,6 +54,8 @@ def _check_tools(given: Mapping[str, Any], subject: str) -> None:
     for tool in cast("Sequence[Tool[..., Any] | None]", (*given["tools"], *bundled)):
         if not isinstance(tool, Tool):
             cure = "decorate it with @tool, or call it if it makes one, as ask_human() does"
+            if hasattr(tool, "as_tool"):
+                cure = "give another agent as its .as_tool(), or in persistent_agents"
             name = getattr(tool, "__name__", repr(tool))
             raise DefinitionError(subject, f"{name} in tools is no tool; {cure}.")
         if tool.name in seen:

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self
 
+import msgspec
+from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from helix_agents.agent.schemas import jsonable
@@ -49,8 +51,7 @@ async def _gone() -> bool:
     return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class EntryLink:
+class EntryLink(msgspec.Struct, frozen=True, kw_only=True):
     """Where state capabilities keep what they know, and the way their changes ride in the step's commit.
 
     `change` adds changes of the session's own scope to the commit, `audit` lines about what was done; `step_changes`
@@ -73,15 +74,14 @@ class Approval:
     preview: JSON = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunLink(Generic[StateT]):
+class RunLink(msgspec.Struct, Generic[StateT], frozen=True, kw_only=True):
     """Where a context's words go: the engine's side of it, of no use to user code."""
 
     draft: StateDraft[StateT]
     emit: Callable[[str, JSON], object] = _ignore
     record_usage: Callable[[UsageReport], object] = _ignore
     is_cancelled: Callable[[], bool] = _never
-    entries: EntryLink = field(default_factory=EntryLink)
+    entries: EntryLink = msgspec.field(default_factory=EntryLink)
 
     def from_another_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
         """The same link for a function that runs on a thread: what it says is said on the event loop, in order."""
@@ -92,8 +92,7 @@ class RunLink(Generic[StateT]):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunInfo:
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where in the world something happens.
 
     After a crash a step may be done again: `run_id`, `step` and `attempt` let it be recognised.
@@ -106,12 +105,11 @@ class RunInfo:
     agent: str
     user_id: str | None = None
     tags: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    metadata: Mapping[str, str] = {}
     parent_session_id: SessionId | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunContext(RunInfo, Generic[StateT, DepsT]):
+class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
     """The run as instructions, approval predicates and hooks see it.
 
     `deps` is what the executor's provider opened for this run in this process. `transcript` is the conversation as it
@@ -159,8 +157,7 @@ class RunContext(RunInfo, Generic[StateT, DepsT]):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolContext(RunContext[StateT, DepsT]):
+class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):
     """The run as a tool sees it; a parameter with this type is filled in by the engine, wherever it stands.
 
     `idempotency_key` is the same for every attempt to run this call: hand it to the service you call, so that it

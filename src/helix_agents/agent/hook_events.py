@@ -1,8 +1,9 @@
 """What hooks are told: one record per hook point, named after it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
 
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
@@ -31,15 +32,13 @@ HookName: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class HookEvent:
+class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened, or is about to."""
 
     hook: ClassVar[HookName]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentStartEvent(HookEvent):
+class AgentStartEvent(HookEvent, frozen=True, kw_only=True):
     """A turn begins; the model has not been asked yet."""
 
     hook = "on_agent_start"
@@ -47,8 +46,7 @@ class AgentStartEvent(HookEvent):
     input: tuple[UserMessage, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentCompleteEvent(HookEvent):
+class AgentCompleteEvent(HookEvent, frozen=True, kw_only=True):
     """The run has its output."""
 
     hook = "on_agent_complete"
@@ -57,8 +55,7 @@ class AgentCompleteEvent(HookEvent):
     duration_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentFailEvent(HookEvent):
+class AgentFailEvent(HookEvent, frozen=True, kw_only=True):
     """The run failed."""
 
     hook = "on_agent_fail"
@@ -69,8 +66,7 @@ class AgentFailEvent(HookEvent):
     duration_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentSuspendedEvent(HookEvent):
+class AgentSuspendedEvent(HookEvent, frozen=True, kw_only=True):
     """The run ends because it needs somebody."""
 
     hook = "on_agent_suspended"
@@ -79,8 +75,7 @@ class AgentSuspendedEvent(HookEvent):
     tool_call_ids: tuple[ToolCallId, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AgentResumedEvent(HookEvent):
+class AgentResumedEvent(HookEvent, frozen=True, kw_only=True):
     """A run goes on with what an earlier one left; `previous_run_id` is the suspended one."""
 
     hook = "on_agent_resumed"
@@ -90,8 +85,7 @@ class AgentResumedEvent(HookEvent):
     resumed_from_checkpoint_id: CheckpointId | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeforeLLMCallEvent(HookEvent):
+class BeforeLLMCallEvent(HookEvent, frozen=True, kw_only=True):
     """The model is about to be asked."""
 
     hook = "before_llm_call"
@@ -99,8 +93,7 @@ class BeforeLLMCallEvent(HookEvent):
     request: ModelRequest
 
 
-@dataclass(frozen=True, kw_only=True)
-class AfterLLMCallEvent(HookEvent):
+class AfterLLMCallEvent(HookEvent, frozen=True, kw_only=True):
     """The model answered, or did not."""
 
     hook = "after_llm_call"
@@ -111,8 +104,7 @@ class AfterLLMCallEvent(HookEvent):
     error: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeforeToolEvent(HookEvent):
+class BeforeToolEvent(HookEvent, frozen=True, kw_only=True):
     """A tool is about to run."""
 
     hook = "before_tool"
@@ -121,8 +113,7 @@ class BeforeToolEvent(HookEvent):
     input: Mapping[str, JSON]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AfterToolEvent(HookEvent):
+class AfterToolEvent(HookEvent, frozen=True, kw_only=True):
     """A call has its result, whoever ran it; an `error` result is what the model was told instead."""
 
     hook = "after_tool"
@@ -135,8 +126,7 @@ class AfterToolEvent(HookEvent):
     duration_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeforeSubAgentEvent(HookEvent):
+class BeforeSubAgentEvent(HookEvent, frozen=True, kw_only=True):
     """A child session is about to work on a call."""
 
     hook = "before_sub_agent"
@@ -146,8 +136,7 @@ class BeforeSubAgentEvent(HookEvent):
     input: JSON
 
 
-@dataclass(frozen=True, kw_only=True)
-class AfterSubAgentEvent(HookEvent):
+class AfterSubAgentEvent(HookEvent, frozen=True, kw_only=True):
     """A child session is done with a call."""
 
     hook = "after_sub_agent"
@@ -160,16 +149,14 @@ class AfterSubAgentEvent(HookEvent):
     duration_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class MessageEvent(HookEvent):
+class MessageEvent(HookEvent, frozen=True, kw_only=True):
     """A message joins the transcript."""
 
     hook = "on_message"
     message: Message
 
 
-@dataclass(frozen=True, kw_only=True)
-class StateChangeEvent(HookEvent):
+class StateChangeEvent(HookEvent, frozen=True, kw_only=True):
     """A tool changed the state."""
 
     hook = "on_state_change"
@@ -177,16 +164,14 @@ class StateChangeEvent(HookEvent):
     writes: StepWrites
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextDeltaEvent(HookEvent):
+class TextDeltaEvent(HookEvent, frozen=True, kw_only=True):
     """The next piece of the answer."""
 
     hook = "on_text_delta"
     delta: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ThinkingEvent(HookEvent):
+class ThinkingEvent(HookEvent, frozen=True, kw_only=True):
     """The next piece of reasoning; `done` ends a block."""
 
     hook = "on_thinking"

@@ -17,6 +17,7 @@ class RemoteLimits:
     chunks: int = 200_000
     bytes: int = 256_000_000
     pending: int = 64
+    input_bytes: int = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

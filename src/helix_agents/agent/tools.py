@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
@@ -235,14 +235,13 @@ class Wakeup:
     """News for a session that does nothing just now: what it is told, and the changes that remember that it was.
 
     `gives_up_waiting` says that a session that waits for somebody is told too, as by any new message: what nobody
-    answered is given up. `if_gone` are the changes to make if there is no such session any more.
+    answered is given up.
     """
 
     session_id: SessionId
     texts: tuple[str, ...]
     changes: tuple[Change, ...]
     gives_up_waiting: bool = False
-    if_gone: tuple[Change, ...] = ()
 
 
 class Capabilities(Protocol):
@@ -262,8 +261,9 @@ class Capabilities(Protocol):
         """Sessions of an agent that are to be told something although they may do nothing; one for each at most."""
         ...
 
-    async def sweep(self, store: EntryStore) -> None:
-        """What has to be done now and then, by any number of processes at once."""
+    async def sweep(self, store: EntryStore, is_over: Callable[[SessionId], Awaitable[bool]]) -> None:
+        """What has to be done now and then, by any number of processes at once. `is_over` says of a session of a run
+        whether anybody could still go on with it."""
         ...
 
 

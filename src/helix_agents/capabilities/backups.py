@@ -87,7 +87,7 @@ class Backups:
             VaultLocked: none was set up.
         """
         if self._settings.vault is None:
-            raise VaultLocked("No vault is set up.", {"reason": "no_vault"})
+            raise VaultLocked("No vault is set up; backups need one.", {"reason": "no_vault"})
         return self._settings.vault
 
     async def scopes_for(self, agent: str | None) -> list[str]:

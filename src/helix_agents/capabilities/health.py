@@ -6,12 +6,13 @@ from helix_agents.capabilities.calls import Call
 from helix_agents.capabilities.files import folder_of, free_bytes
 from helix_agents.capabilities.scopes import SHARED
 from helix_agents.domain.capability_errors import CapabilityError
-from helix_agents.domain.errors import HelixError
+from helix_agents.domain.errors import HelixError, VaultLockedError, VaultNotInitialisedError
 from helix_agents.domain.records import JSON
 
 STATUSES = ("ok", "degraded", "failing")
 LITTLE_ROOM = 200_000_000
 NO_ROOM = 10_000_000
+NO_VAULT = "there is none; backups need one, which `helix vault init` makes"
 
 
 async def look_at_health(call: Call) -> dict[str, JSON]:
@@ -45,11 +46,15 @@ async def _store(call: Call) -> dict[str, JSON]:
 async def _vault(call: Call) -> dict[str, JSON]:
     vault = call.settings.vault
     if vault is None:
-        return {"name": "vault", "status": "ok", "detail": "none is set up; backups cannot be made"}
+        return {"name": "vault", "status": "ok", "detail": NO_VAULT}
     try:
         await vault.require_unlocked()
-    except HelixError:
+    except VaultNotInitialisedError:
+        return {"name": "vault", "status": "ok", "detail": NO_VAULT}
+    except VaultLockedError:
         return {"name": "vault", "status": "degraded", "detail": "locked; backups cannot be made"}
+    except HelixError as problem:
+        return {"name": "vault", "status": "failing", "detail": str(problem)}
     return {"name": "vault", "status": "ok", "detail": "unlocked"}
 
 

@@ -1,6 +1,6 @@
 """The capabilities as tools of an agent: `Agent(capabilities=[state_capabilities()])`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -23,9 +23,10 @@ from helix_agents.capabilities.scopes import JOURNAL
 from helix_agents.capabilities.settings import AuditReads, Limits, StateSettings
 from helix_agents.capabilities.values import parsed
 from helix_agents.capabilities.waking import sentence_of, wakeups_of
-from helix_agents.capabilities.watching import changes_after, moved, subscriptions_of
+from helix_agents.capabilities.watching import changes_after, end_subscriptions, moved, subscriptions_of
 from helix_agents.domain.capability_errors import CapabilityError
 from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON
 from helix_agents.ports.entries import EntryStore
 
@@ -69,9 +70,10 @@ class StateCapabilities:
         """Sessions that watch keys which have changed since they were told of any."""
         return await wakeups_of(store, agent, self.settings.limits)
 
-    async def sweep(self, store: EntryStore) -> None:
-        """Deliver notices, end idle sessions, and let go of what is too old."""
+    async def sweep(self, store: EntryStore, is_over: Callable[[SessionId], Awaitable[bool]]) -> None:
+        """Deliver notices, end idle sessions, and let go of what is too old or belongs to nobody any more."""
         await sweep_state(self.gateway(store))
+        await end_subscriptions(store, is_over)
 
     def _tool(self, capability: Capability) -> Tool[..., Any]:
         async def run(ctx: ToolContext[Any, Any], **inputs: Any) -> dict[str, JSON]:

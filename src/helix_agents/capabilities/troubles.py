@@ -13,7 +13,11 @@ from helix_agents.domain.capability_errors import (
 )
 from helix_agents.engine.log import log_exception
 
-_LOCKED = (errors.VaultLockedError, errors.VaultNotInitialisedError, errors.VaultDamagedError)
+_LOCKED: dict[type[errors.HelixError], str] = {
+    errors.VaultLockedError: "The vault is locked.",
+    errors.VaultNotInitialisedError: "There is no vault yet; an operator makes one with `helix vault init`.",
+    errors.VaultDamagedError: "The vault's file is damaged; an operator has to look after it.",
+}
 _UNREADABLE = (
     errors.WrongPassphraseError,
     errors.BackupDamagedError,
@@ -27,8 +31,8 @@ def meaning(problem: errors.HelixError | OSError, capability: Capability) -> Cap
     match problem:
         case CapabilityError():
             return problem
-        case _ if isinstance(problem, _LOCKED):
-            return VaultLocked("The vault is locked.", {"reason": problem.code})
+        case errors.HelixError() if type(problem) in _LOCKED:
+            return VaultLocked(_LOCKED[type(problem)], {"reason": problem.code})
         case _ if isinstance(problem, _UNREADABLE):
             # Which of the two it was would tell somebody who guesses passphrases when to stop.
             log_exception("backup.unreadable", problem, capability=capability.name)

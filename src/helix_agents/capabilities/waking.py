@@ -6,10 +6,9 @@ from collections.abc import Sequence
 import msgspec
 
 from helix_agents.agent.tools import Wakeup
-from helix_agents.capabilities.scopes import SUBSCRIPTIONS
 from helix_agents.capabilities.settings import HOUR_MS, Limits
 from helix_agents.capabilities.watching import Subscription, WatchEvent, changes_after, moved, shown, subscriptions_of
-from helix_agents.domain.entries import Change, Remove
+from helix_agents.domain.entries import Change
 from helix_agents.ports.entries import EntryStore
 
 
@@ -42,7 +41,6 @@ async def _wakeup(
 ) -> Wakeup | None:
     texts: list[str] = []
     changes: list[Change] = []
-    gone: list[Change] = []
     gives_up = False
     for subscription_id, subscription, version in subscriptions:
         events, after = await changes_after(store, subscription)
@@ -51,17 +49,9 @@ async def _wakeup(
         texts.append(sentence_of(events, subscription_id))
         changes.append(moved(subscription_id, _counted(after, now), version))
         gives_up |= subscription.wake == "always"
-        if not subscription.durable:
-            gone.append(Remove(scope=SUBSCRIPTIONS, key=subscription_id, forget=True))
     if not texts:
         return None
-    return Wakeup(
-        session_id=session_id,
-        texts=tuple(texts),
-        changes=tuple(changes),
-        gives_up_waiting=gives_up,
-        if_gone=tuple(gone),
-    )
+    return Wakeup(session_id=session_id, texts=tuple(texts), changes=tuple(changes), gives_up_waiting=gives_up)
 
 
 def _may_wake(subscription: Subscription, limits: Limits, now: int) -> bool:

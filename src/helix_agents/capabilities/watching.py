@@ -6,19 +6,21 @@ cursor moves when its reader says what it is done with, so it goes on after a cr
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from helix_agents.capabilities.calls import Call
-from helix_agents.capabilities.scopes import SHARED, SUBSCRIPTIONS
+from helix_agents.capabilities.scopes import SESSIONS, SHARED, SUBSCRIPTIONS
 from helix_agents.capabilities.values import shown_time
 from helix_agents.domain.capability_errors import SubscriptionFailed, VersionConflict
-from helix_agents.domain.entries import Change, Entry, EntryEvent, EntryTransaction, EventPage, Put
+from helix_agents.domain.entries import Change, Entry, EntryEvent, EntryTransaction, EventPage, Put, Remove
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON, Record, decode, encode
-from helix_agents.ports.entries import EntryStore
+from helix_agents.ports.entries import MOST_LISTED, EntryStore
 
 Wake: TypeAlias = Literal["idle", "always", "never"]
 
@@ -122,11 +124,39 @@ async def subscriptions_of(
     store: EntryStore, agent: str, session_id: str | None = None
 ) -> list[tuple[str, Subscription, int]]:
     """The subscriptions of an agent, or of one of its sessions, each with its id and the version of its row."""
-    page = await store.list_entries(SUBSCRIPTIONS, limit=10_000, values=True)
-    found = [(entry.key, subscription_of(entry), entry.version) for entry in page.items]
     return [
-        each for each in found if each[1].agent == agent and (session_id is None or each[1].session_id == session_id)
+        each
+        async for each in _subscriptions(store)
+        if each[1].agent == agent and (session_id is None or each[1].session_id == session_id)
     ]
+
+
+async def _subscriptions(store: EntryStore) -> AsyncIterator[tuple[str, Subscription, int]]:
+    after: str | None = None
+    while True:
+        page = await store.list_entries(SUBSCRIPTIONS, after=after, limit=MOST_LISTED, values=True)
+        for entry in page.items:
+            yield entry.key, subscription_of(entry), entry.version
+        if len(page.items) < MOST_LISTED:
+            return
+        after = page.items[-1].key
+
+
+async def end_subscriptions(store: EntryStore, is_over: Callable[[SessionId], Awaitable[bool]]) -> None:
+    """Let go of the subscriptions of runs' sessions that are over, except those that were to outlive them."""
+    over: dict[str, bool] = {}
+    async for subscription_id, subscription, version in _subscriptions(store):
+        session_id = subscription.session_id
+        if session_id is None or subscription.durable:
+            continue
+        if session_id not in over:
+            # A session that a client was given ends in its own way, and takes its subscriptions along.
+            is_clients = await store.find(SESSIONS, session_id) is not None
+            over[session_id] = not is_clients and await is_over(session_id)
+        if over[session_id]:
+            gone = Remove(scope=SUBSCRIPTIONS, key=subscription_id, expected_version=version, forget=True)
+            with suppress(VersionConflict):
+                await store.transact(EntryTransaction(changes=(gone,), owner=subscription.agent))
 
 
 def subscription_of(entry: Entry) -> Subscription:

@@ -50,6 +50,15 @@ class LazyGroup(click.Group):
         module = COMMANDS.get(cmd_name)
         return None if module is None else cast("click.Command", import_module(module).command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as unknown:
+            # The group itself knows no names before somebody asks, and would suggest none.
+            raise click.NoSuchCommand(unknown.command_name, possibilities=COMMANDS, ctx=ctx) from unknown
+
 
 _CODES = "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 

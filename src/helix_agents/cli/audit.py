@@ -37,5 +37,5 @@ def checkpoint(output: Output, **options: Any) -> None:
 async def _audit(options: dict[str, Any], what: str) -> dict[str, Any]:
     from helix_agents.capabilities.auditing import sign_checkpoint, verify_audit
 
-    async with operator(options) as state:
+    async with operator(options, creates=what != "verify") as state:
         return await (verify_audit(state.gateway) if what == "verify" else sign_checkpoint(state.gateway))

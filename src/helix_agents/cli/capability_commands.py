@@ -31,7 +31,7 @@ def command_for(capability: Capability, name: str | None = None) -> click.Comman
         for declared in capability.inputs:
             if declared.kind in ("Object", "Array") and declared.name in inputs:
                 inputs[declared.name] = _json(declared, inputs[declared.name])
-        show(output, asyncio.run(_call(options, capability.name, inputs)))
+        show(output, asyncio.run(_call(options, capability, inputs)))
 
     for declared in reversed(capability.inputs):
         run = _option(declared)(run)
@@ -49,9 +49,9 @@ def show(output: Output, answer: dict[str, Any]) -> None:
         output.say(f"{name}: {_harmless(text)}")
 
 
-async def _call(options: dict[str, Any], name: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    async with operator(options) as state:
-        return await state.call(name, **inputs)
+async def _call(options: dict[str, Any], capability: Capability, inputs: dict[str, Any]) -> dict[str, Any]:
+    async with operator(options, creates=not capability.reads_only) as state:
+        return await state.call(capability.name, **inputs)
 
 
 def _option(declared: Field) -> Any:

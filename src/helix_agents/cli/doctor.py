@@ -119,7 +119,7 @@ def look_at_settings(backend: "Backend") -> Iterator[Finding]:
     yield Finding(
         subject="store clock",
         detail=f"{detail}; set this machine's clock" if skewed else detail,
-        exit_code=ExitCode.STORE if skewed else ExitCode.OK,
+        exit_code=ExitCode.SERVICE if skewed else ExitCode.OK,
     )
     for part, limits in (("store limits", backend.state.limits), ("stream limits", backend.streams.limits)):
         bounds = {name: getattr(limits, name) for name in limits.__struct_fields__}

@@ -16,8 +16,8 @@ class ExitCode(IntEnum):
     """The command ran and the answer is no, or the request cannot be fulfilled as it stands."""
     USAGE = 2
     """The command line itself is wrong."""
-    STORE = 3
-    """The store needs attention: unreachable, full, read-only, corrupt."""
+    SERVICE = 3
+    """The store, or a service beside it, needs attention: unreachable, full, read-only, corrupt."""
     SETUP = 4
     """Configuration or installation needs a change: a missing extra, an unknown URL, a schema to migrate."""
     CONFLICT = 5
@@ -36,7 +36,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "done",
     ExitCode.FAILED: "failed, or the answer is no",
     ExitCode.USAGE: "wrong usage",
-    ExitCode.STORE: "the store needs attention",
+    ExitCode.SERVICE: "the store or another service needs attention",
     ExitCode.SETUP: "setup needs a change",
     ExitCode.CONFLICT: "somebody else was first",
     ExitCode.WAITING: "the run waits for somebody",
@@ -49,11 +49,18 @@ MEANINGS: dict[ExitCode, str] = {
 
 def exit_code_for(error: "HelixError") -> ExitCode:
     """The exit code that tells a script who has to act on this error."""
-    from helix_agents.domain.errors import ConflictError, SetupError, StillWaitingError, StoreError
+    from helix_agents.domain.errors import (
+        ConflictError,
+        RemoteUnavailableError,
+        RuntimeUnavailableError,
+        SetupError,
+        StillWaitingError,
+        StoreError,
+    )
 
     match error:
-        case StoreError():
-            return ExitCode.STORE
+        case StoreError() | RuntimeUnavailableError() | RemoteUnavailableError():
+            return ExitCode.SERVICE
         case SetupError():
             return ExitCode.SETUP
         case ConflictError():

@@ -1,5 +1,6 @@
 """What every command about state needs: a store, whose state it is, and a vault that may have to be unlocked."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,16 +52,21 @@ def state_options(command: Command) -> Command:
 
 @asynccontextmanager
 async def operator(
-    options: dict[str, Any], *, face: Any = "operator", with_passphrase: bool = True
+    options: dict[str, Any], *, face: Any = "operator", with_passphrase: bool = True, creates: bool = True
 ) -> AsyncGenerator["StateClient"]:
-    """A client with which a person acts for an agent; the vault is unlocked if the passphrase is in the environment."""
+    """A client with which a person acts for an agent; the vault is unlocked if the passphrase is in the environment.
+
+    Who only looks is no reason for a store to exist, and does not create one.
+    """
     from helix_agents.capabilities.client import StateClient, entries_for
     from helix_agents.capabilities.gateway import Gateway
     from helix_agents.capabilities.settings import StateSettings
+    from helix_agents.cli.stored import open_stored
     from helix_agents.ports.backend import open_backend
 
-    url = options["store_url"]
-    async with await open_backend(url, namespace=options["namespace"]) as backend:
+    url, namespace = options["store_url"], options["namespace"]
+    opening = await open_backend(url, namespace=namespace) if creates else open_stored(url, namespace=namespace)
+    async with opening as backend:
         store = entries_for(backend.entries, url)
         settings = StateSettings(
             directory=options["directory"],
@@ -88,6 +94,9 @@ def passphrase(*, confirm: bool = False) -> str:
     import os
     import sys
 
+    from helix_agents.capabilities.vault.extra import require_vault_extra
+
+    require_vault_extra()
     given = os.environ.get(PASSPHRASE)
     if given:
         return given
@@ -100,10 +109,18 @@ async def _vault(options: dict[str, Any], home: Path | None, *, with_passphrase:
     import os
 
     from helix_agents.capabilities.vault import Vault
+    from helix_agents.domain.errors import MissingExtraError
 
     if options["vault_path"] is None and home is None:
         return None
-    vault = Vault(vault_path(options, home))
+    path = vault_path(options, home)
+    try:
+        vault = Vault(path)
+    except MissingExtraError:
+        # Where there is no vault either, whatever needs none can still be done.
+        if options["vault_path"] is not None or await asyncio.to_thread(path.exists):
+            raise
+        return None
     given = os.environ.get(PASSPHRASE) if with_passphrase else None
     if given and await vault.find() is not None:
         await vault.unlock(given)

@@ -23,7 +23,7 @@ class NoStoreError(SetupError):
 
 
 @asynccontextmanager
-async def open_stored(url: str) -> AsyncGenerator[Backend, None]:
+async def open_stored(url: str, *, namespace: str = "") -> AsyncGenerator[Backend, None]:
     """What is stored at a URL. A store that is not there is not created, one of another schema not migrated.
 
     Raises:
@@ -31,7 +31,7 @@ async def open_stored(url: str) -> AsyncGenerator[Backend, None]:
     """
     if await is_missing_default(url):
         raise NoStoreError
-    async with await open_backend(url, migrate="check") as backend:
+    async with await open_backend(url, namespace=namespace, migrate="check") as backend:
         yield backend
 
 

@@ -95,11 +95,14 @@ async def _lock(options: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _status(options: dict[str, Any]) -> dict[str, Any]:
-    async with operator(options, with_passphrase=False) as state:
+    async with operator(options, with_passphrase=False, creates=False) as state:
         return await _told(state, _vault_of(state))
 
 
 def _vault_of(state: "StateClient") -> "Vault":
+    from helix_agents.capabilities.vault.extra import require_vault_extra
+
+    require_vault_extra()
     vault = state.gateway.settings.vault
     if vault is None:
         raise click.UsageError("This store has no folder for a vault; say --vault FILE.")

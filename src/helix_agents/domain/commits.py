@@ -41,7 +41,8 @@ class StepCommit(Record):
     or below it, companions that are driven on their own excepted, everything is stored except that the run goes on
     (`Committed.again`).
 
-    A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is.
+    A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is. User, tags,
+    metadata and expiry of the given record are not looked at: others may have changed them since the run read them.
 
     `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and the
     `custom_state` of the given record is not looked at. `entries` are changes in the session's own scope, which a
@@ -147,8 +148,9 @@ class SettleSession(Record):
     """End what a session does from outside its run: expiry, an operator, an interrupt of a session that waits.
 
     One commit: status by compare-and-set, error and reason, messages, the current run's end, waiting calls dropped,
-    and the same for every session below it. `destroy_entries` says that the session ends for good, with what it kept in
-    its own scope.
+    and the same for every session below it. With `expired_by`, only if the session still expires at that time or
+    before: whoever answers a call moves that. `destroy_entries` says that the session ends for good, with what it kept
+    in its own scope.
     """
 
     session_id: SessionId
@@ -156,6 +158,7 @@ class SettleSession(Record):
     status: SessionStatus
     expected_version: int | None = None
     expected_run: Fence | None = None
+    expired_by: int | None = None
     error: str | None = None
     failure_reason: str | None = None
     interrupt_context: InterruptContext | None = None
@@ -264,14 +267,20 @@ def started_run(start: StartRun, turn: int, now: int) -> RunRecord:
 
 
 def check_settle(request: SettleSession, session: SessionState, current: RunRecord | None) -> StatusConflict | None:
-    """Why a session may not be settled, or None when status, version and run are as expected."""
+    """Why a session may not be settled, or None when status, version, run and expiry are as expected."""
     fence = None if current is None else current.fence
     fits = (
         session.status in request.expected
         and request.expected_version in (None, session.version)
         and request.expected_run in (None, fence)
+        and (request.expired_by is None or is_expired(session, request.expired_by))
     )
     return None if fits else StatusConflict(current_status=session.status, current_version=session.version)
+
+
+def is_expired(session: SessionState, now: int) -> bool:
+    """Whether the time of a session is over."""
+    return session.expires_at is not None and session.expires_at <= now
 
 
 def is_unsettled(session: SessionState) -> bool:

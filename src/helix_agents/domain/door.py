@@ -4,7 +4,7 @@ from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import StartRun, StepCommit
 from helix_agents.domain.effects import BeginEffect
 from helix_agents.domain.ids import RunId, SessionId, check_id
-from helix_agents.domain.pending import SubmitAnswer, ToolAnswer
+from helix_agents.domain.pending import AnsweredElsewhere, ApprovalAnswer, SubmitAnswer, ToolAnswer
 from helix_agents.domain.records import check_json
 from helix_agents.domain.runs import RunMetadata
 from helix_agents.domain.sessions import CreateSession, SessionState
@@ -38,9 +38,11 @@ def check_merge(writes: StepWrites) -> None:
 
 def check_answer(submission: SubmitAnswer) -> None:
     """What somebody answered."""
-    answer = submission.answer
-    given = answer.result if isinstance(answer, ToolAnswer) else answer.edited_input
-    check_json(given, f"answer to call {submission.tool_call_id!r}")
+    match submission.answer:
+        case ToolAnswer(result=given) | ApprovalAnswer(edited_input=given):
+            check_json(given, f"answer to call {submission.tool_call_id!r}")
+        case AnsweredElsewhere():
+            pass
 
 
 def check_saved(state: SessionState) -> None:

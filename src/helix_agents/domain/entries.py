@@ -164,8 +164,23 @@ class SessionSummary(Record):
     run_status: str | None = None
 
 
+class RunSummary(Record):
+    """A run as a briefing tells of it."""
+
+    run_id: str
+    session_id: str
+    agent: str
+    turn: int
+    status: str
+    started_at: int
+    ended_at: int | None = None
+
+
 class Overview(Record):
-    """One consistent look at a namespace: conversations, what waits, every scope; values only of `system` scopes."""
+    """One consistent look at a namespace: conversations, what waits, every scope; values only of `system` scopes.
+
+    `runs` counts all runs by status; `recent` are those that are not over, or ended since the time that was asked for.
+    """
 
     revision: int
     at: int
@@ -173,6 +188,7 @@ class Overview(Record):
     scopes: tuple[ScopeUsage, ...] = ()
     sessions: tuple[SessionSummary, ...] = ()
     runs: dict[str, int] = {}
+    recent: tuple[RunSummary, ...] = ()
     pending: tuple[PendingCall, ...] = ()
     usage: dict[str, float] = {}
     system: dict[str, tuple[Entry, ...]] = {}

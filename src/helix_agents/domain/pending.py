@@ -32,7 +32,15 @@ class ApprovalAnswer(Record, tag_field="kind", tag="approval-response"):
     edited_input: dict[str, JSON] | None = None
 
 
+class AnsweredElsewhere(Record, tag_field="kind", tag="answered-elsewhere"):
+    """The call waits at another service, and somebody answered it there, where it is known what they said."""
+
+
 Answer: TypeAlias = ToolAnswer | ApprovalAnswer
+"""What people and clients answer."""
+
+KnownAnswer: TypeAlias = Answer | AnsweredElsewhere
+"""What a store keeps of an answer."""
 
 
 class OnDeadline(Record):
@@ -65,11 +73,11 @@ class PendingCall(Record):
     deadline: int | None = None
     on_deadline: OnDeadline = OnDeadline()
     state: PendingState = "waiting"
-    answer: Answer | None = None
+    answer: KnownAnswer | None = None
     answered_at: int | None = None
     expired_at: int | None = None
     consumed_at: int | None = None
-    late_answer: Answer | None = None
+    late_answer: KnownAnswer | None = None
     late_answer_delivered: bool = False
 
 
@@ -93,7 +101,7 @@ class SubmitAnswer(Record):
 
     session_id: SessionId
     tool_call_id: ToolCallId
-    answer: Answer
+    answer: KnownAnswer
     approval_id: str | None = None
     expires_at: int | None = None
 

@@ -99,6 +99,23 @@ def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
     )
 
 
+def stepped(session: SessionState, given: SessionState, now: int) -> SessionState:
+    """The record after a step of its run: whose it is, how it is labelled and when it expires may have changed since
+    the run read it, and is not the run's to say.
+
+    Raises:
+        ModeIsWriteOnceError: as for a record that is saved.
+    """
+    kept = msgspec.structs.replace(
+        given,
+        user_id=session.user_id,
+        tags=session.tags,
+        metadata=session.metadata,
+        expires_at=session.expires_at,
+    )
+    return saved(session, kept, now)
+
+
 def with_status(
     session: SessionState,
     status: SessionStatus,

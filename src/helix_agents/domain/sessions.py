@@ -12,6 +12,12 @@ SessionMode: TypeAlias = Literal["standard", "persistent"]
 CheckpointSource: TypeAlias = Literal["staging", "save"]
 StopKind: TypeAlias = Literal["interrupt", "abort"]
 
+OUR_METADATA = "helix."
+"""Keys of metadata that begin so are the engine's own."""
+
+MARKS = ("helix.remote", "helix.remote_waits")
+"""Metadata of the engine's own by which a listing finds its sessions without looking at the others."""
+
 
 class InterruptContext(Record):
     """Why and where a session was interrupted or paused."""

@@ -39,7 +39,7 @@ async def run_answered(scope: RunScope, batch: Batch, planned: PlannedCall) -> C
         return await _settle(scope, batch, tool_is_gone(_named(planned)))
     match row.state, row.answer:
         case "dropped", _:
-            return await _settle(scope, batch, _given_up(planned), row)
+            return await _settle(scope, batch, _given_up(planned, row), row)
         case "expired", _:
             log_event("client_tool.timeout", tool=tool.name, tool_call_id=planned.tool_call_id)
             return await _settle(scope, batch, _after_deadline(planned, row), row)
@@ -120,11 +120,15 @@ def _after_deadline(planned: PlannedCall, row: PendingCall) -> RestingResult:
             return _denied(planned, row, "nobody decided in time")
         case "default":
             return _result(planned, row, row.on_deadline.default)
+        case "timeout" if row.reason == UNKNOWN_OUTCOME:
+            return unknown_result(planned)
         case "timeout":
             return _result(planned, row, "Nobody answered this call in time.", error=True, code=TIMED_OUT)
 
 
-def _given_up(planned: PlannedCall) -> RestingResult:
+def _given_up(planned: PlannedCall, row: PendingCall) -> RestingResult:
+    if row.reason == UNKNOWN_OUTCOME:
+        return unknown_result(planned)
     return RestingResult(message=abandoned(planned), told=False)
 
 

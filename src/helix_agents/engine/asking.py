@@ -79,7 +79,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
             output=plan.output,
             writes=draft.writes(),
             usage=(spent, *scope.counted(step, notes)),
-            **_told(scope, told),
+            **_told(scope, told, begun),
         )
         await scope.said()
         await scope.desk.put_reply(scope.step_id(step), resting)
@@ -87,13 +87,16 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     assert cut.happened
     partial = stream.partial()
     if partial is not None:
-        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial, **_told(scope, told)))
+        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial, **_told(scope, told, begun)))
     return Stopped()
 
 
-def _told(scope: RunScope, before: int) -> dict[str, Any]:
-    """What the model was told before it replied, which the commit makes part of the transcript."""
+def _told(scope: RunScope, before: int, begun: int) -> dict[str, Any]:
+    """What the model was told before it replied, which the commit makes part of the transcript, and which try it was
+    that asked."""
     return {
+        "writer": scope.writer.writer,
+        "begun_at": begun,
         "notices": tuple(scope.notices[before:]),
         "companions": scope.settled_companions,
         "entries": scope.news_changes,

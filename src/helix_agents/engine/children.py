@@ -242,7 +242,8 @@ async def drive_to_rest(
     One that is `watched` can be stopped alone, by a flag of its own.
     """
     stop = scope.stop.below()
-    flags = watching(scope.services.store, run.session_id, stop) if watched else nullcontext()
+    services = scope.services
+    flags = watching(services.store, run.session_id, services.sleep, stop) if watched else nullcontext()
     async with flags:
         await _drive_to_rest(scope, planned, run, timeout_ms, stop)
 

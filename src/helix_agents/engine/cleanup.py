@@ -4,10 +4,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from helix_agents.domain.commits import SettleSession
+from helix_agents.domain.commits import SettleSession, is_expired
+from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
-from helix_agents.domain.sessions import SessionFilter, SessionState, StatusChanged
+from helix_agents.domain.sessions import SessionFilter, SessionState, StatusChanged, StatusConflict, StatusOutcome
 from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -51,15 +52,19 @@ async def expired_session_cleanup(
     log = logger or logging.getLogger("helix_agents")
     providers = workspace_providers or {}
     counts = {"detected": 0, "marked": 0, "already_terminal": 0, "snapshots_deleted": 0, "errors": 0}
-    for session_id in await _expired(state_store, page_size):
+    now = state_store.now_ms()
+    for session_id in await _expired(state_store, page_size, now):
         counts["detected"] += 1
         try:
             session = await state_store.load_state(session_id)
             if session.status not in _LIVE:
                 counts["already_terminal"] += 1
                 continue
-            counts["snapshots_deleted"] += await _delete_snapshots(session, providers)
-            outcome = await state_store.settle_session(await _expiry(state_store, session))
+            outcome: StatusOutcome = StatusConflict(current_status=session.status, current_version=session.version)
+            # Somebody may have come back since it was found.
+            if is_expired(session, now):
+                counts["snapshots_deleted"] += await _delete_snapshots(session, providers)
+                outcome = await state_store.settle_session(await _expiry(state_store, session, now))
         except Exception:
             counts["errors"] += 1
             log.exception("session.cleanup_failed session_id=%r", session_id)
@@ -72,10 +77,22 @@ async def expired_session_cleanup(
     return CleanupSummary(**counts)
 
 
-async def _expired(store: SessionStateStore, page_size: int) -> list[SessionId]:
+async def is_over(state_store: SessionStateStore, session_id: SessionId) -> bool:
+    """Whether nobody can go on with a session: it is gone or has expired, or its parent is done with it."""
+    try:
+        session = await state_store.load_state(session_id)
+    except SessionNotFoundError:
+        return True
+    if session.parent_session_id is None:
+        return session.status == "failed" and session.failure_reason == EXPIRED
+    # Of a parent's children only companions are spoken to again, and those that failed begin anew elsewhere.
+    return session.status == "failed" or (session.status == "completed" and session.mode != "persistent")
+
+
+async def _expired(store: SessionStateStore, page_size: int, now: int) -> list[SessionId]:
     """All ids first: what is marked would otherwise move later pages."""
     found: list[SessionId] = []
-    where = SessionFilter(statuses=_LIVE, expires_before=store.now_ms() + 1, roots_only=True)
+    where = SessionFilter(statuses=_LIVE, expires_before=now + 1, roots_only=True)
     while True:
         page = await store.list_sessions(where, offset=len(found), limit=page_size)
         found.extend(item.session_id for item in page.items)
@@ -94,11 +111,12 @@ async def _delete_snapshots(session: SessionState, providers: Mapping[str, Works
     return len(snapshots)
 
 
-async def _expiry(store: SessionStateStore, session: SessionState) -> SettleSession:
+async def _expiry(store: SessionStateStore, session: SessionState, now: int) -> SettleSession:
     return SettleSession(
         session_id=session.session_id,
         expected=_LIVE,
         expected_version=session.version,
+        expired_by=now,
         status="failed",
         error=EXPIRED,
         failure_reason=EXPIRED,

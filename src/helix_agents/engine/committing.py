@@ -43,7 +43,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
         await _tell_batch_hooks(scope, work)
         await work_out(scope, request.outcome, work)
     except FailRun as decision:
-        end_batch(scope, work)
+        await end_batch(scope, work)
         work.fail(Failure("hook_failed_run", decision.reason))
     if work.ended in ("failed", "interrupted"):
         await end_children(scope, request.batch)

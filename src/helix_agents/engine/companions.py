@@ -114,31 +114,42 @@ class _Companions:
 
     async def _spawn(self, kind: str, name: str | None, message: str) -> RestingResult | CallOutcome:
         agent = self._kind(kind)
-        if (begun := await self._begun()) is not None:
-            return await self._go_on(agent, begun)
-        # Calls run side by side, and two of them must not take the same name.
+        # Calls run side by side: they take names one after another, in the order in which the model called.
         async with self._scope.companion_starts:
-            children = await self._children()
-            name = name or _free_name(kind, children)
-            existing = children.get(name)
-            if existing is not None and existing.agent_type != kind:
-                raise CompanionError(f"Companion {name!r} is of kind {existing.agent_type!r}; choose another name.")
-            if existing is not None and _is_at_work(await self._store.get_current_run(existing.sub_session_id)):
-                raise CompanionError(f"Companion {name!r} is still at work; send it a message, or choose another name.")
-            run = await self._start(agent, name, existing, message)
-        return await self._started(agent, name, run, existing)
+            begun = await self._begun()
+            if begun is None:
+                name, existing = await self._choose_name(kind, name)
+                run = await self._start(agent, name, existing, message)
+                started = self._started(agent, name, run, existing)
+            else:
+                started = self._go_on(agent, begun)
+        return await started
+
+    async def _choose_name(self, kind: str, name: str | None) -> tuple[str, SubSessionRef | None]:
+        """The name of a companion to be, and who had it before."""
+        children = await self._children()
+        name = name or _free_name(kind, children)
+        existing = children.get(name)
+        if existing is not None and existing.agent_type != kind:
+            raise CompanionError(f"Companion {name!r} is of kind {existing.agent_type!r}; choose another name.")
+        if existing is not None and _is_at_work(await self._store.get_current_run(existing.sub_session_id)):
+            raise CompanionError(f"Companion {name!r} is still at work; send it a message, or choose another name.")
+        return name, existing
 
     async def _send(self, name: str, message: str) -> RestingResult | CallOutcome:
-        ref = await self._child(name)
-        agent = self._kind(ref.agent_type)
-        if (begun := await self._begun()) is not None:
-            return await self._go_on(agent, begun)
         async with self._scope.companion_starts:
-            if not await self._came_to_rest(ref.sub_session_id, "a message from the parent"):
-                raise CompanionError(f"Companion {name!r} did not come to rest in time; try again later.")
             ref = await self._child(name)
-            run = await self._start(agent, name, ref, message)
-        return await self._started(agent, name, run, ref)
+            agent = self._kind(ref.agent_type)
+            begun = await self._begun()
+            if begun is None:
+                if not await self._came_to_rest(ref.sub_session_id, "a message from the parent"):
+                    raise CompanionError(f"Companion {name!r} did not come to rest in time; try again later.")
+                ref = await self._child(name)
+                run = await self._start(agent, name, ref, message)
+                started = self._started(agent, name, run, ref)
+            else:
+                started = self._go_on(agent, begun)
+        return await started
 
     async def _begun(self) -> RunRecord | None:
         """The run this very call started before a crash, or before it waited: its id is the call's own."""

@@ -17,7 +17,8 @@ class RestingReply(Record):
     """A model's reply as planned: what the loop is told of it, and what only the bodies see.
 
     `notices` are hidden messages the model saw before it replied, `companions` the children whose ends they tell,
-    `entries` the changes that remember what else they told.
+    `entries` the changes that remember what else they told. `writer` is the number of the stream's writer that told
+    readers of it, `begun_at` when the model was asked: of two tries that are both alive, the later one counts.
     """
 
     message: AssistantMessage
@@ -30,6 +31,13 @@ class RestingReply(Record):
     notices: tuple[UserMessage, ...] = ()
     companions: tuple[SubSessionRefUpdate, ...] = ()
     entries: tuple[Change, ...] = ()
+    writer: int = 0
+    begun_at: int = 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Which of several replies to one step counts: the highest, whichever came to rest first."""
+        return self.writer, self.begun_at
 
     def as_answer(self) -> Reply | Stopped:
         """What the loop is told. A reply that a stop cut off rests too: the commit needs what readers saw of it."""

@@ -32,10 +32,12 @@ from helix_agents.domain.sessions import (
 from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
 from helix_agents.engine.children import answered_below
+from helix_agents.engine.ledger import begun_calls
 from helix_agents.engine.news import news_message
-from helix_agents.engine.salvage import salvage
+from helix_agents.engine.salvage import is_on_record, salvage
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
+from helix_agents.ports.state_store import SessionStateStore
 
 AnyAgent = Agent[Any, Any, Any]
 
@@ -66,8 +68,9 @@ class Standing:
         return self.run is not None and self.run.status in SUSPENDED
 
     @property
-    def crashed(self) -> bool:
-        return self.run is not None and self.run.status == "running"
+    def crashed(self) -> RunRecord | None:
+        """The run, if its process died in it."""
+        return self.run if self.run is not None and self.run.status == "running" else None
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -97,6 +100,26 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
     if run is not None and run.status == "running" and await services.inspect(run) != "dead":
         raise AgentAlreadyRunningError(session_id, run.run_id)
     return Standing(session=session, run=run, answered=await answered_below(store, session))
+
+
+async def began_with(store: SessionStateStore, session_id: SessionId, key: str) -> bool:
+    """Whether the session's last turn began with a message of this id, which may still wait behind open calls."""
+    try:
+        session = await store.load_state(session_id)
+    except SessionNotFoundError:
+        return False
+    suspended = session.suspension_context
+    if suspended is not None and suspended.entry_messages:
+        return any(message.id == key for message in suspended.entry_messages)
+    seen = 0
+    while True:
+        page = await store.get_messages(session_id, offset=seen, limit=200)
+        for message in (stored.message for stored in page.items):
+            if isinstance(message, UserMessage) and (message.id == key or not message.hidden):
+                return message.id == key
+        if not page.has_more:
+            return False
+        seen += len(page.items)
 
 
 async def plan_execute(
@@ -151,8 +174,11 @@ async def plan_resume(
     *,
     messages: tuple[UserMessage, ...] = (),
     checkpoint_id: CheckpointId | None = None,
-) -> StartRun:
-    """Go on with what a session left open.
+) -> StartRun | RunRecord:
+    """Go on with what a session left open: in a new run, or in the one whose process died.
+
+    It is the latter where a step has begun what cannot be undone. Its reply and its intents are on record, so going on
+    means the next attempt of that run, which asks what has to be asked; nobody said that the step is to be given up.
 
     Raises:
         SessionNotFoundError, AgentAlreadyRunningError, NothingToResumeError, StillWaitingError,
@@ -173,8 +199,11 @@ async def plan_resume(
     writes = _checked_state(agent, session, None)
     if session.suspension_context is not None:
         return _resume_suspended(services, standing, common, mode, messages, writes)
-    if not standing.crashed and session.status not in ("interrupted", "paused"):
+    if standing.crashed is None and session.status not in ("interrupted", "paused"):
         raise NothingToResumeError(session_id, _why_not(session))
+    dead = standing.crashed if mode == "continue" and not messages else None
+    if dead is not None and await is_on_record(services, session, dead):
+        return dead
     healed = await _healed(services, standing)
     follow = messages or ((_CONTINUE,) if await _ends_in_reply(services, session_id, healed) else ())
     return _start(services, standing, common, append_messages=(*healed, *follow), writes=writes, count_resume=True)
@@ -263,7 +292,7 @@ def _resume_suspended(
     session = standing.session
     assert session.suspension_context is not None
     with_message = mode == "with_message"
-    if not standing.answered and not standing.crashed and not with_message:
+    if not standing.answered and standing.crashed is None and not with_message:
         raise StillWaitingError(session.session_id, standing.waiting)
     abandons = with_message and not standing.answered
     return _start(
@@ -350,11 +379,13 @@ def _given_writes(agent: AnyAgent, given: Any) -> StepWrites:
 
 async def _healed(services: Services, standing: Standing) -> tuple[Message, ...]:
     """What has to stand in the transcript before anything new: a dead run's words, and results for open calls."""
-    if standing.crashed:
-        assert standing.run is not None
-        return await salvage(services, standing.session, standing.run)
-    page = await services.store.get_messages(standing.session.session_id, limit=200)
-    return heal([stored.message for stored in reversed(page.items)])
+    if standing.crashed is not None:
+        return await salvage(services, standing.session, standing.crashed)
+    session_id = standing.session.session_id
+    page = await services.store.get_messages(session_id, limit=200)
+    healed = heal([stored.message for stored in reversed(page.items)])
+    begun = await begun_calls(services.store, session_id) if healed else {}
+    return tuple(begun.get(each.tool_call_id, each) for each in healed)
 
 
 async def _ends_in_reply(services: Services, session_id: SessionId, healed: tuple[Message, ...]) -> bool:

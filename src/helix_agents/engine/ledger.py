@@ -1,8 +1,9 @@
 """Tools that must not run twice: announced before they run, recorded after, and asked about when nobody knows."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,13 +12,15 @@ from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.effects import (
     BeginEffect,
+    Effect,
     EffectBegun,
     EffectBusy,
     EffectFinished,
+    EffectLost,
     EffectUnknown,
 )
-from helix_agents.domain.errors import HelixError
-from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.errors import HelixError, SupersededError
+from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.records import decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
@@ -27,8 +30,14 @@ from helix_agents.engine.executing import announce, execute, settle
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
 from helix_agents.engine.store_desk import reply_row
+from helix_agents.ports.state_store import SessionStateStore
+
+T = TypeVar("T")
 
 OUTCOME_UNKNOWN = "outcome_unknown"
+
+# How long after a store did not answer it is asked again, in seconds; twice as long each time.
+_FIRST_WAIT = 0.1
 
 
 async def run_tool(
@@ -77,14 +86,16 @@ async def _run_once(
         consume_answer=approved,
         rerun=rerun,
     )
+    store = scope.services.store
     while True:
-        match await scope.services.store.begin_effect(request):
+        # The same try may announce itself twice: it has run nothing in between.
+        match await _insisting(scope, partial(store.begin_effect, request)):
             case EffectBegun():
                 return await _run_begun(scope, batch, planned, tool, values, approval, request.owner)
             case EffectFinished(effect=effect):
                 return await _settle_known(scope, batch, decode(encode(effect.result), RestingResult))
-            case EffectUnknown():
-                outcome = await _resolve_unknown(scope, batch, planned, tool, values)
+            case EffectUnknown(effect=effect):
+                outcome = await _resolve_unknown(scope, batch, planned, tool, values, effect)
                 if outcome is not None:
                     return outcome
                 request = msgspec.structs.replace(request, rerun=True)
@@ -103,18 +114,38 @@ async def _run_begun(
     approval: Approval | None,
     owner: str,
 ) -> CallOutcome:
-    session_id, call_id = scope.session.session_id, planned.tool_call_id
+    session_id, call_id, run = scope.session.session_id, planned.tool_call_id, scope.run
     renewing = asyncio.create_task(_keep_alive(scope, planned, owner))
     try:
         result = await execute(scope, batch, planned, tool, values, approval)
+        if result is None:
+            # Cut while it ran: whether it took effect is not known, and saying "not executed" would be a guess.
+            result = unknown_result(planned)
+        result = msgspec.structs.replace(result, once=True)
+        finish = partial(scope.services.store.finish_effect, session_id, call_id, owner, decode_json(encode(result)))
+        finished = await _insisting(scope, finish)
     finally:
         renewing.cancel()
-    if result is None:
-        # Cut while it ran: whether it took effect is not known, and saying "not executed" would be a guess.
-        result = unknown_result(planned)
-    result = msgspec.structs.replace(result, once=True)
-    await scope.services.store.finish_effect(session_id, call_id, owner, decode_json(encode(result)))
+    if isinstance(finished, EffectLost):
+        # It is too late: whoever declared the outcome unknown, or ran it again, answers for the call.
+        log_event("effect.late_result", tool=tool.name, tool_call_id=call_id, session_id=session_id)
+        raise SupersededError(session_id, run.run_id, run.attempt, f"another try answers for call {call_id!r}")
     return await settle(scope, batch, result)
+
+
+async def _insisting(scope: RunScope, operation: Callable[[], Awaitable[T]]) -> T:
+    """Ask the ledger until it answers, for about as long as a lease lasts: what it is told twice by the same owner it
+    takes once, and whoever does not get to tell it leaves a call behind that nobody knows the outcome of."""
+    left, wait = scope.services.options.effect_lease_ms / 1000, _FIRST_WAIT
+    while True:
+        try:
+            return await operation()
+        except HelixError as problem:
+            if not problem.retryable or left <= 0:
+                raise
+            log_exception("effect.ledger_away", problem, session_id=scope.session.session_id)
+        await scope.services.sleep(wait)
+        left, wait = left - wait, wait * 2
 
 
 async def _settle_known(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
@@ -129,12 +160,12 @@ async def _keep_alive(scope: RunScope, planned: PlannedCall, owner: str) -> None
         await scope.services.sleep(lease_ms / 3000)
         try:
             await scope.services.store.renew_effect(scope.session.session_id, planned.tool_call_id, owner, lease_ms)
-        except HelixError as problem:
+        except Exception as problem:
             log_exception("effect.renewal_failed", problem, tool=planned.tool_name)
 
 
 async def _resolve_unknown(
-    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any]
+    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any], effect: Effect
 ) -> CallOutcome | None:
     """What the tool's policy makes of a call nobody knows the outcome of; None means: run it again."""
     policy = tool.unknown_outcome or "ask"
@@ -158,8 +189,23 @@ async def _resolve_unknown(
                 return await _settle_known(scope, batch, RestingResult(message=message, once=True))
             case StillUnknown():
                 pass
+    if scope.user_went_on and effect.begun_at < scope.run.started_at:
+        # The user has gone on since: nobody is asked, and the message does not wait for an answer.
+        return await _settle_known(scope, batch, msgspec.structs.replace(unknown_result(planned), once=True))
     await scope.note(batch.step, planned.tool_call_id, Note(round=batch.round, unknown=True))
     return CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
+
+
+async def begun_calls(store: SessionStateStore, session_id: SessionId) -> dict[ToolCallId, ToolMessage]:
+    """What is known of calls that must not run twice and were begun: their results, or that nobody knows. Whoever gives
+    such a call up may not say that it was not executed."""
+    found: dict[ToolCallId, ToolMessage] = {}
+    for effect in await store.list_effects(session_id):
+        if effect.state == "done":
+            found[effect.tool_call_id] = decode(encode(effect.result), RestingResult).message
+        else:
+            found[effect.tool_call_id] = unknown_message(effect.tool_call_id, effect.tool_name)
+    return found
 
 
 def unknown_result(planned: PlannedCall) -> RestingResult:

@@ -18,7 +18,7 @@ from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.opening import go_on, open_scope, take_writer
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
-from helix_agents.engine.stop import StopSignal, watching
+from helix_agents.engine.stop import StopSignal, undisturbed, watching
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.llm import LLMAdapter
 
@@ -126,8 +126,7 @@ class LiveRuns:
             yield kept.scope
         finally:
             kept.users -= 1
-            async with door:
-                await self._put_back(fence, kept)
+            await undisturbed(self._put_back(door, fence, kept))
 
     async def release(self, fence: Fence) -> None:
         """Let go of a run, once nobody needs it any more; idempotent."""
@@ -154,7 +153,11 @@ class LiveRuns:
             await self.release(fence)
             return None
         if not (self.alone or kept.users):
-            await take_writer(kept.scope, join=place.join)
+            try:
+                await take_writer(kept.scope, join=place.join)
+            except BaseException:
+                await undisturbed(self.release(fence))
+                raise
         kept.users += 1
         return kept
 
@@ -183,21 +186,24 @@ class LiveRuns:
         kept = self._kept[fence] = _Kept(live, scope, users=1)
         return kept
 
-    async def _put_back(self, fence: Fence, kept: _Kept) -> None:
-        if kept.users:
-            return
-        if self._kept.get(fence) is not kept:
-            # It was let go of meanwhile.
-            await self._close(kept)
-            return
-        if self.alone:
-            return
-        if not self.keep_seconds:
-            await self.release(fence)
-            return
-        with suppress(SupersededError):
-            await kept.scope.said()
-        kept.timer = asyncio.get_running_loop().call_later(self.keep_seconds, self._expire, fence, kept)
+    async def _put_back(self, door: asyncio.Lock, fence: Fence, kept: _Kept) -> None:
+        async with door:
+            if kept.users:
+                return
+            if self._kept.get(fence) is not kept:
+                # It was let go of meanwhile.
+                await self._close(kept)
+                return
+            if self.alone:
+                return
+            if not self.keep_seconds:
+                await self.release(fence)
+                return
+            try:
+                with suppress(SupersededError):
+                    await kept.scope.said()
+            finally:
+                kept.timer = asyncio.get_running_loop().call_later(self.keep_seconds, self._expire, fence, kept)
 
     def _expire(self, fence: Fence, kept: _Kept) -> None:
         if self._kept.get(fence) is kept and not kept.users:
@@ -300,7 +306,8 @@ class LiveRun:
     async def _surroundings(self) -> AsyncGenerator[tuple[StopSignal, Any]]:
         """What lives beside the scope: the stop that is watched and the deps; a child has its parent's."""
         if self._delegation is None:
-            async with watching(self._services.store, self._session_id) as stop, await self._deps() as deps:
+            watched = watching(self._services.store, self._session_id, self._services.sleep)
+            async with watched as stop, await self._deps() as deps:
                 yield stop, deps
             return
         parent, within = self._delegation.parent, self._delegation.within

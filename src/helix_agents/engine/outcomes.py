@@ -12,6 +12,7 @@ from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import Failure
 from helix_agents.engine.detached import stop_companions
 from helix_agents.engine.effects import DELEGATED, Advance, Announce, Fail, PlannedCall, StepOutcome, Stop, Suspend
+from helix_agents.engine.ledger import begun_calls
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED, NOT_SUSPENDED, RUN_STOPPED, StepWork
 from helix_agents.engine.verdicts import Finished, GoOn, WholeStep, judge
@@ -26,7 +27,7 @@ async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> Non
         case Announce():
             _announce(scope, work)
         case Suspend():
-            _suspend_or_fail(scope, work)
+            await _suspend_or_fail(scope, work)
         case Stop():
             await _stop(scope, work)
         case Fail(code=code):
@@ -34,8 +35,10 @@ async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> Non
             work.fail(scope.failure or Failure(code, code))
 
 
-def end_batch(scope: RunScope, work: StepWork) -> None:
+async def end_batch(scope: RunScope, work: StepWork) -> None:
     """Give every call its result, so that the transcript is legal however the run ends; then what came meanwhile."""
+    if work.batch.unsettled:
+        work.begun = await begun_calls(scope.services.store, scope.session.session_id)
     work.messages.extend(map(work.result_of, work.batch.calls))
     work.messages.extend(_entered_meanwhile(scope))
 
@@ -77,13 +80,13 @@ def _announce(scope: RunScope, work: StepWork) -> None:
     work.record = {"suspension_context": _hold(scope, work, "suspended_step_partial", ())}
 
 
-def _suspend_or_fail(scope: RunScope, work: StepWork) -> None:
+async def _suspend_or_fail(scope: RunScope, work: StepWork) -> None:
     """A call that wants the run to fail does not wait for those that somebody has to answer."""
     reason = next((result.fail_run for result in work.new if result.fail_run is not None), None)
     if reason is None:
         _suspend(scope, work)
         return
-    end_batch(scope, work)
+    await end_batch(scope, work)
     work.fail(Failure("tool_failed_run", reason))
 
 
@@ -146,17 +149,18 @@ def _hold(scope: RunScope, work: StepWork, kind: SuspensionKind, children: tuple
 
 async def _stop(scope: RunScope, work: StepWork) -> None:
     """Keep what readers saw; calls that did not run are answered as such, so the transcript stays legal."""
-    flag = scope.stop.flag or await scope.services.store.find_interrupt_flag(scope.session.session_id)
+    flag, stored = scope.stop.flag, await scope.services.store.find_interrupt_flag(scope.session.session_id)
+    if flag is None or (stored is not None and stored.kind == "abort"):
+        # Whoever aborts a run that was asked to stop before, and takes its time, means it.
+        flag = stored
     reason = flag.reason if flag is not None else None
     work.stopped = True
     if scope.agent.persistent_agents:
         kind = flag.kind if flag is not None else "interrupt"
         await stop_companions(scope.services, scope.session.session_id, kind, reason)
-    if work.batch.calls:
-        work.messages.extend(map(work.result_of, work.batch.calls))
-    elif work.reply is not None:
+    if not work.batch.calls and work.reply is not None:
         work.messages.extend(not_executed(work.reply.message.tool_calls, RUN_STOPPED))
-    work.messages.extend(_entered_meanwhile(scope))
+    await end_batch(scope, work)
     if flag is not None and flag.kind == "abort":
         work.messages = [_aborted(message) for message in work.messages]
         work.fail(Failure(CANCELLED, reason or "The run was aborted."))

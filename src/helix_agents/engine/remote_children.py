@@ -44,7 +44,7 @@ from helix_agents.engine.remote_chunks import Names, attributed
 from helix_agents.engine.remote_patience import Patience
 from helix_agents.engine.remote_questions import RemoteQuestions
 from helix_agents.engine.remote_rest import DISPATCH_FAILED, LIMIT_EXCEEDED, Rest, end_of, interrupted
-from helix_agents.engine.remote_stops import CURSOR, REMOTE, STARTED, USAGE, as_remote, stop_remote
+from helix_agents.engine.remote_stops import CURSOR, REMOTE, STARTED, USAGE, WAITING, WAITS, as_remote, stop_remote
 from helix_agents.engine.remote_usage import count_anew
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED
@@ -140,7 +140,6 @@ class _Follower:
         if used:
             await undisturbed(self._use_up(used))
         while True:
-            before = self._cursor
             async with aclosing(self._transport.stream(self._remote, after=self._cursor)) as chunks:
                 async for chunk in chunks:
                     patience.progress()
@@ -154,8 +153,8 @@ class _Follower:
             rest = await self._rest_of(status)
             if rest is not None:
                 return rest
-            if self._cursor == before:
-                await patience.pause()
+            # It goes on, though its stream has ended: a service that says so each time is not asked without a break.
+            await patience.pause()
 
     async def _rest_of(self, status: RemoteStatus) -> Rest | None:
         """Where the child rests; None when it goes on."""
@@ -303,6 +302,7 @@ class _Follower:
         )
         if suspended and not committed.again:
             log_event("client_tool.suspended", session_id=self._session.session_id, run_id=self._run.run_id)
+            self._scope.services.attend_remotes()
         if not suspended and not rest.confirmed:
             await stop_remote(self._scope.services, self._session.session_id)
         return committed.again
@@ -316,6 +316,10 @@ class _Follower:
         """One commit; the chunks so far are stored before it or with it, so the cursor in it tells the truth."""
         scope, session_id = self._scope, self._session.session_id
         self._metadata[CURSOR] = str(self._cursor)
+        if commit.suspend:
+            self._metadata[WAITS] = WAITING
+        else:
+            self._metadata.pop(WAITS, None)
         record = msgspec.structs.replace(
             self._session, step_count=self._step, custom_state={}, metadata=dict(self._metadata)
         )

@@ -8,7 +8,8 @@ from helix_agents.domain.errors import (
     RemoteSubAgentClientToolUnsupportedError,
 )
 from helix_agents.domain.ids import ToolCallId, check_id
-from helix_agents.domain.pending import READY, PendingCall, PendingFilter
+from helix_agents.domain.pending import READY, Answer, ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
+from helix_agents.domain.records import encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.answers import UNKNOWN_OUTCOME
@@ -78,16 +79,16 @@ class RemoteQuestions:
         known_as = self._known_as(waiting)
         for row in ready:
             there = known_as.get(row.tool_call_id)
-            # One without an answer ran out of time here; the other service has a deadline of its own.
-            if row.answer is not None and there is not None:
-                await self._submit(there, row)
+            # One without an answer ran out of time here; the other service has a deadline of its own. One that was
+            # answered there is not answered again, even if it waits once more.
+            if there is not None and isinstance(row.answer, ToolAnswer | ApprovalAnswer):
+                await self._submit(there, row, row.answer)
         await self._transport.resume(self._remote)
         return tuple(row.tool_call_id for row in ready)
 
-    async def _submit(self, there: ToolCallId, row: PendingCall) -> None:
-        assert row.answer is not None
+    async def _submit(self, there: ToolCallId, row: PendingCall, answer: Answer) -> None:
         try:
-            await self._transport.submit(self._remote, there, row.answer, approval_id=row.approval_id)
+            await self._transport.submit(self._remote, there, answer, approval_id=row.approval_id)
         except RemoteAnswerRefusedError as refused:
             self._refused[row.tool_call_id] = str(refused)[:ERROR_CHARACTERS]
             log_event("client_tool.validation_failed", tool_call_id=row.tool_call_id, reason=str(refused))
@@ -99,6 +100,9 @@ class RemoteQuestions:
     async def _row(self, call: PendingCall) -> PendingCall:
         """The call as it waits here: under a name of its own, with the time it has left there."""
         call_id = self._names.call_here(call.tool_call_id)
+        size, most = len(encode((call.input, call.preview))), self._tool.limits.input_bytes
+        if size > most:
+            raise RemoteProtocolError(self._transport.url, f"a call that waits has {size} bytes, at most {most} may be")
         if call.kind == "approval":
             check_id(call.approval_id or "", "approval id")
         now = self._store.now_ms()
@@ -107,6 +111,7 @@ class RemoteQuestions:
         if left is not None and known is not None and known.expired_at is not None:
             left = min(left, _ASK_AGAIN_MS)
         unknown = call.reason == UNKNOWN_OUTCOME
+        reason = None if call.reason is None else call.reason[:ERROR_CHARACTERS]
         return PendingCall(
             tool_call_id=call_id,
             kind=call.kind,
@@ -118,7 +123,7 @@ class RemoteQuestions:
             input=call.input,
             preview=call.preview,
             approval_id=call.approval_id if call.kind == "approval" else None,
-            reason=UNKNOWN_OUTCOME if unknown else self._refused.get(call_id, call.reason),
+            reason=UNKNOWN_OUTCOME if unknown else self._refused.get(call_id, reason),
             created_at=now,
             deadline=None if left is None else now + left,
             on_deadline=call.on_deadline,

@@ -7,27 +7,26 @@ rewind, leaves a mark on a session that is over, and that is the debt: nobody ha
 
 import asyncio
 import logging
-from typing import Any
 
-from helix_agents.agent.agent import Agent
 from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.domain.errors import HelixError, RemoteRefusedError, SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
-from helix_agents.domain.sessions import SessionFilter, SessionState, SessionSummary
+from helix_agents.domain.sessions import MARKS, SessionFilter, SessionState, SessionSummary
 from helix_agents.engine.log import log_event
 from helix_agents.engine.services import Services
 from helix_agents.ports.remote_agents import RemoteAgentTransport, RemoteSession
 
-REMOTE = "helix.remote"
+REMOTE, WAITS = MARKS
 TOOL = "helix.remote_tool"
 STARTED = "helix.remote_started"
 CURSOR = "helix.remote_cursor"
 USAGE = "helix.remote_usage"
 OPEN, ABANDONED = "open", "stop_abandoned"
+WAITING = "yes"
 
 _TRIES, _NEXT, _SINCE = "helix.stop_tries", "helix.stop_next", "helix.stop_since"
-_PAID = dict.fromkeys((REMOTE, _TRIES, _NEXT, _SINCE))
+_PAID = dict.fromkeys((REMOTE, WAITS, _TRIES, _NEXT, _SINCE))
 
 FIRST_RETRY_MS = 1_000
 LAST_RETRY_MS = 300_000
@@ -95,12 +94,12 @@ async def stop_remote(services: Services, session_id: SessionId) -> None:
     except (TimeoutError, SessionNotFoundError):
         paid = False
     if not paid:
-        services.stop_owed()
+        services.attend_remotes()
 
 
 async def pay_stops(services: Services) -> StopsPaid:
     """Try every debt that is due."""
-    if not any(_remote_tools(agent) for agent in services.agents.everyone()):
+    if not knows_remote_agents(services):
         return StopsPaid()
     store = services.store
     where = SessionFilter(metadata={REMOTE: OPEN}, statuses=("interrupted", "failed", "completed"))
@@ -181,5 +180,6 @@ async def find_transport(services: Services, session: SessionState | SessionSumm
     return tool.transport if isinstance(tool, RemoteAgentTool) else None
 
 
-def _remote_tools(agent: Agent[Any, Any, Any]) -> bool:
-    return any(isinstance(tool, RemoteAgentTool) for tool in agent.tools)
+def knows_remote_agents(services: Services) -> bool:
+    """Whether an agent of this process delegates to another service."""
+    return any(isinstance(tool, RemoteAgentTool) for agent in services.agents.everyone() for tool in agent.tools)

@@ -65,8 +65,8 @@ class Services:
 
     `jitter` gives a factor of about 1, different each time, so that many runs do not ask again at the same moment.
     `inspect` says whether somebody is behind a run, `name_workflow` under which name a durable engine knows a turn of
-    an agent in a session; in one process there is none. `stop_owed` wakes whoever sees to stops that another service
-    has not confirmed.
+    an agent in a session; in one process there is none. `attend_remotes` wakes whoever looks after children
+    behind other services that wait, or are owed a stop.
     """
 
     store: SessionStateStore
@@ -83,7 +83,7 @@ class Services:
     inspect: Callable[[RunRecord], Awaitable[Liveness]]
     name_workflow: Callable[[str, SessionId, int], str | None]
     entries: EntryStore | None = None
-    stop_owed: Callable[[], object] = lambda: None
+    attend_remotes: Callable[[], object] = lambda: None
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)
 

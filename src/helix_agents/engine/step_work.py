@@ -50,6 +50,7 @@ class StepWork:
     ended: RunStatus | None = None
     reason: str | None = None
     failure: Failure | None = None
+    begun: dict[ToolCallId, ToolMessage] = field(default_factory=dict[ToolCallId, ToolMessage])
     new: tuple[RestingResult, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,12 +62,12 @@ class StepWork:
         return tuple(op for writes in self.writes for op in writes.ops)
 
     def result_of(self, call: PlannedCall) -> ToolMessage:
-        """A call's result: of this round, of an earlier one, or that it did not run."""
+        """A call's result: of this round, of an earlier one, what is known of one that was begun, or that it did not
+        run."""
         result = self.results.get(call.tool_call_id)
         if result is not None:
             return result.message
-        held = self.held.get(call.tool_call_id)
-        return held if held is not None else _not_executed(call)
+        return self.held.get(call.tool_call_id) or self.begun.get(call.tool_call_id) or _not_executed(call)
 
     def fail(self, failure: Failure) -> None:
         """The run ends here, as failed."""

@@ -1,7 +1,7 @@
 """How a stop request reaches work that is going on: it is watched inside the effect, on every runtime alike."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Self
 from weakref import WeakSet
@@ -13,6 +13,8 @@ from helix_agents.ports.state_store import SessionStateStore
 
 # How long one wait for the flag lasts; the store wakes the watcher earlier when the flag is set.
 WATCH_SECONDS = 30.0
+# How long after a store did not answer it is asked again.
+LOOK_AGAIN_SECONDS = 0.5
 
 
 class StopSignal:
@@ -101,11 +103,14 @@ async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
 
 @asynccontextmanager
 async def watching(
-    store: SessionStateStore, session_id: SessionId, signal: StopSignal | None = None
+    store: SessionStateStore,
+    session_id: SessionId,
+    sleep: Callable[[float], Awaitable[None]],
+    signal: StopSignal | None = None,
 ) -> AsyncGenerator[StopSignal]:
     """A signal, the given one or a new one, that follows the session's interrupt flag while the block lasts."""
     signal = signal or StopSignal()
-    watcher = asyncio.create_task(_watch(store, session_id, signal))
+    watcher = asyncio.create_task(_watch(store, session_id, sleep, signal))
     try:
         yield signal
     finally:
@@ -114,12 +119,18 @@ async def watching(
         await asyncio.wait((watcher,))
 
 
-async def _watch(store: SessionStateStore, session_id: SessionId, signal: StopSignal) -> None:
+async def _watch(
+    store: SessionStateStore, session_id: SessionId, sleep: Callable[[float], Awaitable[None]], signal: StopSignal
+) -> None:
+    """A store that is away for a while does not make the run deaf: it may go on without meeting the same trouble."""
     while not signal.requested.is_set():
         try:
             flag = await store.wait_for_interrupt(session_id, WATCH_SECONDS)
-        except HelixError:
-            # The next effect meets the same trouble and reports it; a watcher has nobody to tell.
-            return
+        except HelixError as problem:
+            if not problem.retryable:
+                # The session or the store is gone; the next effect finds that out and says so.
+                return
+            await sleep(LOOK_AGAIN_SECONDS)
+            continue
         if flag is not None:
             signal.request(flag)

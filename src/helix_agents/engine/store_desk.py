@@ -15,7 +15,11 @@ from helix_agents.engine.desk import Desk, Note, RestingReply, RestingResult
 from helix_agents.ports.state_store import SessionStateStore
 
 REPLY = "__reply__"
-"""Under this name a reply rests in the store while its calls leave traces that cannot be undone."""
+"""Begins the names under which a reply rests in the store while its calls leave traces that cannot be undone."""
+
+RESULT = "result:"
+"""Begins the names of rows that are results of calls. What a commit holds of a call lies under the call's own name, and
+no late try can take its place."""
 
 NOTE = "note:"
 """Begins the names of rows that are notes."""
@@ -34,8 +38,11 @@ class StoreDesk:
     """The desk of one attempt of a run, as staged rows under its fence; the step's commit removes them.
 
     Whoever is `alone` with the attempt reads once, and knows what it put there since; others look at the store every
-    time, because effects of the same step run elsewhere. Replies and results need not reach the disk before the commit
-    that takes them: who finds after a power cut that one is missing goes back to the last commit.
+    time, because effects of the same step run elsewhere. One of them may even run twice at the same time: each try
+    leaves a reply of its own, of which that of the latest try counts, and what a commit took stays as it is.
+
+    Replies and results need not reach the disk before the commit that takes them: who finds after a power cut that one
+    is missing goes back to the last commit.
     """
 
     is_durable = True
@@ -49,7 +56,7 @@ class StoreDesk:
         self._has_committed = False
 
     async def put_reply(self, step_id: StepId, reply: RestingReply) -> None:
-        await self._stage(step_id, REPLY, reply, synced=False)
+        await self._stage(step_id, f"{REPLY}{reply.writer}.{reply.begun_at}", reply, synced=False)
         if self._alone:
             (await self._find(step_id)).reply = reply
 
@@ -59,11 +66,11 @@ class StoreDesk:
     async def put_result(self, step_id: StepId, result: RestingResult) -> None:
         call_id = result.message.tool_call_id
         try:
-            await self._stage(step_id, call_id, result, synced=False)
+            await self._stage(step_id, RESULT + call_id, result, synced=False)
         except StateSizeExceededError as refused:
             # Its state writes or its input are too large to rest anywhere: only this call pays for it.
             result = _refused(result, refused)
-            await self._stage(step_id, call_id, result, synced=False)
+            await self._stage(step_id, RESULT + call_id, result, synced=False)
         if self._alone:
             (await self._find(step_id)).results[call_id] = result
 
@@ -112,17 +119,22 @@ def reply_row(step_id: StepId, reply: RestingReply) -> StagedChange:
 
 
 def _read(changes: tuple[StagedChange, ...]) -> _Held:
-    """What lies in rows; one that holds a message belongs to a suspended step and was committed before."""
+    """What lies in rows; one that holds a message belongs to a suspended step and was committed before, so a result
+    that lies beside it was committed too, or comes from a try that nobody waits for."""
     held = _Held()
+    committed = {change.tool_call_id for change in changes if change.data is None}
     for change in changes:
+        name = change.tool_call_id
         if change.data is None:
             continue
-        if change.tool_call_id == REPLY:
-            held.reply = _as(change, RestingReply)
-        elif change.tool_call_id.startswith(NOTE):
-            held.notes[change.tool_call_id.removeprefix(NOTE)] = _as(change, Note)
-        else:
-            held.results[change.tool_call_id] = _as(change, RestingResult)
+        if name.startswith(REPLY):
+            reply = _as(change, RestingReply)
+            if held.reply is None or reply.rank >= held.reply.rank:
+                held.reply = reply
+        elif name.startswith(NOTE):
+            held.notes[name.removeprefix(NOTE)] = _as(change, Note)
+        elif name.removeprefix(RESULT) not in committed:
+            held.results[name.removeprefix(RESULT)] = _as(change, RestingResult)
     return held
 
 

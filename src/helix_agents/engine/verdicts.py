@@ -1,7 +1,8 @@
 """What a whole step means for its run: go on, finish, or fail."""
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from helix_agents.agent.context import CompletedStep
 from helix_agents.agent.names import FINISH
@@ -18,15 +19,13 @@ from helix_agents.engine.scope import RunScope
 _REMINDER = f"You have not handed in the result yet. Call {FINISH} with it; text alone does not end the task."
 
 
-@dataclass(frozen=True, kw_only=True)
-class GoOn:
+class GoOn(msgspec.Struct, frozen=True, kw_only=True):
     """Ask the model again; a reminder may precede that."""
 
     reminder: UserMessage | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """The run has its output."""
 
     output: JSON
@@ -36,8 +35,7 @@ class Finished:
 Verdict = GoOn | Finished | Failure
 
 
-@dataclass(frozen=True, kw_only=True)
-class WholeStep:
+class WholeStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step whose calls all have their results."""
 
     batch: OpenBatch

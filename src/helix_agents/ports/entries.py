@@ -104,8 +104,8 @@ class EntryStore(Protocol):
         """Listen for commits in any process, for as long as the block lasts."""
         ...
 
-    async def overview(self, system: Sequence[str] = ()) -> Overview:
-        """One consistent look at everything; with the entries of the named scopes."""
+    async def overview(self, system: Sequence[str] = (), *, runs_since: int | None = None) -> Overview:
+        """One consistent look at everything; with the entries of the named scopes, and the runs since a time."""
         ...
 
     def dump(self, scopes: Sequence[str]) -> AbstractAsyncContextManager["EntryDump"]:

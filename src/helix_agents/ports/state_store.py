@@ -146,7 +146,10 @@ class Sessions(Protocol):
     async def list_sessions(
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[SessionSummary]:
-        """Sessions that match, newest first, ties by id."""
+        """Sessions that match, newest first, ties by id.
+
+        Asked for one of the `MARKS` in their metadata, a store that outlives its process looks at those alone.
+        """
         ...
 
 

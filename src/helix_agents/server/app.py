@@ -23,12 +23,12 @@ except ImportError as missing:
     raise MissingExtraError("The agent server", "server") from missing
 
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.answers import Health
 from helix_agents.server.auth import ANYBODY, Authenticate, Principal
 from helix_agents.server.calls import Call, json_response, with_slashes_kept
-from helix_agents.server.errors import RefusedError, draining, refusal_of
+from helix_agents.server.errors import RefusedError, draining, refusal_of, refused
 from helix_agents.server.gate import Gate
-from helix_agents.server.hosting import AgentExecutor
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
 from helix_agents.server.operations import OPERATIONS, Operation
@@ -36,6 +36,7 @@ from helix_agents.server.owed_ends import OwedEnds
 from helix_agents.server.shutdown import hearing_signals
 
 READY_SECONDS = 2.0
+READY_PROBE = "helix.readyz"
 
 
 class AgentServer:
@@ -163,15 +164,15 @@ class AgentServer:
             try:
                 return await handler(await self._call(request))
             except RefusedError as refusal:
-                return _refused(refusal)
+                return refused(refusal)
             except HelixError as problem:
                 refusal = refusal_of(problem, self._gate.limits.retry_after_seconds)
                 if refusal.status >= 500 and not self.draining:
                     log_exception("server.request_failed", problem, path=request.url.path, code=problem.code)
-                return _refused(refusal)
+                return refused(refusal)
             except Exception as problem:
                 log_exception("server.request_failed", problem, path=request.url.path)
-                return _refused(
+                return refused(
                     RefusedError(500, "internal_error", "The server met an error of its own; its log says which.")
                 )
 
@@ -223,7 +224,8 @@ class AgentServer:
             return json_response(Health(status="unavailable"), 503)
         try:
             async with asyncio.timeout(READY_SECONDS):
-                await self._executor.sessions.list(limit=1)
+                # By key: anybody may ask, as often as they like, and no listing is cheap on every store.
+                await self._executor.sessions.find(READY_PROBE)
         except (HelixError, TimeoutError):
             return json_response(Health(status="unavailable"), 503)
         return json_response(Health(status="ok"))
@@ -255,12 +257,8 @@ async def _sweep(executor: AgentExecutor) -> None:
         log_exception("janitor.failed", problem)
 
 
-def _refused(refusal: RefusedError) -> Response:
-    return json_response(refusal.body, refusal.status, refusal.headers)
-
-
 async def _unknown_route(_request: Request, problem: Exception) -> Response:
     status = problem.status_code if isinstance(problem, HTTPException) else 500
     headers = dict(problem.headers or {}) if isinstance(problem, HTTPException) else {}
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
-    return _refused(RefusedError(status, code, "No route of this server answers to that.", headers=headers))
+    return refused(RefusedError(status, code, "No route of this server answers to that.", headers=headers))

@@ -1,7 +1,6 @@
 """One request on its way through the server: who makes it, what it asks for, and the sessions it may touch."""
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -16,11 +15,11 @@ from helix_agents.domain.ids import SessionId, check_id
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState, SessionSummary
+from helix_agents.runtimes.executor.hosting import AgentExecutor, HostedRun
 from helix_agents.server.auth import Principal
 from helix_agents.server.bodies import read_body, read_json
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.gate import Gate
-from helix_agents.server.hosting import AgentExecutor
 from helix_agents.server.owed_ends import OwedEnds
 from helix_agents.server.sse import EventSource, EventStreamResponse
 from helix_agents.server.wire import to_json
@@ -146,9 +145,16 @@ class Call:
                 self.checked(message.id, "message id")
         return messages
 
-    def room(self) -> AbstractAsyncContextManager[None]:
-        """Where a run of the caller may begin."""
-        return self.gate.room(self.principal, self.executor.sessions)
+    async def begin(self, starting: Callable[[], Awaitable[HostedRun]]) -> HostedRun:
+        """Begin a run of the caller, if there is room for one.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        async with self.gate.room(self.principal, self.executor):
+            run = await starting()
+        self.owed.began(run.session_id, run.run_id)
+        return run
 
     # -- streams
 

@@ -15,13 +15,13 @@ from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import SessionState
+from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Submitted
 from helix_agents.server.bodies import ChatStopBody, SubmitBody
 from helix_agents.server.calls import AnyAgent, Call, json_response
 from helix_agents.server.chat_streams import follow, go_on, nothing_yet, replay
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.executor_routes import cursor_of, entry_agent, stopped, submit
-from helix_agents.server.hosting import HostedRun
 from helix_agents.server.ui_input import Answered, ChatBody, Said, intent_of
 from helix_agents.server.ui_stream import Version
 from helix_agents.server.ui_turn import read_conversation
@@ -56,7 +56,7 @@ async def reconnect(call: Call) -> Any:
     """The answer that is being written, from its start; nothing when none is.
 
     An answer that ended since is sent to a page that says how far its snapshot went (`after`, or `Last-Event-ID`), and
-    to one that says nothing if this instance showed it to a page without its end.
+    to one that says nothing if it may have seen the answer without its end.
     """
     session = await call.session(call.path_id())
     version = version_of(call)
@@ -65,7 +65,8 @@ async def reconnect(call: Call) -> Any:
     run = conversation.run
     if run is None:
         return Response(status_code=204)
-    owed = call.owed.pay(session.session_id, conversation.message_id)
+    ago = None if run.ended_at is None else call.executor.sessions.now_ms() - run.ended_at
+    owed = call.owed.pay(session.session_id, conversation.message_id, run.run_id, ended_ms_ago=ago)
     missed = after < conversation.sequence if after else owed
     if run.status != "running" and not missed:
         return Response(status_code=204)
@@ -84,8 +85,8 @@ async def chat_submit(call: Call) -> Response:
     run_id: RunId | None = None
     if submitted.continuation == "resume":
         try:
-            async with call.room():
-                run_id = (await call.executor.resume(call.agent_of(session), session.session_id)).run_id
+            run = await call.begin(lambda: call.executor.resume(call.agent_of(session), session.session_id))
+            run_id = run.run_id
         except AgentAlreadyRunningError as running:
             run_id = running.run_id
     return json_response(
@@ -134,10 +135,11 @@ def _agent_for(call: Call, body: ChatBody, session: SessionState | None) -> AnyA
 
 
 async def _say(call: Call, session_id: SessionId, agent: AnyAgent, message: UserMessage) -> HostedRun:
-    async with call.room():
-        return await call.executor.execute(
+    return await call.begin(
+        lambda: call.executor.execute(
             agent, message, session_id, user_id=call.principal.user_id, idempotency_key=message.id
         )
+    )
 
 
 async def _joined(call: Call, session: SessionState | None, message: UserMessage, version: Version) -> Any:
@@ -182,8 +184,7 @@ async def _submit_all(call: Call, session: SessionState, intent: Answered) -> li
 async def _resume(call: Call, session: SessionState) -> None:
     """Go on with what was answered, or find that another page did so."""
     try:
-        async with call.room():
-            await call.executor.resume(call.agent_of(session), session.session_id)
+        await call.begin(lambda: call.executor.resume(call.agent_of(session), session.session_id))
     except AgentAlreadyRunningError:
         return
     except StillWaitingError:
@@ -199,8 +200,7 @@ async def _regenerate(call: Call, session: SessionState, intent: Said) -> Hosted
     if turn is None or turn.asked is None:
         raise RefusedError(409, "cannot_regenerate", "The server does not know the message this answer belongs to.")
     if turn is conversation.turn and session.status == "failed":
-        async with call.room():
-            return await call.executor.retry(agent, session.session_id)
+        return await call.begin(lambda: call.executor.retry(agent, session.session_id))
     earlier = conversation.turns[: conversation.turns.index(turn)]
     if any(each.asked is not None for each in earlier):
         checkpoint_id = await _checkpoint_at(call, session.session_id, turn.first)
@@ -210,10 +210,11 @@ async def _regenerate(call: Call, session: SessionState, intent: Said) -> Hosted
         raise RefusedError(
             409, "cannot_regenerate", "There is no checkpoint before the message this answer belongs to."
         )
-    async with call.room():
-        return await call.executor.resume(
+    return await call.begin(
+        lambda: call.executor.resume(
             agent, session.session_id, mode="from_checkpoint", checkpoint_id=checkpoint_id, message=turn.asked
         )
+    )
 
 
 async def _checkpoint_at(call: Call, session_id: SessionId, message_count: int) -> CheckpointId | None:

@@ -8,9 +8,9 @@ from helix_agents.domain.errors import HelixError
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.ports.llm import FINISH_TOOL
+from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import RefusedError
-from helix_agents.server.hosting import HostedRun
 from helix_agents.server.sse import frame
 from helix_agents.server.ui_input import Answered
 from helix_agents.server.ui_stream import UIPart, UIStream, Version

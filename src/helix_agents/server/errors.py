@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 
+from starlette.responses import Response
+
 from helix_agents.domain.errors import (
     CallerError,
     CheckpointNotFoundError,
@@ -27,6 +29,7 @@ from helix_agents.domain.errors import (
     UnknownAgentError,
 )
 from helix_agents.domain.records import Record
+from helix_agents.server.wire import to_json
 
 
 class ErrorBody(Record):
@@ -62,6 +65,13 @@ class RefusedError(Exception):
         return ErrorBody(
             error=sentence_for(self.code, self.status), detail=self.detail, code=self.code, retryable=self.retryable
         )
+
+
+def refused(refusal: RefusedError) -> Response:
+    """The refusal as a response."""
+    return Response(
+        to_json(refusal.body), status_code=refusal.status, media_type="application/json", headers=refusal.headers
+    )
 
 
 # A user can do something about these; all others get the sentence of their status.

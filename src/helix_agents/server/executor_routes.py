@@ -27,12 +27,13 @@ from helix_agents.domain.pending import (
     ToolAnswer,
 )
 from helix_agents.domain.runs import SUSPENDED, RunRecord
-from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, SessionState
+from helix_agents.domain.sessions import OUR_METADATA, InterruptOutcome, InterruptSet, SessionState
+from helix_agents.engine.scope import DEPTH
+from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Started, Status, Stopped, Submitted
 from helix_agents.server.bodies import ApprovalResponse, ResumeBody, StartBody, StopBody, SubmitBody, messages_of
 from helix_agents.server.calls import AnyAgent, Call, json_response
 from helix_agents.server.errors import RefusedError, invalid, sentence_for
-from helix_agents.server.hosting import HostedRun
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
 
@@ -46,9 +47,10 @@ async def start(call: Call) -> Response:
     if session is not None:
         return json_response(await _as_it_is(call, session, agent))
     messages = call.checked_messages(messages_of(body.message))
+    _check_metadata(body.metadata)
     try:
-        async with call.room():
-            run = await call.executor.execute(
+        run = await call.begin(
+            lambda: call.executor.execute(
                 agent,
                 messages,
                 session_id,
@@ -57,6 +59,7 @@ async def start(call: Call) -> Response:
                 tags=body.tags,
                 metadata=body.metadata,
             )
+        )
     except (AgentAlreadyRunningError, SessionAlreadyExistsError):
         # Two identical calls at once: the other one began it.
         session = await call.find_session(session_id or "")
@@ -78,10 +81,11 @@ async def resume(call: Call) -> Response:
     messages = None if body.message is None else call.checked_messages(messages_of(body.message))
     agent, checkpoint_id = call.agent_of(session), body.checkpoint_id
     try:
-        async with call.room():
-            run = await call.executor.resume(
+        run = await call.begin(
+            lambda: call.executor.resume(
                 agent, session.session_id, mode=mode, message=messages, checkpoint_id=checkpoint_id
             )
+        )
     except NothingToResumeError as reason:
         if session.status != "completed":
             raise
@@ -216,6 +220,17 @@ def status_of_session(session: SessionState, run: RunRecord | None) -> Status:
     )
 
 
+def _check_metadata(metadata: dict[str, str]) -> None:
+    """Refuse marks that only the engine makes; how deep a caller stands is all it may say in that way.
+
+    Raises:
+        RefusedError: it says more.
+    """
+    ours = [key for key in metadata if key.startswith(OUR_METADATA) and key != DEPTH]
+    if ours:
+        raise invalid(f"Metadata that begins with {OUR_METADATA!r} is the engine's own, as {ours[0][:80]!r} is.")
+
+
 async def _as_it_is(call: Call, session: SessionState, agent: AnyAgent) -> Started:
     """A session that was begun before.
 
@@ -237,19 +252,23 @@ async def _as_it_is(call: Call, session: SessionState, agent: AnyAgent) -> Start
 
 _frames: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 FRAMES_KEPT = 4_096
+FRAME_BYTES_KEPT = 4_096
 
 
 def chunk_frame(chunk: StreamChunk) -> bytes:
     """A chunk as an event. Readers of one stream want the same ones at the same time, so the latest are kept.
 
-    Numbers are never used twice by a run; what is made for one reader alone is not kept.
+    Numbers are never used twice by a run. What is made for one reader alone is not kept, nor what is large, so that
+    all of it together stays within some megabytes.
     """
     if isinstance(chunk, Truncated | StreamResync):
         return frame(to_json(chunk), id=chunk.sequence)
     key = (chunk.run_id, chunk.sequence)
     known = _frames.get(key)
     if known is None:
-        known = _frames[key] = frame(to_json(chunk), id=chunk.sequence)
+        known = frame(to_json(chunk), id=chunk.sequence)
+        if len(known) <= FRAME_BYTES_KEPT:
+            _frames[key] = known
         if len(_frames) > FRAMES_KEPT:
             _frames.popitem(last=False)
     return known

@@ -2,18 +2,24 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
 from starlette.types import Receive, Scope, Send
 
+from helix_agents.domain.errors import LockHeldError, LockLostError
+from helix_agents.ports.locks import LockManager
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.auth import Principal
-from helix_agents.server.errors import RefusedError, draining
-from helix_agents.server.hosting import HostedSessions
+from helix_agents.server.errors import RefusedError, draining, refused
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.sse import Leaving
+
+# How long beginning a run may take before others of its user need not wait for it any longer.
+_BEGIN_MS = 10_000
 
 
 class Gate:
@@ -36,19 +42,45 @@ class Gate:
             raise draining(self.limits.retry_after_seconds)
 
     @asynccontextmanager
-    async def room(self, principal: Principal, sessions: HostedSessions) -> AsyncGenerator[None]:
+    async def room(self, principal: Principal, executor: AgentExecutor) -> AsyncGenerator[None]:
         """Let a run begin inside, if its user does not have too many already; runs of one user begin one by one.
+
+        A user with half of what is allowed is counted under a lock that all instances share. Below that nobody needs
+        it, unless as many instances as the other half begin a run of one user at the same moment.
 
         Raises:
             RefusedError: there are too many, or the instance is leaving.
         """
         self.check_open()
-        lock = self._starting.setdefault(principal.user_id or "", asyncio.Lock())
-        async with lock:
-            most = self.limits.running_runs_per_user
-            if await sessions.count_running(principal.user_id) >= most:
-                raise self._too_many(429, "too_many_runs", f"This user has {most} runs going.")
+        user_id, most = principal.user_id, self.limits.running_runs_per_user
+        async with self._starting.setdefault(user_id or "", asyncio.Lock()):
+            running = await executor.sessions.count_running(user_id)
+            if running < most // 2 or executor.locks is None:
+                self._check_running(running)
+                yield
+                return
+            async with self._alone(user_id, executor.locks):
+                self._check_running(await executor.sessions.count_running(user_id))
+                yield
+
+    def _check_running(self, running: int) -> None:
+        most = self.limits.running_runs_per_user
+        if running >= most:
+            raise self._too_many(429, "too_many_runs", f"This user has {most} runs going.")
+
+    @asynccontextmanager
+    async def _alone(self, user_id: str | None, locks: LockManager) -> AsyncGenerator[None]:
+        """While no other instance begins a run of this user."""
+        whose = "nobody" if user_id is None else sha256(user_id.encode()).hexdigest()
+        try:
+            lock = await locks.acquire(f"helix.runs.{whose}", ttl_ms=_BEGIN_MS, timeout=_BEGIN_MS / 1000)
+        except LockHeldError:
+            raise self._too_many(429, "too_many_runs", "Other runs of this user are being begun.") from None
+        try:
             yield
+        finally:
+            with suppress(LockLostError):
+                await locks.release(lock)
 
     def check_stream(self, principal: Principal) -> None:
         """Let a stream open, if there are not too many already."""
@@ -67,7 +99,23 @@ class Gate:
 
     def counted(self, principal: Principal, response: Callable[[Scope, Receive, Send], Any]) -> "CountedResponse":
         """The response of a stream, counted while it is open."""
-        return CountedResponse(self._streams, principal.user_id, response)
+        return CountedResponse(self, principal, response)
+
+    @contextmanager
+    def place(self, principal: Principal) -> Generator[None]:
+        """A place among the open streams.
+
+        Raises:
+            RefusedError: none is left, or the instance is leaving.
+        """
+        self.check_stream(principal)
+        self._streams[principal.user_id] += 1
+        try:
+            yield
+        finally:
+            self._streams[principal.user_id] -= 1
+            if not self._streams[principal.user_id]:
+                del self._streams[principal.user_id]
 
     async def close(self) -> None:
         """End what was watched."""
@@ -83,16 +131,19 @@ class Gate:
 
 
 class CountedResponse:
-    """A response that holds a place among the open streams from before it is sent until it has ended."""
+    """A response that holds a place among the open streams from before it is sent until it has ended.
 
-    def __init__(self, streams: Counter[str | None], user_id: str | None, response: Callable[..., Any]) -> None:
-        self._streams = streams
-        self._user_id = user_id
+    There may have been room when the request came, and none any more: others were as fast.
+    """
+
+    def __init__(self, gate: Gate, principal: Principal, response: Callable[..., Any]) -> None:
+        self._gate = gate
+        self._principal = principal
         self._response = response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._streams[self._user_id] += 1
         try:
-            await self._response(scope, receive, send)
-        finally:
-            self._streams[self._user_id] -= 1
+            with self._gate.place(self._principal):
+                await self._response(scope, receive, send)
+        except RefusedError as refusal:
+            await refused(refusal)(scope, receive, send)

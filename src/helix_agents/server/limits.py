@@ -9,8 +9,8 @@ class ServerLimits(Record):
 
     Bodies: their size, how deeply their JSON nests, how long they may take to arrive. Ids: their length; the store's
     own bound holds besides. Streams: how many are open in all and for one user, and how long a reader may take no
-    byte before it is let go. Runs: how many of one user are going, on all instances together; instances
-    that look at the same moment may each let one more begin.
+    byte before it is let go. Runs: how many of one user are going, on all instances together. That holds as
+    long as no more instances than half of it begin a run of one user at the same moment.
     """
 
     body_bytes: int = 1_048_576

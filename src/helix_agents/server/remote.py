@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
@@ -46,6 +47,7 @@ Headers = Mapping[str, str] | Callable[[], Awaitable[Mapping[str, str]]]
 # Answers that say: later, perhaps.
 _LATER = frozenset((408, 425, 429, 500, 502, 503, 504))
 _REASON_CHARACTERS = 1_000
+_LARGE_BYTES = 200_000
 
 
 def remote_agent_tool(
@@ -278,7 +280,9 @@ class HttpRemoteAgentTransport:
             raise RemoteUnavailableError(self._url, f"no answer within {self._answer_seconds:g} s") from None
         if not raw.strip():
             return {}
-        value = self._read(lambda: read_json(raw))
+        read = partial(self._read, lambda: read_json(raw))
+        # A large one would keep everybody else waiting.
+        value = read() if len(raw) < _LARGE_BYTES else await asyncio.to_thread(read)
         if not isinstance(value, dict):
             raise RemoteProtocolError(self._url, "it sent an answer that is no object")
         return cast("dict[str, Any]", value)

@@ -115,10 +115,13 @@ async def read_events(pieces: AsyncIterable[bytes], most_bytes: int) -> AsyncGen
     """
     buffer = bytearray()
     async for piece in pieces:
+        # What was looked through before is not looked through again: an event may come in a million pieces.
+        begin = max(len(buffer) - 1, 0)
         buffer += piece
-        while (end := buffer.find(b"\n\n")) >= 0:
+        while (end := buffer.find(b"\n\n", begin)) >= 0:
             event = _event(bytes(buffer[:end]))
             del buffer[: end + 2]
+            begin = 0
             if event is not None:
                 yield event
         if len(buffer) > most_bytes:

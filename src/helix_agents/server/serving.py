@@ -10,10 +10,10 @@ from typing import Any
 import uvicorn
 
 from helix_agents.agent.agent import Agent
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.server.app import AgentServer
 from helix_agents.server.auth import Principal, bearer_tokens
-from helix_agents.server.hosting import AgentExecutor
 
 
 class DrainingServer(uvicorn.Server):

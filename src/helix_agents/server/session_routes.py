@@ -1,6 +1,5 @@
 """Stored sessions over HTTP: listings, transcripts, snapshots for a first paint, and deletion."""
 
-import time
 from typing import cast, get_args
 
 from starlette.responses import Response
@@ -20,6 +19,7 @@ from helix_agents.server.answers import (
 )
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.errors import RefusedError, invalid
+from helix_agents.server.owed_ends import RECENT_MS
 from helix_agents.server.ui_turn import Conversation, read_conversation, stream_for
 
 PAGE = 50
@@ -156,7 +156,7 @@ async def get_snapshot(call: Call) -> Response:
             stream_status=conversation.stream_status,
             run_id=run.run_id if run is not None else None,
             run_status=run.status if run is not None else None,
-            timestamp=time.time_ns() // 1_000_000,
+            timestamp=call.executor.sessions.now_ms(),
         )
     )
 
@@ -164,8 +164,11 @@ async def get_snapshot(call: Call) -> Response:
 async def _shown(call: Call, session: SessionSummary) -> Conversation:
     """The conversation for a page that will show it; one that shows an answer in the middle comes back for its end."""
     conversation = await read_conversation(call.executor, session.session_id)
-    if conversation.run is not None and conversation.run.status == "running":
+    run = conversation.run
+    if run is not None and run.status == "running":
         call.owed.shown(session.session_id, conversation.message_id)
+    elif run is not None and call.executor.sessions.now_ms() - (run.ended_at or 0) < RECENT_MS:
+        call.owed.shown_whole(session.session_id, conversation.message_id)
     return conversation
 
 

@@ -13,7 +13,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamStatus
 from helix_agents.engine.snapshot import SessionSnapshot
-from helix_agents.server.hosting import AgentExecutor
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.ui_messages import UIMessage, assistant_message, user_message
 from helix_agents.server.ui_stream import UIPart, UIStream, Version
 

@@ -290,6 +290,7 @@ class Audit(Hooks):
         ({"tools": [search.function], "state": Notes}, "decorate it with @tool"),
         ({"tools": ["search"]}, "'search' in tools is no tool"),
         ({"tools": [ask_human]}, r"ask_human in tools is no tool.*ask_human\(\)"),
+        ({"tools": [Agent(name="other", model="openai:gpt-5")]}, r"another agent as its \.as_tool\(\)"),
         ({"tools": search}, "no list of tools"),
         ({"tools": [search, another_search], "state": Notes}, "two tools are called 'search'"),
         ({"tools": [ask_human("a?"), ask_human("b?")]}, "two tools are called 'ask_human'; rename one with name="),

@@ -1,7 +1,6 @@
 """Hooks run at fixed points, in a fixed order, and can neither break a run nor half-change its state."""
 
 import asyncio
-import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -69,17 +68,13 @@ def get_annotation(function: Callable[..., Any], parameter: str) -> Any:
 def test_the_table_tells_every_field_of_every_record() -> None:
     rows = re.findall(r"^\| (\w+) +\| (\w+) +\| ([\w, ]+?) +\|$", hooks.__doc__ or "", re.MULTILINE)
     told = {hook: (record, tuple(fields.split(", "))) for hook, record, fields in rows if hook != "hook"}
-    assert told == {
-        name: (event.__name__, tuple(field.name for field in dataclasses.fields(event)))
-        for name, event in EVENTS.items()
-    }
+    assert told == {name: (event.__name__, event.__struct_fields__) for name, event in EVENTS.items()}
 
 
 def test_every_record_is_frozen_and_takes_keywords_only() -> None:
     for event in EVENTS.values():
-        parameters: Any = event.__dataclass_params__  # pyright: ignore[reportAttributeAccessIssue]
-        assert parameters.frozen
-        assert all(field.kw_only for field in dataclasses.fields(event))
+        assert event.__struct_config__.frozen
+        assert event.__match_args__ == ()
     assert all(name.endswith("Event") for name, found in vars(hook_events).items() if found in EVENTS.values())
 
 

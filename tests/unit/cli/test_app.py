@@ -17,6 +17,8 @@ from helix_agents.cli.options import shown_url
 from helix_agents.domain.errors import (
     HelixError,
     LockHeldError,
+    RemoteUnavailableError,
+    RuntimeUnavailableError,
     SessionNotFoundError,
     StoreReadOnlyError,
     UnknownBackendError,
@@ -25,7 +27,9 @@ from tests.unit.cli import failing_command
 
 TROUBLE = [
     (SessionNotFoundError("s-1"), ExitCode.FAILED),
-    (StoreReadOnlyError("sqlite:///helix.db"), ExitCode.STORE),
+    (StoreReadOnlyError("sqlite:///helix.db"), ExitCode.SERVICE),
+    (RuntimeUnavailableError("Temporal", "127.0.0.1:7233", "connection refused"), ExitCode.SERVICE),
+    (RemoteUnavailableError("http://127.0.0.1:8000", "connection refused"), ExitCode.SERVICE),
     (UnknownBackendError("x", ("memory", "sqlite")), ExitCode.SETUP),
     (LockHeldError("janitor"), ExitCode.CONFLICT),
 ]
@@ -65,6 +69,11 @@ def commands_of(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[
 def test_every_command_answers_scripts_but_the_one_that_is_a_conversation() -> None:
     silent = [name for name, command in commands_of(app) if not any("--json" in each.opts for each in command.params)]
     assert silent == ["chat"]
+
+
+def test_a_command_that_was_mistyped_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["session", "list"]) == ExitCode.USAGE
+    assert "sessions" in capsys.readouterr().err
 
 
 def test_every_exit_code_is_explained_in_the_help() -> None:

@@ -19,7 +19,7 @@ from helix_agents.backends.in_memory.entry_rows import (
 )
 from helix_agents.backends.in_memory.handle import Handle, own
 from helix_agents.backends.in_memory.rows import current_run
-from helix_agents.backends.in_memory.tables import EntryTables
+from helix_agents.backends.in_memory.tables import EntryTables, Tables
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.backends.wakeups import Waiter
 from helix_agents.domain.audit import AuditRow
@@ -32,6 +32,7 @@ from helix_agents.domain.entries import (
     EventPage,
     Overview,
     RestoreEntries,
+    RunSummary,
     ScopeUsage,
     SessionSummary,
     Transacted,
@@ -160,7 +161,7 @@ class InMemoryEntryStore(Handle):
         with self.memory.wakeups.listen(topic_of(self.namespace)) as waiter:
             yield waiter
 
-    async def overview(self, system: Sequence[str] = ()) -> Overview:
+    async def overview(self, system: Sequence[str] = (), *, runs_since: int | None = None) -> Overview:
         with self._reading() as tables:
             head = find_head(tables.entries)
             sessions: list[SessionSummary] = []
@@ -183,6 +184,7 @@ class InMemoryEntryStore(Handle):
                 scopes=_scopes(tables.entries, ""),
                 sessions=tuple(sessions),
                 runs=dict(sorted(Counter(run.status for run in tables.runs.values()).items())),
+                recent=_recent(tables, runs_since) if runs_since is not None else (),
                 pending=tuple(own(call) for call in sorted(pending, key=lambda c: (c.created_at, c.tool_call_id))),
                 usage=dict(sorted(Counter(entry.source_type for entry in tables.usage.values()).items())),
                 system={scope: tuple(MemoryRows(tables.entries).living(scope)) for scope in system},
@@ -281,3 +283,20 @@ def _restore(tx: Transaction, request: RestoreEntries) -> Transacted:
 
 
 _: type[EntryStore] = InMemoryEntryStore
+
+
+def _recent(tables: Tables, since: int) -> tuple[RunSummary, ...]:
+    found = [
+        RunSummary(
+            run_id=run.run_id,
+            session_id=run.session_id,
+            agent=tables.sessions[run.session_id].record.agent_type,
+            turn=run.turn,
+            status=run.status,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+        )
+        for run in tables.runs.values()
+        if run.session_id in tables.sessions and (run.ended_at is None or run.ended_at >= since)
+    ]
+    return tuple(sorted(found, key=lambda run: (run.started_at, run.session_id, run.turn)))

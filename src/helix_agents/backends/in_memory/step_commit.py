@@ -30,7 +30,7 @@ from helix_agents.domain.commits import (
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import OPEN, READY, consume, deliver_late_answer, drop
-from helix_agents.domain.session_changes import saved
+from helix_agents.domain.session_changes import saved, stepped
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamAppend
 from helix_agents.domain.writes import WriteOp, difference, merge_warnings
@@ -87,7 +87,7 @@ def _with_step(
 ) -> tuple[SessionRow, tuple[WriteOp, ...]]:
     """The session after the step's messages and state writes, with its checkpoint, and those writes."""
     commit = step.commit
-    record = saved(row.record, step.state, tx.now)
+    record = (saved if commit is None else stepped)(row.record, step.state, tx.now)
     if commit is None:
         writes = difference(row.custom_state, step.state.custom_state).ops
     else:

@@ -152,7 +152,9 @@ def has_to_be_looked_at(problem: BaseException | None) -> bool:
 
 def is_lost(problem: BaseException, raw: Any) -> bool:
     """Whether the connection is gone, and not only the statement wrong."""
-    if isinstance(problem, (ConnectionGoneError, *LOST_CONNECTIONS)):
+    # A driver that is in the middle of nothing we asked of it was told so by a server that ends: while the line is
+    # still open, it says that with an internal error.
+    if isinstance(problem, (ConnectionGoneError, asyncpg.InternalClientError, *LOST_CONNECTIONS)):
         return True
     # asyncpg says that a connection is closed with an error of its own kind, which also tells of mistakes.
     return isinstance(problem, asyncpg.InterfaceError) and raw is not None and raw.is_closed()

@@ -180,15 +180,17 @@ class Database:
     async def _again_when_lost(
         self, work: Callable[[Connection], Awaitable[T]], *, writes: bool = False, asks: bool = False
     ) -> T:
-        async def trying() -> T:
-            for _ in range(TRIES - 1):
-                try:
-                    return await self._borrowing(work, writes=writes, asks=asks)
-                except (ConnectionGoneError, *LOST_RACES):
+        for left in reversed(range(TRIES)):
+            try:
+                return await self._borrowing(work, writes=writes, asks=asks)
+            except Exception as problem:
+                if left and isinstance(problem, (ConnectionGoneError, *LOST_RACES)):
                     continue
-            return await self._borrowing(work, writes=writes, asks=asks)
-
-        return await self._tell(trying)
+                told = meaning(problem, self.name)
+                if told is None:
+                    raise
+                raise told from problem
+        raise AssertionError("the last try returns or raises")
 
     async def _tell(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do it, and tell a problem of the driver in the words of the domain."""

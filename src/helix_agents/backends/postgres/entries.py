@@ -250,9 +250,11 @@ class PostgresEntryStore:
         async with self._db.listener.listen(topic_of(self._namespace)) as waiter:
             yield await PostgresWaiting.begin(self._db, self._namespace, waiter)
 
-    async def overview(self, system: Sequence[str] = ()) -> Overview:
+    async def overview(self, system: Sequence[str] = (), *, runs_since: int | None = None) -> Overview:
         now = self._clock.now_ms()
-        return await self._db.read(lambda connection: read_overview(connection, self._namespace, system, now))
+        return await self._db.read(
+            lambda connection: read_overview(connection, self._namespace, system, now, runs_since)
+        )
 
     @asynccontextmanager
     async def dump(self, scopes: Sequence[str]) -> AsyncGenerator[EntryDump]:

@@ -23,14 +23,14 @@ from helix_agents.backends.postgres.pending import (
     find_calls,
     own_calls,
 )
-from helix_agents.backends.postgres.rows import SessionRow, labels_of, load_session, lock_tree_of
+from helix_agents.backends.postgres.rows import SessionRow, load_session, lock_tree_of
 from helix_agents.backends.postgres.runs import current_run
 from helix_agents.backends.postgres.staging import stage, staged_rows, take_staged
 from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_after
 from helix_agents.backends.postgres.stream_rows import append_chunks, append_values
 from helix_agents.backends.postgres.sub_sessions import add_refs, ref_rows, update_ref
 from helix_agents.backends.postgres.usage import usage_rows
-from helix_agents.backends.session_rows import checkpoint_name, encode_metadata, encode_suspension, encode_tags
+from helix_agents.backends.session_rows import checkpoint_name, encode_suspension
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit
 from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
@@ -41,7 +41,7 @@ from helix_agents.domain.runs import RunUpdate, check_fence
 from helix_agents.domain.sessions import SessionDetail, SessionState
 from helix_agents.domain.writes import Append, StepWrites, WriteOp, apply_writes, merge_warnings
 
-_ARGUMENTS = 41
+_ARGUMENTS = 36
 COMMIT = f"SELECT * FROM __agents_commit_step({', '.join('?' * _ARGUMENTS)})"
 _NO_CHUNKS: tuple[Value, ...] = (None,) * 12
 
@@ -104,11 +104,6 @@ class Step:
             state.status,
             state.agent_type,
             state.mode,
-            state.user_id,
-            state.expires_at,
-            encode_tags(state.tags),
-            encode_metadata(state.metadata),
-            labels_of(state.tags, state.metadata),
             encode_suspension(state.suspension_context),
             encode(SessionDetail.of(state)).decode(),
             meta.step_id,

@@ -38,6 +38,11 @@ def tree_order(tag: str) -> str:
     return f"tree/{tag}"
 
 
+def mark_order(key: str, text: str) -> str:
+    """The order of the sessions with one of our marks in their metadata."""
+    return f"{key}/{text}"
+
+
 class Entry(NamedTuple):
     """One thing that can be found: its id, what is told of it (nothing if it is gone) and where it stands."""
 

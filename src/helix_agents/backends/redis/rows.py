@@ -14,7 +14,7 @@ from helix_agents.domain.errors import SessionCorruptError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.records import JSON, Record, decode, encode
 from helix_agents.domain.runs import RunRecord, RunStatus
-from helix_agents.domain.sessions import InterruptFlag, SessionState
+from helix_agents.domain.sessions import MARKS, InterruptFlag, SessionState
 
 
 class StatePlace(Record):
@@ -384,6 +384,7 @@ def session_entry(tag: str, session: Session) -> Entry:
         orders.append((f"parent/{record.parent_session_id}", at))
     if record.expires_at is not None:
         orders.append((index.EXPIRING, record.expires_at))
+    orders.extend((index.mark_order(key, record.metadata[key]), at) for key in MARKS if key in record.metadata)
     if session.row.stages:
         orders.append((index.STAGED, at))
     if (vanishes_at := session.row.vanishes_at) is not None:

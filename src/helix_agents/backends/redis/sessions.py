@@ -32,6 +32,7 @@ from helix_agents.domain.records import decode
 from helix_agents.domain.session_changes import changed, savable, saved, with_metadata, with_status
 from helix_agents.domain.session_views import assembled, matches, summary
 from helix_agents.domain.sessions import (
+    MARKS,
     BranchPoint,
     CreateSession,
     InterruptContext,
@@ -301,6 +302,8 @@ def _order_for(where: SessionFilter) -> str:
         return f"parent/{where.parent_session_id}"
     if where.root_session_id is not None:
         return f"root/{where.root_session_id}"
+    if marks := [(key, text) for key, text in where.metadata.items() if key in MARKS]:
+        return index.mark_order(*marks[0])
     if where.user_id is not None:
         return f"user/{where.user_id}"
     return index.SESSIONS if where.expires_before is None else index.EXPIRING

@@ -30,7 +30,7 @@ from helix_agents.domain.commits import (
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import READY, PendingCall, consume, deliver_late_answer, drop
-from helix_agents.domain.session_changes import saved
+from helix_agents.domain.session_changes import saved, stepped
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamAppend
 from helix_agents.domain.writes import WriteOp, difference, merge_warnings
@@ -80,7 +80,7 @@ async def commit_step(tx: Transaction, space: Keyspace, step: Step) -> Committed
 async def _with_step(tx: Transaction, known: Known[Session], step: Step, meta: CheckpointMeta) -> tuple[WriteOp, ...]:
     """Write the step's messages and state, with its checkpoint; answers the state writes."""
     session, commit = known.value, step.commit
-    record = saved(session.record, step.state, tx.now)
+    record = (saved if commit is None else stepped)(session.record, step.state, tx.now)
     staged = ()
     if commit is None:
         writes = difference(await custom_state(tx, known), step.state.custom_state).ops

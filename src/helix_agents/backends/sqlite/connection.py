@@ -173,4 +173,7 @@ def meaning(problem: apsw.Error, store: str) -> StoreError:
 def _why_not_opened(file: Path) -> str:
     if not file.parent.is_dir():
         return f"there is no folder {file.parent}"
-    return "this process may not open it" if file.exists() else "there is no such file"
+    if file.is_dir():
+        return "it is a folder"
+    cure = "; the first run makes it, and so does `helix migrate`"
+    return "this process may not open it" if file.exists() else f"there is no such file{cure}"

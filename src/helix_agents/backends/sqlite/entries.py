@@ -245,9 +245,11 @@ class SQLiteEntryStore:
         async with self._db.bell.listen(topic_of(self._namespace)) as waiter:
             yield waiter
 
-    async def overview(self, system: Sequence[str] = ()) -> Overview:
+    async def overview(self, system: Sequence[str] = (), *, runs_since: int | None = None) -> Overview:
         now = self._clock.now_ms()
-        return await self._db.read(lambda connection: read_overview(connection, self._namespace, system, now))
+        return await self._db.read(
+            lambda connection: read_overview(connection, self._namespace, system, now, runs_since)
+        )
 
     @asynccontextmanager
     async def dump(self, scopes: Sequence[str]) -> AsyncGenerator[EntryDump]:

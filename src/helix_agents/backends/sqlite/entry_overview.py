@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.entry_rows import ENTRY, entry_of, find_head
-from helix_agents.domain.entries import Overview, ScopeUsage, SessionSummary
+from helix_agents.domain.entries import Overview, RunSummary, ScopeUsage, SessionSummary
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import decode
 
 
-def read_overview(connection: Connection, namespace: str, system: Sequence[str], now: int) -> Overview:
+def read_overview(
+    connection: Connection, namespace: str, system: Sequence[str], now: int, runs_since: int | None
+) -> Overview:
     """Everything in one read transaction."""
     head = find_head(connection, namespace)
     sessions = connection.all(
@@ -21,6 +23,7 @@ def read_overview(connection: Connection, namespace: str, system: Sequence[str],
     runs = connection.all(
         "SELECT status, count(*) FROM __agents_runs WHERE namespace = ? GROUP BY status ORDER BY status", (namespace,)
     )
+    recent = _recent(connection, namespace, runs_since) if runs_since is not None else ()
     pending = connection.all(
         "SELECT body FROM __agents_pending_calls WHERE namespace = ? AND state = 'waiting'"
         " ORDER BY created_at, tool_call_id",
@@ -44,6 +47,7 @@ def read_overview(connection: Connection, namespace: str, system: Sequence[str],
             for row in sessions
         ),
         runs={row[0]: row[1] for row in runs},
+        recent=recent,
         pending=tuple(decode(row[0], PendingCall) for row in pending),
         usage={row[0]: row[1] for row in usage},
         system={
@@ -56,4 +60,26 @@ def read_overview(connection: Connection, namespace: str, system: Sequence[str],
             )
             for scope in system
         },
+    )
+
+
+def _recent(connection: Connection, namespace: str, since: int) -> tuple[RunSummary, ...]:
+    rows = connection.all(
+        "SELECT r.run_id, r.session_id, s.agent_type, r.turn, r.status, r.started_at, r.ended_at FROM __agents_runs r"
+        " JOIN __agents_sessions s ON s.namespace = r.namespace AND s.session_id = r.session_id"
+        " WHERE r.namespace = ? AND (r.ended_at IS NULL OR r.ended_at >= ?)"
+        " ORDER BY r.started_at, r.session_id, r.turn",
+        (namespace, since),
+    )
+    return tuple(
+        RunSummary(
+            run_id=row[0],
+            session_id=row[1],
+            agent=row[2],
+            turn=row[3],
+            status=row[4],
+            started_at=row[5],
+            ended_at=row[6],
+        )
+        for row in rows
     )

@@ -30,6 +30,7 @@ from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.session_changes import changed, created, saved, with_metadata, with_status
 from helix_agents.domain.session_views import assembled
 from helix_agents.domain.sessions import (
+    MARKS,
     BranchPoint,
     CreateSession,
     InterruptContext,
@@ -325,6 +326,11 @@ def _conditions(where: SessionFilter) -> tuple[str, list[Value]]:
         conditions.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)")
         values.append(tag)
     for key, text in where.metadata.items():
+        if key in MARKS:
+            # Written as in the index, which is found by that.
+            conditions.append(f"json_extract(metadata, '$.\"{key}\"') = ?")
+            values.append(text)
+            continue
         conditions.append("EXISTS (SELECT 1 FROM json_each(metadata) AS entry WHERE entry.key = ? AND entry.value = ?)")
         values.extend((key, text))
     return "".join(f" AND {condition}" for condition in conditions), values

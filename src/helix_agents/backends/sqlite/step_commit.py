@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from helix_agents.backends.session_rows import checkpoint_name, encode_metadata, encode_suspension, encode_tags
+from helix_agents.backends.session_rows import checkpoint_name, encode_suspension
 from helix_agents.backends.sqlite.checkpoints import read_checkpoint, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.effects import forget_effects
@@ -46,8 +46,7 @@ UPDATE __agents_sessions SET
     state_count = state_count + ?, state_since_bytes = state_since_bytes + ?,
     commit_attempt = attempt, commit_step = ?, commit_round = ?,
     commit_checkpoint = (segment << 32) | (version + 1), commit_extra = NULL,
-    agent_type = ?, mode = coalesce(mode, ?), user_id = ?, expires_at = ?, tags = ?, metadata = ?,
-    suspension_context = ?, detail = ?
+    agent_type = ?, mode = coalesce(mode, ?), suspension_context = ?, detail = ?
 WHERE namespace = ? AND session_id = ? AND run_id = ? AND attempt = ? AND running = 1
     AND (commit_step, commit_round) < (?, ?) AND version = coalesce(?, version)
 RETURNING key, namespace, session_id, root_session_id, status, step_count, run_id, attempt, running, version, segment,
@@ -75,13 +74,9 @@ class EncodedStep:
     now: int
     writes: str | None = field(init=False)
     detail: str = field(init=False)
-    tags: str | None = field(init=False)
-    metadata: str | None = field(init=False)
     suspension: str | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tags = encode_tags(self.state.tags)
-        self.metadata = encode_metadata(self.state.metadata)
         self.suspension = encode_suspension(self.state.suspension_context)
         self.writes = encode(self.commit.writes).decode() if self.commit.writes.ops else None
         self.detail = encode(SessionDetail.of(self.state)).decode()
@@ -154,10 +149,6 @@ def _advance(connection: Connection, step: EncodedStep) -> Place | None:
             commit.round,
             state.agent_type,
             state.mode,
-            state.user_id,
-            state.expires_at,
-            step.tags,
-            step.metadata,
             step.suspension,
             step.detail,
             step.namespace,

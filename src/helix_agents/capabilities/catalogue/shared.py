@@ -229,7 +229,8 @@ SHARED = (
                 "wake",
                 "String",
                 "What a change does while you are not running: 'idle' gives you a turn if you wait for nobody, 'always'"
-                " also gives up what you wait for, 'never' lets it wait for your next step.",
+                " also gives up what you wait for, 'never' lets it wait for your next step. A sub-agent always hears it"
+                " at its next step.",
                 required=False,
                 default="idle",
                 choices=("idle", "always", "never"),

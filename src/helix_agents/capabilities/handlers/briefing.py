@@ -25,14 +25,14 @@ async def generate(call: Call) -> dict[str, JSON]:
     else:
         since = parse_time(call.inputs["since"], call.store.now_ms())
         start = await call.store.revision_at(since)
-    seen = await call.store.overview(SYSTEM)
+    seen = await call.store.overview(SYSTEM, runs_since=since)
     events = await _events(call, start, seen.revision)
     files = compare(last.get("files", {}), await look_at_files(call.settings.briefing_roots))
     messages, unread = await read_messages(call, 500, [])
     health = await look_at_health(call)
     sections: dict[str, list[dict[str, JSON]]] = {
         "filesystem_changes": files,
-        "process_events": _process_events(call, seen, since),
+        "process_events": _process_events(call, seen),
         "pending_approvals": _approvals(call, seen),
         "unread_messages": [
             {"id": each["id"], "type": each["type"], "source": f"inbox:{each['id']}"} for each in messages
@@ -89,18 +89,20 @@ async def _events(call: Call, start: int, end: int) -> list[EntryEvent]:
     return sorted(found, key=lambda event: (event.revision, event.position))
 
 
-def _process_events(call: Call, seen: Overview, since: int) -> list[dict[str, JSON]]:
+def _process_events(call: Call, seen: Overview) -> list[dict[str, JSON]]:
     """Runs of this agent that began, went on or ended in the window."""
     return [
         {
-            "session_id": session.session_id,
-            "status": session.status,
-            "run_status": session.run_status,
-            "at": shown_time(session.updated_at),
-            "source": f"session:{session.session_id}",
+            "run_id": run.run_id,
+            "session_id": run.session_id,
+            "turn": run.turn,
+            "status": run.status,
+            "started_at": shown_time(run.started_at),
+            "ended_at": None if run.ended_at is None else shown_time(run.ended_at),
+            "source": f"run:{run.run_id}",
         }
-        for session in seen.sessions
-        if session.agent == call.caller.agent and session.updated_at >= since
+        for run in seen.recent
+        if run.agent == call.caller.agent
     ]
 
 

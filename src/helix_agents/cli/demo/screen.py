@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -57,13 +58,20 @@ class Screen:
         self._live.stop()
         self._console.print(self._draw())
         try:
-            return Confirm.ask(f"[bold yellow]{question}[/]", console=self._console, default=True)
-        finally:
-            self._live = self._new_live()
-            self._live.start()
+            answer = Confirm.ask(f"[bold yellow]{question}[/]", console=self._console, default=True)
+        except (KeyboardInterrupt, EOFError):
+            self._console.print()
+            raise click.Abort from None
+        self._live = self._new_live()
+        self._live.start()
+        return answer
 
     def end(self, closing: list[str]) -> None:
+        is_shown = not self._live.is_started
         self._live.stop()
+        if is_shown:
+            # Whoever left instead of answering has the scene above the question.
+            return
         if self._svg is not None:
             # What was drawn on the way is of no use in a picture; it shows the end.
             self._console.export_text(clear=True)

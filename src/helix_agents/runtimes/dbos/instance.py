@@ -1,18 +1,21 @@
 """The one DBOS of this process: launched by the first executor that needs it, destroyed by the last one."""
 
 import asyncio
+import logging
+import re
 import sqlite3
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, cast
 
 from dbos import DBOS, DBOSConfig
+from sqlalchemy.exc import OperationalError
 
-from helix_agents.domain.errors import DBOSInUseError
+from helix_agents.domain.errors import DBOSInUseError, RuntimeUnavailableError
 from helix_agents.engine.plain import EFFECT_SEQUENCE
 
 APPLICATION = "helix-agents"
@@ -70,6 +73,7 @@ async def acquire(wanted: Wanted, fallback_id: str) -> None:
 
     Raises:
         DBOSInUseError: this process runs DBOS already, in another way.
+        RuntimeUnavailableError: its system database does not answer.
     """
     await asyncio.to_thread(_process.acquire, wanted, fallback_id)
 
@@ -100,16 +104,41 @@ def _launch(wanted: Wanted, executor_id: str) -> _Launched:
         "log_level": "ERROR",
         **wanted.config,
     }
-    _write_ahead(wanted.system_database_url)
-    DBOS(config=cast("DBOSConfig", config))
     try:
-        if not wanted.works:
-            DBOS.listen_queues([])
-        DBOS.launch()
+        _write_ahead(wanted.system_database_url)
+        DBOS(config=cast("DBOSConfig", config))
+        with _telling_it_once():
+            if not wanted.works:
+                DBOS.listen_queues([])
+            DBOS.launch()
+    except (OperationalError, sqlite3.OperationalError) as problem:
+        DBOS.destroy()
+        reason = str(getattr(problem, "orig", problem)).splitlines()[0]
+        raise RuntimeUnavailableError("DBOS", _shown(wanted.system_database_url), reason) from problem
     except BaseException:
         DBOS.destroy()
         raise
     return _Launched(wanted, executor_id, is_ours=True)
+
+
+@contextmanager
+def _telling_it_once() -> Generator[None]:
+    """A launch that fails is our caller's to tell; DBOS would log the same with all its frames."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return "failed to launch" not in record.getMessage()
+
+    theirs = logging.getLogger("dbos")
+    theirs.addFilter(is_news)
+    try:
+        yield
+    finally:
+        theirs.removeFilter(is_news)
+
+
+def _shown(url: str) -> str:
+    """A database URL without its password."""
+    return re.sub(r"(://[^/@]*:)[^/@]+@", r"\1***@", url)
 
 
 def _write_ahead(url: str) -> None:

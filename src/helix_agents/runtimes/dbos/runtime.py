@@ -37,7 +37,7 @@ from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.driven import Driven
 from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
 from helix_agents.runtimes.executor.leases import LeaseKeeper
-from helix_agents.runtimes.executor.owned_runs import OwnedRuns, backoff
+from helix_agents.runtimes.executor.owned_runs import OwnedRuns, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 
 Placement: TypeAlias = Literal["here", "shared", "elsewhere"]
@@ -152,7 +152,7 @@ class DBOSRuntime(OwnedRuns):
 
     async def inspect(self, run: RunRecord) -> Liveness:
         if run.owner is not None:
-            return await self.inspect_owner(run.owner)
+            return await self.inspect_owner(run)
         return await workflows.inspect(run) if self.drives(run) else "alive"
 
     def drive_detached(self, run: RunRecord) -> None:
@@ -210,7 +210,7 @@ class DBOSRuntime(OwnedRuns):
 
     async def _next_attempt(self, run: RunRecord, owner: str | None) -> RunRecord:
         """The run under a name that no workflow has yet."""
-        return await self.services.store.claim_run(run.session_id, run.fence, owner)
+        return await claim(self.services.store, run, owner)
 
     # -- inside a workflow
 
@@ -305,7 +305,7 @@ class DBOSRuntime(OwnedRuns):
             raise workflows.LetGo
         try:
             agent.load_state(session.custom_state, session.agent_version)
-            return await store.claim_run(run.session_id, run.fence, self._lease.owner)
+            return await claim(store, run, self._lease.owner)
         except HelixError as problem:
             log_exception("run.not_taken", problem, session_id=run.session_id, run_id=run.run_id)
             raise workflows.LetGo from problem
@@ -378,18 +378,12 @@ class DBOSRuntime(OwnedRuns):
         if driven is None or self.leaving:
             return
         await asyncio.sleep(min(0.1 * driven.run.attempt, 30.0))
-        for wait in backoff():
-            try:
-                run = await self.services.store.claim_run(session_id, driven.run.fence, self._lease.owner)
-            except ConflictError:
-                return
-            except HelixError as problem:
-                log_exception("run.driver_lost", problem, session_id=session_id, run_id=run_id)
-                await asyncio.sleep(wait)
-                continue
-            log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
-            self.begin(run, self._start(run))
+        try:
+            run = await claim(self.services.store, driven.run, self._lease.owner)
+        except ConflictError:
             return
+        log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
+        self.begin(run, self._start(run))
 
 
 _: type[Runtime] = DBOSRuntime

@@ -9,7 +9,7 @@ from helix_agents.engine.effects import RunEnd, Within
 from helix_agents.engine.live_runs import LiveRuns
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.plain import CallsRequest, EffectName, Plain, answer_of, call_within, to_plain
-from helix_agents.runtimes.executor.owned_runs import backoff
+from helix_agents.runtimes.executor.owned_runs import backoff, claim
 
 SUPERSEDED = RunEnd(status="superseded")
 
@@ -86,19 +86,12 @@ class ClaimedRun:
                 self._caller = above
 
     async def _claim_after(self, lost: RunRecord) -> None:
-        """Go on under a new fence, unless a call beside this one has it already; a store that is still away is asked
-        again by the next try."""
+        """Go on under a new fence, unless a call beside this one has it already."""
         async with self._claiming:
-            if self.run is not lost:
-                return
-            try:
+            if self.run is lost:
                 await self._claim()
-            except ConflictError:
-                raise
-            except HelixError as problem:
-                log_exception("run.driver_lost", problem, session_id=lost.session_id, run_id=lost.run_id)
 
     async def _claim(self) -> None:
         before = self.run
-        self.run = await self._runs.services.store.claim_run(before.session_id, before.fence, self._owner)
+        self.run = await claim(self._runs.services.store, before, self._owner)
         await self._runs.release(before.fence)

@@ -2,10 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -23,7 +22,6 @@ from helix_agents.domain.errors import (
     NotARootSessionError,
     NothingToResumeError,
     SessionAlreadyExistsError,
-    SessionNotFoundError,
     StillWaitingError,
 )
 from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId
@@ -36,7 +34,7 @@ from helix_agents.domain.pending import (
     PendingFilter,
     SubmitAnswer,
 )
-from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord
 from helix_agents.domain.session_changes import first_begun
 from helix_agents.domain.sessions import (
     BranchPoint,
@@ -49,7 +47,8 @@ from helix_agents.domain.sessions import (
 from helix_agents.engine.detached import resume_detached, stop_companions
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
-from helix_agents.engine.entries import NewSession, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.entries import NewSession, began_with, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.opening import Begun
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
@@ -64,13 +63,18 @@ from helix_agents.ports.state_store import SessionStateStore, check_complete
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.opening import OpeningExecutor
-from helix_agents.runtimes.executor.recovery import Recovered, recover
+from helix_agents.runtimes.executor.owned_runs import backoff
+from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
+from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
 from helix_agents.runtimes.executor.waking import Waker
 from helix_agents.system import RandomIds, jitter
+
+T = TypeVar("T")
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
 ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
@@ -129,12 +133,13 @@ class ExecutorCore:
             inspect=runtime.inspect,
             name_workflow=runtime.name_workflow,
             entries=settings.get("entries"),
-            stop_owed=self._stop_owed,
+            attend_remotes=self._attend_remotes,
             hooks=settings.get("hooks"),
             options=settings.get("options") or EngineOptions(),
         )
         runtime.services = self._services
         self.sessions = Sessions(state, streams, partial(delete_remote, self._services))
+        self._remotes = Remotes(self._services, resume=self._resume_by_name)
         self._waker = Waker(self._services, begin=self._begin_quietly)
         self.janitor = Janitor(
             self._services,
@@ -142,6 +147,7 @@ class ExecutorCore:
             resume_companions=self._resume_companions,
             recover=self.recover,
             wake=self._waker.wake,
+            remotes=self._remotes,
             resume_grace_ms=settings.get("resume_grace_ms", 30_000),
             stream_retention_ms=settings.get("stream_retention_ms", DAY_MS),
         )
@@ -160,7 +166,8 @@ class ExecutorCore:
         await self._runtime.start()
         if self._janitor_seconds is not None:
             self._runtime.in_background(self.janitor.run(self._janitor_seconds))
-            self._runtime.in_background(self.janitor.pay_stops(self._janitor_seconds))
+            self._runtime.in_background(self._remotes.pay(self._janitor_seconds))
+            self._runtime.in_background(self._remotes.watch(self._janitor_seconds))
             self._runtime.in_background(self._waker.run(self._janitor_seconds))
         return self
 
@@ -197,14 +204,20 @@ class ExecutorCore:
         self._know(agent)
         session_id = session_id or self._services.ids.new("session")
         messages = _messages(input, idempotency_key)
-        if idempotency_key is not None:
-            begun = await self._begun_with(agent, session_id, idempotency_key)
-            if begun is not None:
-                return begun
+        begun = await self._begun_with(agent, session_id, idempotency_key)
+        if begun is not None:
+            return begun
         new = NewSession(branch=branch, state=state, user_id=user_id, tags=tuple(tags), metadata=metadata)
         expires = optional_milliseconds(expires_in, "execute", "expires_in")
-        start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
-        return await self._begin(agent, start, hooks=hooks, model=model)
+        try:
+            start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
+            return await self._begin(agent, start, hooks=hooks, model=model)
+        except (ConflictError, SessionAlreadyExistsError):
+            # It may have been the same call that was faster.
+            begun = await self._begun_with(agent, session_id, idempotency_key)
+            if begun is None:
+                raise
+            return begun
 
     async def resume(
         self,
@@ -230,7 +243,7 @@ class ExecutorCore:
         """
         self._know(agent)
         messages = () if message is None else _messages(message, None)
-        companions = await self._resume_companions(session_id)
+        companions = await self._to_the_end(self._resume_companions(session_id))
         try:
             start = await plan_resume(
                 self._services, agent, session_id, mode, messages=messages, checkpoint_id=checkpoint_id
@@ -240,6 +253,8 @@ class ExecutorCore:
             if handle is None:
                 raise
             return handle
+        if isinstance(start, RunRecord):
+            return await self._take_over(agent, start, hooks=hooks, model=model)
         return await self._begin(agent, start, hooks=hooks, model=model)
 
     async def retry(
@@ -365,31 +380,82 @@ class ExecutorCore:
         hooks: SomeHooks,
         model: str | LLMAdapter | None,
     ) -> RunHandle[OutputT]:
-        """Commit the start, which decides who runs, and submit it."""
+        """Commit the start, which decides who runs, and submit it; whoever is cancelled does not stop that half-way."""
         if self._runtime.leaving:
             raise ExecutorClosedError
-        adapter = open_model(model) if isinstance(model, str) else model
-        if adapter is None and self._runtime.works:
-            self._open_models(agent)
+        adapter = self._adapter(agent, model)
         workflow_id = await self._name(agent, start)
         owned = msgspec.structs.replace(
             start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
         )
+        return self._handle(agent, await self._to_the_end(self._start(owned, hooks, adapter)))
+
+    async def _start(self, start: StartRun, hooks: SomeHooks, model: LLMAdapter | None) -> RunRecord:
+        """Commit the start and have the run driven: one that carries this process's lease is found by nobody else."""
+        store = self._services.store
         try:
-            started = await self._services.store.start_run(owned)
+            started = await store.start_run(start)
         except (ConflictError, SessionAlreadyExistsError) as lost:
-            current = await self._services.store.get_current_run(start.session_id)
+            current = await store.get_current_run(start.session_id)
             if current is not None and current.status == "running":
                 raise AgentAlreadyRunningError(start.session_id, current.run_id) from lost
             raise
+        except HelixError as problem:
+            if problem.retryable:
+                self._runtime.in_background(self._submit_if_started(start, hooks, model))
+            raise
         if started.run.start_sequence:
-            # A reader that comes at once must not take the last turn's end for this one's.
-            stream_id = start.session_id
-            await self._services.streams.reactivate_stream(stream_id, started.run.run_id, turn=started.run.turn)
-        session = first_begun(owned, started)
+            # A reader that comes at once must not take the last turn's end for this one's. Whoever drives the run makes
+            # its stream active too, so this may fail.
+            try:
+                stream_id, run = start.session_id, started.run
+                await self._services.streams.reactivate_stream(stream_id, run.run_id, turn=run.turn)
+            except HelixError as problem:
+                log_exception("stream.not_reactivated", problem, session_id=start.session_id)
+        session = first_begun(start, started)
         begun = None if session is None else Begun(session, started.run, start.append_messages)
-        await self._runtime.submit(started.run, hooks=hooks, model=adapter, begun=begun)
-        return self._handle(agent, started.run)
+        await self._runtime.submit(started.run, hooks=hooks, model=model, begun=begun)
+        return started.run
+
+    async def _submit_if_started(self, start: StartRun, hooks: SomeHooks, model: LLMAdapter | None) -> None:
+        """The store did not say whether it began the run: as soon as it answers, a run that it did begin is driven."""
+        for wait in backoff():
+            await asyncio.sleep(wait)
+            try:
+                run = await self._services.store.get_current_run(start.session_id)
+            except HelixError as problem:
+                if not problem.retryable:
+                    raise
+                continue
+            if run is not None and run.status == "running" and run.fence == Fence(run_id=start.run_id):
+                await self._runtime.submit(run, hooks=hooks, model=model)
+            return
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something that must not stop half-way when its caller is cancelled.
+
+        Raises:
+            ExecutorClosedError: this process leaves; what was begun is found by others.
+        """
+        doing = self._runtime.in_background(work)
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            if doing.cancelled():
+                raise ExecutorClosedError from None
+            raise
+
+    async def _take_over(
+        self, agent: Agent[Any, OutputT, Any], dead: RunRecord, *, hooks: SomeHooks, model: str | LLMAdapter | None
+    ) -> RunHandle[OutputT]:
+        """Go on with a run whose process died, as its next attempt."""
+        adapter = self._adapter(agent, model)
+        taking = take_over(self._services, self._runtime, dead, hooks=hooks, model=adapter)
+        try:
+            run = await self._to_the_end(taking)
+        except ConflictError as lost:
+            raise AgentAlreadyRunningError(dead.session_id, dead.run_id) from lost
+        return self._handle(agent, run)
 
     async def _begin_quietly(self, agent: Agent[Any, Any, Any], start: StartRun) -> None:
         """Begin a run that nobody here waits for."""
@@ -401,8 +467,8 @@ class ExecutorCore:
         turn = 1 if replaced is None else replaced.turn + 1
         return self._services.name_workflow(agent.name, start.session_id, turn)
 
-    def _stop_owed(self) -> None:
-        self.janitor.stop_owed()
+    def _attend_remotes(self) -> None:
+        self._remotes.attend()
 
     def _wrap(self, ops: Ops) -> Ops:
         """The effects as the loop of a run here gets them; whoever wants to watch them overrides this."""
@@ -428,15 +494,12 @@ class ExecutorCore:
         return len(runs)
 
     async def _begun_with(
-        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str
+        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str | None
     ) -> RunHandle[OutputT] | None:
         """The current run, if its turn began with this key."""
-        with suppress(SessionNotFoundError):
-            page = await self._services.store.get_messages(session_id)
-            for stored in page.items:
-                if isinstance(stored.message, UserMessage) and not stored.message.hidden:
-                    return await self.get_handle(agent, session_id) if stored.message.id == key else None
-        return None
+        if key is None or not await began_with(self._services.store, session_id, key):
+            return None
+        return await self.get_handle(agent, session_id)
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
         store = self._services.store
@@ -451,7 +514,7 @@ class ExecutorCore:
             return await stop_companions(self._services, session_id, kind, reason)
         if not await settle_waiting(self._services, session_id, run, reason, kind):
             return NothingRunning()
-        self._stop_owed()
+        self._attend_remotes()
         return InterruptSet(run_id=run.run_id)
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:
@@ -462,10 +525,14 @@ class ExecutorCore:
             self._services.agents.replace(agent)
             self._waker.look()
 
-    def _open_models(self, agent: Agent[Any, Any, Any]) -> None:
-        """Refuse a run whose models cannot be opened here, its sub-agents' included, before anything is written."""
-        for each in AgentRegistry([agent]).everyone():
-            self._model_of(each)
+    def _adapter(self, agent: Agent[Any, Any, Any], model: str | LLMAdapter | None) -> LLMAdapter | None:
+        """The model that this call gives. A run whose own models cannot be opened here, its sub-agents' included, is
+        refused before anything is written."""
+        adapter = open_model(model) if isinstance(model, str) else model
+        if adapter is None and self._runtime.works:
+            for each in AgentRegistry([agent]).everyone():
+                self._model_of(each)
+        return adapter
 
     def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
         if not isinstance(agent.model, str):
@@ -487,3 +554,6 @@ def _messages(given: Input, key: str | None) -> tuple[UserMessage, ...]:
     if key is None or not messages:
         return messages
     return (*messages[:-1], msgspec.structs.replace(messages[-1], id=key))
+
+
+_: type[AgentExecutor] = ExecutorCore

@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
-from helix_agents.domain.errors import ConflictError, HelixError, NothingToResumeError, StillWaitingError
+from helix_agents.domain.errors import ConflictError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import Record
-from helix_agents.engine.cleanup import expired_session_cleanup
+from helix_agents.engine.cleanup import CleanupSummary, expired_session_cleanup, is_over
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.remote_stops import pay_stops
+from helix_agents.engine.remote_stops import StopsPaid
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.recovery import Recovered
+from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.waking import Woken
+
+T = TypeVar("T")
 
 
 class Swept(Record):
@@ -40,6 +44,7 @@ class Janitor:
         resume_companions: Callable[[SessionId], Awaitable[int]],
         recover: Callable[[], Awaitable[Recovered]],
         wake: Callable[[], Awaitable[Woken]],
+        remotes: Remotes,
         resume_grace_ms: int,
         stream_retention_ms: int,
     ) -> None:
@@ -48,9 +53,9 @@ class Janitor:
         self._resume_companions = resume_companions
         self._recover = recover
         self._wake = wake
+        self._remotes = remotes
         self._resume_grace_ms = resume_grace_ms
         self._stream_retention_ms = stream_retention_ms
-        self._stop_owed = asyncio.Event()
 
     async def run(self, interval_seconds: float) -> None:
         """Sweep for ever."""
@@ -58,49 +63,56 @@ class Janitor:
             await asyncio.sleep(interval_seconds)
             try:
                 await self.sweep()
-            except HelixError as problem:
+            except Exception as problem:
+                # Whatever it is: there is nobody else here who would see to what is stuck.
                 log_exception("janitor.failed", problem)
-
-    def stop_owed(self) -> None:
-        """A stop has to reach another service soon."""
-        self._stop_owed.set()
-
-    async def pay_stops(self, interval_seconds: float) -> None:
-        """See to stops that other services have not confirmed, for ever: each when it is due."""
-        while True:
-            wait = interval_seconds
-            self._stop_owed.clear()
-            try:
-                left = await pay_stops(self._services)
-                if left.next_in_ms is not None:
-                    wait = min(wait, max(left.next_in_ms, 50) / 1000)
-            except HelixError as problem:
-                log_exception("janitor.failed", problem)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_owed.wait(), wait)
 
     async def sweep(self) -> Swept:
-        """One round."""
-        store = self._services.store
+        """One round. What goes wrong in one part of it keeps no other part from being done.
+
+        Raises:
+            Exception: what went wrong first.
+        """
+        problems: list[Exception] = []
+
+        async def part(work: Awaitable[T], otherwise: T) -> T:
+            try:
+                return await work
+            except Exception as problem:
+                problems.append(problem)
+                return otherwise
+
+        expired = await part(self._expire_calls(), 0)
+        recovered = await part(self._recover(), Recovered())
+        cleanup = await part(expired_session_cleanup(self._services.store), CleanupSummary())
+        await part(self._sweep_capabilities(), None)
+        stops = await part(self._remotes.pay_stops(), StopsPaid())
+        resumed = await part(self._remotes.resume_answered(), 0)
+        resumed += await part(self._resume_waiting(), 0)
+        pruned = await part(self._services.streams.prune(self._stream_retention_ms), 0)
+        woken = await part(self._wake(), Woken())
+        for later in problems[1:]:
+            log_exception("janitor.failed", later)
+        if problems:
+            raise problems[0]
+        return Swept(
+            expired_calls=expired,
+            resumed=resumed,
+            recovered=len(recovered.run_ids),
+            expired_sessions=cleanup.marked,
+            pruned_chunks=pruned,
+            stops_paid=stops.paid,
+            stops_abandoned=stops.abandoned,
+            woken=woken.sessions,
+        )
+
+    async def _expire_calls(self) -> int:
         expired = 0
-        while calls := await store.expire_pending(limit=200):
+        while calls := await self._services.store.expire_pending(limit=200):
             expired += len(calls)
             for call in calls:
                 log_event("client_tool.timeout", tool_call_id=call.tool_call_id, session_id=call.session_id)
-        recovered = await self._recover()
-        cleanup = await expired_session_cleanup(store)
-        await self._sweep_capabilities()
-        stops = await pay_stops(self._services)
-        return Swept(
-            expired_calls=expired,
-            resumed=await self._resume_waiting(),
-            recovered=len(recovered.run_ids),
-            expired_sessions=cleanup.marked,
-            pruned_chunks=await self._services.streams.prune(self._stream_retention_ms),
-            stops_paid=stops.paid,
-            stops_abandoned=stops.abandoned,
-            woken=(await self._wake()).sessions,
-        )
+        return expired
 
     async def _sweep_capabilities(self) -> None:
         """Let every bundle of capabilities that an agent here has look after what it keeps."""
@@ -110,8 +122,8 @@ class Janitor:
         bundles = {id(bundle): bundle for agent in self._services.agents for bundle in agent.capabilities}
         for bundle in bundles.values():
             try:
-                await bundle.sweep(entries)
-            except HelixError as problem:
+                await bundle.sweep(entries, partial(is_over, self._services.store))
+            except Exception as problem:
                 log_exception("janitor.sweep_failed", problem)
 
     async def _resume_waiting(self) -> int:
@@ -133,6 +145,6 @@ class Janitor:
         except (ConflictError, NothingToResumeError, StillWaitingError):
             # Somebody else was first, or only a companion had its answer and goes on already.
             return 0
-        except HelixError as problem:
+        except Exception as problem:
             log_exception("janitor.resume_failed", problem, session_id=session_id)
             return 0

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 
-from helix_agents.domain.errors import HelixError
 from helix_agents.engine.log import log_exception
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -55,5 +54,6 @@ class LeaseKeeper:
     async def _renew(self) -> None:
         try:
             await self._store.renew_lease(self.owner, self._lease_ms)
-        except HelixError as problem:
+        except Exception as problem:
+            # Whatever it is: without this thread every run of this process would be taken from it.
             log_exception("lease.renewal_failed", problem, owner=self.owner)

@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import RunId
-from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import Liveness, Services
 from helix_agents.engine.settling import fail_run
+from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.runtimes.executor.leases import LeaseKeeper
+
+T = TypeVar("T")
 
 
 class OwnedRuns:
@@ -23,6 +27,7 @@ class OwnedRuns:
         self.works = True
         self._lease = lease
         self._running: dict[RunId, asyncio.Task[RunEnd]] = {}
+        self._driven: dict[RunId, RunRecord] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
     @property
@@ -32,14 +37,24 @@ class OwnedRuns:
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
         return self._running.get(run_id)
 
-    async def inspect_owner(self, owner: str) -> Liveness:
-        """Whether the process that has this lease is alive."""
-        return "dead" if await self.services.store.find_lease(owner) is None else "alive"
+    def is_driven(self, run: RunRecord) -> bool:
+        """Whether a task here drives this attempt of the run, or a later one."""
+        driven = self._driven.get(run.run_id)
+        return driven is not None and driven.attempt >= run.attempt
 
-    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+    async def inspect_owner(self, run: RunRecord) -> Liveness:
+        """Whether the process that has a run's lease is alive. Of its own runs a process knows better than the lease,
+        which may have run out while the machine slept or the store was away."""
+        assert run.owner is not None
+        if run.owner == self._lease.owner and self.is_driven(run):
+            return "alive"
+        return "dead" if await self.services.store.find_lease(run.owner) is None else "alive"
+
+    def in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     async def start(self) -> None:
         await self._lease.start()
@@ -63,22 +78,63 @@ class OwnedRuns:
         await self._lease.stop()
 
     def begin(self, run: RunRecord, work: Coroutine[Any, Any, RunEnd]) -> None:
-        """Let a task drive a run."""
+        """Let a task drive a run; what an earlier attempt of it still does here, it does beside that."""
         task = asyncio.create_task(work, name=f"helix run {run.run_id}")
+        earlier = self._running.get(run.run_id)
+        if earlier is not None:
+            self._background.add(earlier)
+            earlier.add_done_callback(self._background.discard)
         self._running[run.run_id] = task
+        self._driven[run.run_id] = run
         task.add_done_callback(lambda done: self._finished(run, done))
 
     def _finished(self, run: RunRecord, task: asyncio.Task[RunEnd]) -> None:
-        self._running.pop(run.run_id, None)
+        if self._running.get(run.run_id) is task:
+            del self._running[run.run_id], self._driven[run.run_id]
         if not task.cancelled() and (problem := task.exception()) is not None:
             log_exception("run.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
             self.in_background(self._fail(run, problem))
 
     async def _fail(self, run: RunRecord, problem: BaseException) -> None:
-        current = await self.services.store.get_current_run(run.session_id)
-        if current is not None and (current.run_id, current.owner) == (run.run_id, self._lease.owner):
-            # Else somebody else has taken over; it is theirs.
-            await fail_run(self.services, run.session_id, current.fence, problem)
+        """Settle a run whose driver broke, as soon as the store lets us: nobody else looks after it while we live."""
+        for wait in backoff():
+            try:
+                current = await self.services.store.get_current_run(run.session_id)
+                if current is not None and (current.run_id, current.owner) == (run.run_id, self._lease.owner):
+                    # Else somebody else has taken over; it is theirs.
+                    await fail_run(self.services, run.session_id, current.fence, problem)
+                return
+            except HelixError as lost:
+                if not lost.retryable:
+                    raise
+            await asyncio.sleep(wait)
+
+
+async def claim(store: SessionStateStore, run: RunRecord, owner: str | None) -> RunRecord:
+    """Take a run over as its next attempt, and be sure of it: while this process lives, nobody else finds a run that
+    it has claimed, so a claim whose answer was lost is looked for until the store answers.
+
+    A run without an owner is found by whoever looks for it, so there nothing is lost.
+
+    Raises:
+        ConflictError: somebody else has it, or it is over.
+    """
+    mine = Fence(run_id=run.run_id, attempt=run.attempt + 1)
+    unheard = False
+    for wait in backoff():
+        try:
+            if unheard:
+                current = await store.get_current_run(run.session_id)
+                if current is not None and (current.fence, current.owner) == (mine, owner):
+                    return current
+            return await store.claim_run(run.session_id, run.fence, owner)
+        except HelixError as problem:
+            if not problem.retryable or owner is None:
+                raise
+            unheard = True
+            log_exception("run.claim_unheard", problem, session_id=run.session_id, run_id=run.run_id)
+        await asyncio.sleep(wait)
+    raise AssertionError("the waits never end")
 
 
 def backoff() -> Iterator[float]:

@@ -4,13 +4,16 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal
 
+from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.commits import SettleSession
-from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.errors import ConflictError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.runtimes.executor.owned_runs import claim
 from helix_agents.runtimes.executor.runtime import Runtime
 
 MOST_AT_ONCE = 200
@@ -65,7 +68,8 @@ async def recover(services: Services, runtime: Runtime, *, limit: int = MOST_AT_
                         pass
             except ConflictError:
                 lost += 1
-            except HelixError as problem:
+            except Exception as problem:
+                # Of one run that cannot be looked at nothing follows for those behind it.
                 errors += 1
                 log_exception("recovery.failed", problem, session_id=orphan.session_id)
     if recovered or unknown:
@@ -100,11 +104,24 @@ async def _recover(
         return "unknown_agent"
     # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.
     agent.load_state(session.custom_state, session.agent_version)
-    run = orphan
     if standing == "dead":
-        run = await store.claim_run(orphan.session_id, orphan.fence, runtime.owner)
-        log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
-        if run.call_hooks:
-            log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
-    await runtime.submit(run)
+        await take_over(services, runtime, orphan)
+    else:
+        await runtime.submit(orphan)
     return "recovered"
+
+
+async def take_over(
+    services: Services, runtime: Runtime, dead: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None
+) -> RunRecord:
+    """Go on with a run whose driver died, as its next attempt.
+
+    Raises:
+        ConflictError: somebody else was first.
+    """
+    run = await claim(services.store, dead, runtime.owner)
+    log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
+    if run.call_hooks:
+        log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
+    await runtime.submit(run, hooks=hooks, model=model)
+    return run

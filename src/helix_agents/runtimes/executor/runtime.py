@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
@@ -13,6 +13,8 @@ from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, Services
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.llm import LLMAdapter
+
+T = TypeVar("T")
 
 
 class Runtime(Protocol):
@@ -77,7 +79,7 @@ class Runtime(Protocol):
         """Drive a child inside its parent's call."""
         ...
 
-    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+    def in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Do something beside the runs, until it is done or the process leaves."""
         ...
 

@@ -28,6 +28,10 @@ class Sessions:
         self._streams = streams
         self._forget_elsewhere = forget_elsewhere
 
+    def now_ms(self) -> int:
+        """The store's clock, which all times of sessions, runs and messages are told by."""
+        return self._store.now_ms()
+
     async def get(self, session_id: SessionId) -> SessionState:
         """One session; raises `SessionNotFoundError`."""
         return await self._store.load_state(session_id)

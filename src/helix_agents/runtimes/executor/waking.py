@@ -8,7 +8,6 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.tools import Wakeup
 from helix_agents.domain.capability_errors import VersionConflict
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.entries import EntryTransaction
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     ConflictError,
@@ -28,6 +27,10 @@ GATHER_SECONDS = 0.05
 """Changes that come one after another are told together."""
 LOOK_AGAIN_SECONDS = 1.0
 """A turn may end without having asked for news once more."""
+
+
+_NOT_OURS = (ConflictError, VersionConflict, NotARootSessionError, SessionNotFoundError, ExecutorClosedError)
+"""Somebody else was first, its parent speaks for it, or nobody is there to be told."""
 
 
 class Woken(Record):
@@ -64,7 +67,7 @@ class Waker:
                     self._asked.clear()
                     await self._asked.wait()
                 await self._listen(entries, interval_seconds)
-            except HelixError as problem:
+            except Exception as problem:
                 log_exception("waker.failed", problem)
                 await asyncio.sleep(interval_seconds)
 
@@ -78,23 +81,17 @@ class Waker:
             for bundle in agent.capabilities:
                 for wakeup in await bundle.wakeups(entries, agent.name):
                     try:
-                        woken += await self._wake(entries, agent, wakeup)
+                        woken += await self._wake(agent, wakeup)
                     except AgentAlreadyRunningError:
                         busy += 1
-                    except (ConflictError, VersionConflict, NotARootSessionError, ExecutorClosedError):
-                        # Somebody else was first, or its parent speaks for it.
+                    except _NOT_OURS:
                         continue
                     except HelixError as problem:
                         self._report(wakeup.session_id, problem)
         return Woken(sessions=woken, busy=busy)
 
-    async def _wake(self, entries: EntryStore, agent: Agent[Any, Any, Any], wakeup: Wakeup) -> bool:
-        try:
-            start = await plan_wake(self._services, agent, wakeup)
-        except SessionNotFoundError:
-            if wakeup.if_gone:
-                await entries.transact(EntryTransaction(changes=wakeup.if_gone, owner=agent.name))
-            return False
+    async def _wake(self, agent: Agent[Any, Any, Any], wakeup: Wakeup) -> bool:
+        start = await plan_wake(self._services, agent, wakeup)
         if start is None:
             return False
         await self._begin(agent, start)

@@ -38,7 +38,7 @@ async def drive(
     if open_deps is not None:
         session = await services.store.load_state(session_id)
         deps = open_deps(session_id, session.user_id)
-    async with watching(services.store, session_id) as stop, deps as opened:
+    async with watching(services.store, session_id, services.sleep) as stop, deps as opened:
         try:
             scope = await open_scope(
                 services,

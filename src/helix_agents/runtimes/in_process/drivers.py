@@ -17,7 +17,7 @@ from helix_agents.engine.services import Liveness, OpenDeps
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.leases import LeaseKeeper
-from helix_agents.runtimes.executor.owned_runs import OwnedRuns, backoff
+from helix_agents.runtimes.executor.owned_runs import OwnedRuns, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.in_process.driver import drive
 
@@ -55,7 +55,7 @@ class Drivers(OwnedRuns):
         begun: Begun | None = None,
     ) -> None:
         """Drive a run as soon as there is room for it."""
-        if run.run_id in self._running:
+        if self.is_driven(run):
             return
         if self._room is None:
             self.begin(run, self._persistently(run, hooks, model, begun))
@@ -67,14 +67,14 @@ class Drivers(OwnedRuns):
         """A run without an owner is a durable engine's, which looks after it, or nobody's."""
         if run.owner is None:
             return "dead" if self.drives(run) else "alive"
-        return await self.inspect_owner(run.owner)
+        return await self.inspect_owner(run)
 
     def drive_detached(self, run: RunRecord) -> None:
         """Drive a companion that stands on its own, unless it is driven here already or will be elsewhere.
 
         It takes no place of `max_running`: whoever started it may have one, and wait for it.
         """
-        if not self.leaving and run.run_id not in self._running:
+        if not self.leaving and not self.is_driven(run):
             self.begin(run, self._persistently(run, None, None))
 
     async def drive_child(self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal) -> RunEnd:
@@ -100,11 +100,9 @@ class Drivers(OwnedRuns):
             await asyncio.sleep(wait)
             begun = None
             try:
-                run = await self.services.store.claim_run(run.session_id, run.fence, self.owner)
+                run = self._driven[run.run_id] = await claim(self.services.store, run, self.owner)
             except ConflictError:
                 return RunEnd(status="superseded")
-            except HelixError as problem:
-                log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
         raise AssertionError("the waits never end")
 
     async def _drive(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None, begun: Begun | None) -> RunEnd:

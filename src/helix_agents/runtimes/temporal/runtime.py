@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
@@ -29,6 +29,8 @@ from helix_agents.runtimes.temporal.bodies import Bodies
 from helix_agents.runtimes.temporal.options import TemporalOptions
 from helix_agents.runtimes.temporal.turns import TURN, name_turn, order_for
 from helix_agents.runtimes.temporal.worker import WorkerThread
+
+T = TypeVar("T")
 
 
 class TemporalRuntime:
@@ -108,10 +110,11 @@ class TemporalRuntime:
         await self._bodies.let_go()
         await self._runs.release_all()
 
-    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+    def in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     # -- the port
 

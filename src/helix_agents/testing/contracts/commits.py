@@ -9,6 +9,7 @@ from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.runs import RunStatus, RunUpdate
 from helix_agents.domain.sessions import (
     CreateSession,
+    SessionFilter,
     SuspensionContext,
 )
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
@@ -279,6 +280,23 @@ class CommitsContract(StoreContract):
         assert (await store.load_state(SESSION)).status == "paused"
         assert (await commit(store, 3, state={"status": "completed"})).status == "completed"
         assert (await store.load_state(SESSION)).status == "completed"
+
+    @proves("commits.leaves-labels-alone")
+    async def test_what_others_say_of_a_session_while_a_run_goes_on_is_kept(self, store: SessionStateStore) -> None:
+        created = CreateSession(user_id="ada", tags=("new",), metadata={"title": "?", "old": "yes"}, expires_at=5_000)
+        await start(store, create=created)
+        await commit(store, pending=(waiting(store, "call-1"),))
+        read = await store.load_state(SESSION)
+        await store.patch_metadata(SESSION, {"title": "Tides", "old": None})
+        await store.submit_answer(answer("call-1", expires_at=9_000))
+        about = {"user_id": "bob", "tags": ("old",), "metadata": read.metadata, "expires_at": read.expires_at}
+        for step, consumed in ((2, ()), (3, ("call-1",))):
+            await commit(store, step, state=about, consume=consumed)
+            found = await store.load_state(SESSION)
+            assert (found.user_id, found.tags, found.metadata) == ("ada", ("new",), {"title": "Tides"})
+            assert found.expires_at == 9_000
+        listed = await store.list_sessions(SessionFilter(metadata={"title": "Tides"}, tags=("new",), user_id="ada"))
+        assert [each.session_id for each in listed.items] == [SESSION]
 
     @proves("commits.takes-the-stop")
     async def test_a_step_may_take_the_stop(self, store: SessionStateStore) -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from helix_agents.domain.audit_verification import verify_rows
 from helix_agents.domain.capability_errors import InvalidInput, KeyNotFound, QuotaExceeded, VersionConflict
+from helix_agents.domain.commits import StartRun
 from helix_agents.domain.entries import weight
 from helix_agents.domain.records import decode_json, encode
+from helix_agents.domain.runs import RunStatus
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.entries import EntryStore
@@ -247,3 +249,26 @@ class EntryStoreContract(
         assert [(usage.scope, usage.keys) for usage in seen.scopes] == [(SCOPE, 1), ("shared", 1), ("sys.alerts", 1)]
         assert [(session.session_id, session.agent) for session in seen.sessions] == [("s-1", "ann")]
         assert [entry.value for entry in seen.system["sys.alerts"]] == ['{"n":1}']
+        assert seen.recent == ()
+
+    @proves("entries.recent-runs")
+    async def test_runs_are_listed_that_go_on_or_ended_since(
+        self, parts: Backend, store: EntryStore, clock: ManualClock
+    ) -> None:
+        await parts.state.create_session("s-1", CreateSession(agent_type="ann"))
+        ends: tuple[RunStatus | None, ...] = ("completed", "failed", None)
+        for turn, status in enumerate(ends, 1):
+            await parts.state.start_run(StartRun(session_id="s-1", run_id=f"run-{turn}"))
+            clock.advance(100)
+            if status is not None:
+                await parts.state.update_run_status(f"run-{turn}", status)
+        began = clock.now_ms() - 300
+
+        async def listed(since: int) -> list[tuple[int, str, str]]:
+            seen = await store.overview(runs_since=since)
+            return [(run.turn, run.agent, run.status) for run in seen.recent]
+
+        everything = [(1, "ann", "completed"), (2, "ann", "failed"), (3, "ann", "running")]
+        assert await listed(0) == await listed(began + 100) == everything
+        assert await listed(began + 101) == everything[1:]
+        assert await listed(clock.now_ms()) == everything[2:]

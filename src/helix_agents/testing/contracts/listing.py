@@ -7,10 +7,10 @@ import pytest
 from helix_agents.domain.errors import InvalidPageError
 from helix_agents.domain.paging import Page
 from helix_agents.domain.pending import PendingFilter
-from helix_agents.domain.sessions import CreateSession, SessionFilter
+from helix_agents.domain.sessions import MARKS, CreateSession, SessionFilter
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import START_MS, ManualClock
-from helix_agents.testing.contracts.store_handles import StoreContract
+from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import SESSION, commit, said, start, waiting
 
@@ -113,6 +113,27 @@ class ListingContract(StoreContract):
             await store.create_session(f"s-{number}", CreateSession(user_id=user, tags=(tag,), metadata={"k": tag}))
         assert await _found(store, user_id="ann", tags=("x",), metadata={"k": "x"}, roots_only=True) == ["s-0"]
         assert await _found(store, user_id="bob", tags=("y",)) == []
+
+    @proves("listing.marks")
+    @pytest.mark.parametrize("mark", MARKS)
+    async def test_a_marked_session_is_found_by_what_the_mark_says_now(
+        self, handles: StoreHandles, store: SessionStateStore, mark: str
+    ) -> None:
+        other = await handles.open()
+        await store.create_session("plain", CreateSession(metadata={"k": "open"}))
+        await start(store, create=CreateSession(user_id="ann", metadata={mark: "open", "k": "v"}))
+        assert await _found(other, metadata={mark: "open"}) == [SESSION]
+        assert await _found(other, metadata={mark: "open", "k": "v"}, user_id="ann", statuses=("active",)) == [SESSION]
+        assert await _found(other, metadata={mark: "open", "k": "w"}) == []
+        await commit(store, state={"metadata": {mark: "shut"}, "status": "failed"})
+        assert await _found(other, metadata={mark: "open"}) == []
+        assert await _found(other, metadata={mark: "shut"}, statuses=("failed",)) == [SESSION]
+        await store.patch_metadata(SESSION, {mark: None})
+        assert await _found(other, metadata={mark: "shut"}) == []
+        await store.patch_metadata("plain", {mark: "open"})
+        assert await _found(other, metadata={mark: "open"}) == ["plain"]
+        await store.delete_session("plain")
+        assert await _found(other, metadata={mark: "open"}) == []
 
     @proves("ids.values-are-data")
     async def test_values_are_compared_as_they_are(self, store: SessionStateStore) -> None:

@@ -8,6 +8,7 @@ import pytest
 from helix_agents.domain.pending import (
     AnswerAccepted,
     AnswerAlreadyCompleted,
+    AnsweredElsewhere,
     AnswerLate,
     AnswerNotFound,
     AnswerRefused,
@@ -175,6 +176,18 @@ class PendingContract(StoreContract):
         fitting = SubmitAnswer(session_id=SESSION, tool_call_id="approval", answer=approval, approval_id="ap-1")
         assert isinstance(await store.submit_answer(fitting), AnswerAccepted)
         assert (await _call(store, "approval")).answer == approval
+
+    @proves("pending.answered-elsewhere")
+    async def test_a_call_that_was_answered_elsewhere_is_answered(self, store: SessionStateStore) -> None:
+        await start(store)
+        await suspend(store, 1, waiting(store, "tool"), waiting(store, "approval", kind="approval", approval_id="ap-1"))
+        for call_id, next_step in (("tool", "wait"), ("approval", "resume")):
+            there = SubmitAnswer(session_id=SESSION, tool_call_id=call_id, answer=AnsweredElsewhere())
+            outcome = await store.submit_answer(there)
+            assert isinstance(outcome, AnswerAccepted)
+            assert (outcome.call.state, outcome.call.answer, outcome.next) == ("answered", there.answer, next_step)
+            assert await _call(store, call_id) == outcome.call
+        assert isinstance(await store.submit_answer(answer("tool")), AnswerAlreadyCompleted)
 
     @proves("pending.unknown-call")
     async def test_an_answer_to_an_unknown_call_is_told_so(self, store: SessionStateStore) -> None:

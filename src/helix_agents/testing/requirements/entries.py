@@ -22,6 +22,7 @@ _VALUES = promised_by(
         "entries.audit-in-the-transaction": "A transaction and its audit rows are made together, in one chain.",
         "entries.namespaces-apart": "No namespace sees a key, an event, a revision or an audit row of another.",
         "entries.overview": "An overview shows scopes, conversations and what waits at one revision.",
+        "entries.recent-runs": "An overview lists the runs that are not over, or ended since a time.",
         "entries.any-history": "Any history of writes leaves what a plain model of it says.",
     },
 )

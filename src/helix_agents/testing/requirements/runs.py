@@ -97,6 +97,8 @@ _PENDING = promised_by(
         "pending.answer-says-what-is-next": "An accepted answer says whether to resume, to wait for others, or that a "
         "run is going.",
         "pending.answer-moves-the-expiry": "An accepted answer moves the expiry of its root session if it says so.",
+        "pending.answered-elsewhere": "A call of any kind may have been answered elsewhere: it is answered like any "
+        "other, without what was said.",
         "pending.unfit-answer-refused": "An answer of the wrong kind, or with another approval id, is refused.",
         "pending.unknown-call": "An answer to an unknown call is told so and raises nothing.",
         "pending.expired-once": "Each call past its deadline is marked expired for exactly one of many callers.",
@@ -154,6 +156,8 @@ _COMMITS = promised_by(
         "commits.warns": "A step whose calls contest a key says so in its answer.",
         "commits.ends-the-run": "A step may end its run; the run has status, reason, steps and end.",
         "commits.keeps-a-pause": "A step that leaves the session active leaves an operator's pause alone, and says so.",
+        "commits.leaves-labels-alone": "User, tags, metadata and expiry that changed while a run goes on stay as they "
+        "are, whatever the record of its next step says.",
         "commits.takes-the-stop": "A step may take the stop aimed at its run.",
         "commits.flat": "A commit takes as many statements on a long history as on a short one.",
     },

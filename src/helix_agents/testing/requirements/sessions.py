@@ -116,6 +116,8 @@ _LISTING = promised_by(
         "listing.filters": "list_sessions filters by user, agent type, statuses, parent, root, roots, all tags, all "
         "metadata, creation range (inclusive) and expiry.",
         "listing.filters-combine": "Everything given in a filter must hold.",
+        "listing.marks": "Sessions with a mark of the engine in their metadata are found by what it says now, "
+        "whichever write set, changed or took it.",
         "listing.pages-alike": "All listings page alike: offset, limit, total, has_more, 50 by default.",
         "listing.bad-page-refused": "A negative offset and a limit outside 1 to 200 are refused.",
     },

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from helix_agents.backends.redis import RedisStateStore
+from helix_agents.backends.redis.index import entry_id
+from helix_agents.backends.redis.sessions import _order_for
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import SessionAlreadyExistsError, StoreUnavailableError
 from helix_agents.domain.runs import RunUpdate
-from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionFilter
+from helix_agents.domain.sessions import MARKS, BranchPoint, CreateSession, SessionFilter
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.observation import ALL_STATES
@@ -37,6 +40,7 @@ ACTS: dict[str, Act] = {
     "an answer": lambda store: store.submit_answer(answer("call-1", "root")),
     "a status": lambda store: store.update_status("root", "paused"),
     "an end from outside": _settle,
+    "a mark": lambda store: store.patch_metadata("root", {MARKS[0]: "open"}),
     "a deletion": lambda store: store.delete_session("root"),
 }
 
@@ -58,6 +62,9 @@ async def told(store: SessionStateStore) -> dict[str, Any]:
     return {
         "sessions": {each.session_id: each.status for each in (await store.list_sessions()).items},
         "of ann": [each.session_id for each in (await store.list_sessions(SessionFilter(user_id="ann"))).items],
+        "marked": [
+            each.session_id for each in (await store.list_sessions(SessionFilter(metadata={MARKS[0]: "open"}))).items
+        ],
         "below": [
             each.session_id for each in (await store.list_sessions(SessionFilter(parent_session_id="root"))).items
         ],
@@ -79,6 +86,7 @@ async def true_of(store: SessionStateStore) -> dict[str, Any]:
     return {
         "sessions": {name: state.status for name, state in states.items()},
         "of ann": [name for name, state in states.items() if state.user_id == "ann"],
+        "marked": [name for name, state in states.items() if state.metadata.get(MARKS[0]) == "open"],
         "below": [name for name, state in states.items() if state.parent_session_id == "root"],
         "calls": {call.tool_call_id: call.state for call in calls if call is not None},
         "overdue": [call.tool_call_id for call in calls if call is not None and call.state == "waiting"],
@@ -174,3 +182,14 @@ async def _won(store: SessionStateStore, parent: str) -> bool:
     except SessionAlreadyExistsError:
         return False
     return True
+
+
+async def test_a_marked_session_is_read_without_the_others(redis_service: RedisService | ForeignRedis) -> None:
+    async with await open_backend(redis_service.new_url()) as backend:
+        store = backend.state
+        assert isinstance(store, RedisStateStore)
+        for number in range(5):
+            await store.create_session(f"s-{number}", CreateSession(user_id="ann"))
+        await store.patch_metadata("s-3", {MARKS[0]: "open"})
+        found = await store._space.find(_order_for(SessionFilter(metadata={MARKS[0]: "open"})))
+        assert [name for name, _ in found.entries] == [entry_id("s", "s-3")]

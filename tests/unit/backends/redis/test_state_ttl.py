@@ -211,7 +211,8 @@ async def test_a_listing_of_a_process_without_the_option_counts_no_session_that_
 
 
 async def test_a_session_that_was_changed_in_time_is_there_after_its_first_moment(url: str, client: Redis) -> None:
-    async with await open_backend(url, state_ttl=SOON) as brief, await open_backend(url, state_ttl=DAY) as backend:
+    soon = timedelta(seconds=2)
+    async with await open_backend(url, state_ttl=soon) as brief, await open_backend(url, state_ttl=DAY) as backend:
         await brief.state.create_session(SESSION)
         (first,) = await expiries(client, url)
         await backend.state.append_messages(SESSION, [said("still here")])

@@ -116,8 +116,7 @@ $$;
 CREATE FUNCTION __agents_commit_step(
     p_namespace text, p_session_id text, p_run_id text, p_attempt bigint, p_step bigint, p_round bigint,
     p_expected bigint, p_known bigint, p_known_segment bigint, p_limit bigint, p_now bigint,
-    p_status text, p_agent_type text, p_mode text, p_user_id text, p_expires_at bigint,
-    p_tags text, p_metadata text, p_labels text[], p_suspension text, p_detail text,
+    p_status text, p_agent_type text, p_mode text, p_suspension text, p_detail text,
     p_step_id text, p_step_count bigint, p_sequence bigint, p_bodies text[], p_writes text, p_promote boolean,
     p_usage json, p_more json,
     p_stream_id text, p_stream_run text, p_stream_attempt bigint, p_writer bigint, p_batch bigint,
@@ -128,7 +127,7 @@ CREATE FUNCTION __agents_commit_step(
     writes_logged bigint, base_bytes bigint, since_bytes bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    at __agents_sessions;
+    at record;
     run json := p_more -> 'run';
     run_status text := p_more -> 'run' ->> 'status';
     size bigint := cardinality(p_bodies);
@@ -144,12 +143,12 @@ BEGIN
         running = coalesce(run_status, 'running') = 'running',
         commit_attempt = s.attempt, commit_step = p_step, commit_round = p_round,
         commit_checkpoint = (s.segment << 32) | (s.version + 1), commit_extra = (p_more -> 'extra')::text,
-        agent_type = p_agent_type, mode = coalesce(s.mode, p_mode), user_id = p_user_id, expires_at = p_expires_at,
-        tags = p_tags, metadata = p_metadata, labels = p_labels, suspension = p_suspension, detail = p_detail
+        agent_type = p_agent_type, mode = coalesce(s.mode, p_mode), suspension = p_suspension, detail = p_detail
     WHERE s.namespace = p_namespace AND s.session_id = p_session_id AND s.run_id = p_run_id
         AND s.attempt = p_attempt AND s.running AND (s.commit_step, s.commit_round) < (p_step, p_round)
         AND (p_expected IS NULL OR s.version = p_expected)
-    RETURNING s.* INTO at;
+    RETURNING s.version, s.segment, s.mode, s.status, s.checkpoint, s.message_count, s.state_count,
+        s.state_base_bytes, s.state_since_bytes INTO at;
     IF NOT FOUND THEN
         RETURN;
     END IF;

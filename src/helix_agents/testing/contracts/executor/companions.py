@@ -1,5 +1,6 @@
 """Scenarios of companions: starting them, speaking to them, asking after them, and ending them."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.usage import UsageFilter
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import call, reply
@@ -94,6 +96,28 @@ class CompanionsContract(ScenarioContract):
         await completed(await helix.execute(agent, "Hi", SESSION))
         names = sorted(str(ref.name) for ref in await companions(parts))
         assert names == ["eve", "helper-1", "helper-2", "helper-3"]
+        errors = [line for line in await spoken(helix) if line.startswith("error")]
+        assert errors == ["error companion__spawnAgent#twin: companion_refused"]
+        gate.opened.set()
+
+    async def test_names_are_taken_in_the_order_of_the_calls_however_long_a_look_takes(
+        self, helix: Executor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looked: list[str] = []
+        store = vars(helix)["_services"].store
+        get_run = store.get_run
+
+        async def get_slowly(run_id: str) -> RunRecord | None:
+            looked.append(run_id)
+            # The first look takes longest, so that calls that did not wait for each other would overtake it.
+            await asyncio.sleep(0.2 / len(looked))
+            return await get_run(run_id)
+
+        monkeypatch.setattr(store, "get_run", get_slowly)
+        batch = reply(calls=[spawn(name="eve"), spawn(name="eve", id="twin")])
+        gate = Gate()
+        agent = boss(batch, "Fine.", keeps=busy(gate, *WORKING), mode="non_blocking")
+        await completed(await helix.execute(agent, "Hi", SESSION))
         errors = [line for line in await spoken(helix) if line.startswith("error")]
         assert errors == ["error companion__spawnAgent#twin: companion_refused"]
         gate.opened.set()

@@ -1,11 +1,13 @@
 """Scenarios of plain conversations: turn after turn, with text or structured output, within their limits."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import CompletedStep, ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import AgentAlreadyRunningError, RunNotCompletedError
@@ -23,6 +25,7 @@ from helix_agents.testing.contracts.executor.stage import (
     runs_of,
     scripted,
     spoken,
+    suspended,
     within,
 )
 
@@ -32,6 +35,12 @@ class Report(BaseModel):
 
     title: str
     pages: int = 1
+
+
+@client_tool
+def locate() -> str:
+    """Where the client is."""
+    raise NotImplementedError
 
 
 @tool
@@ -286,6 +295,42 @@ class ConversationsContract(ScenarioContract):
             assert again.run_id == first.run_id
             assert await completed(again) == "One."
             assert len(await runs_of(other)) == 1
+
+    async def test_a_call_made_twice_at_once_with_a_key_begins_one_turn(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        async with open_executor() as other:
+            for turn, key in enumerate(("k-1", "k-2"), 1):
+                agents = [_agent("One.", "Two."), _agent("One.", "Two.")]
+                pairs = zip((helix, other), agents, strict=True)
+                begun = await asyncio.gather(
+                    *(each.execute(agent, key, SESSION, idempotency_key=key) for each, agent in pairs)
+                )
+                assert len({handle.run_id for handle in begun}) == 1
+                assert {await completed(handle) for handle in begun} == {"One." if turn == 1 else "Two."}
+                assert len(await runs_of(helix)) == turn
+
+    async def test_a_key_is_known_however_much_the_turn_said_and_when_its_message_is_hidden(
+        self, helix: Executor
+    ) -> None:
+        many = reply(calls=[call("note", {"text": str(number)}) for number in range(60)])
+        agent = _agent(many, "Done.", "Again.")
+        message = UserMessage(content="Go", hidden=True)
+        first = await helix.execute(agent, [UserMessage(content="Go"), message], SESSION, idempotency_key="k")
+        assert await completed(first) == "Done."
+        again = await helix.execute(agent, [UserMessage(content="Go"), message], SESSION, idempotency_key="k")
+        assert again.run_id == first.run_id
+
+    async def test_a_key_is_known_while_its_message_waits_behind_open_calls(self, helix: Executor) -> None:
+        gate = PieceGate(1)
+        agent = _agent(reply(calls=[call("locate")]), "Never mind.", tools=[locate])
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        held = _agent(model=ScriptedModel([reply(calls=[call("locate")]), "Never mind."], pace=gate), tools=[locate])
+        first = await helix.execute(held, "Leave it.", SESSION, idempotency_key="k")
+        again = await helix.execute(held, "Leave it.", SESSION, idempotency_key="k")
+        assert again.run_id == first.run_id
+        gate.opened.set()
+        assert await completed(first) == "Never mind."
 
     async def test_one_call_may_bring_its_own_model_and_state(self, helix: Executor) -> None:
         agent = _agent("From the agent's model.")

@@ -1,8 +1,8 @@
 """Scenarios of sessions that outlive their time: cleaned up with all they hold, and no trouble stops the sweep."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
@@ -96,6 +96,30 @@ class _TroubledStore:
         return state
 
 
+class _ReturningStore:
+    """A store in which somebody does something right after sessions were listed, or one was read."""
+
+    def __init__(
+        self, store: SessionStateStore, after: Literal["list_sessions", "load_state"], come_back: Callable[[], Any]
+    ) -> None:
+        self._store = store
+        self._after = after
+        self._come_back: Callable[[], Any] | None = come_back
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name != self._after or self._come_back is None:
+            return found
+        come_back, self._come_back = self._come_back, None
+
+        async def followed(*given: Any, **about: Any) -> Any:
+            answer = await found(*given, **about)
+            await come_back()
+            return answer
+
+        return followed
+
+
 class ExpiringContract(ScenarioContract):
     """Nothing that has expired stays half alive."""
 
@@ -149,6 +173,37 @@ class ExpiringContract(ScenarioContract):
             assert (await spoken(other))[2:] == ["result note#call_1_1: noted", "error locate#call_1_2: run_stopped"]
             await chunks_of(handle)
             assert (await other.sweep()).expired_sessions == 0
+
+    async def test_a_session_is_left_alone_whose_user_comes_back_while_it_is_cleaned_up(
+        self, helix: Executor, parts: Backend, clock: ManualClock
+    ) -> None:
+        agent = _agent(LOCATING[0], LOCATING[0], "There.", session_ttl=timedelta(hours=1))
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        clock.advance(HOUR_MS)
+
+        async def ask_again() -> None:
+            await suspended(await helix.execute(agent, "And now?", SESSION))
+
+        returning = cast("SessionStateStore", _ReturningStore(parts.state, "list_sessions", ask_again))
+        swept = await expired_session_cleanup(returning)
+        assert (swept.detected, swept.marked, swept.errors) == (1, 0, 1)
+        await helix.submit_tool_result(SESSION, "call_2_2", ToolAnswer(result="here"))
+        assert await completed(await helix.resume(agent, SESSION)) == "There."
+
+    async def test_a_session_is_left_alone_whose_call_is_answered_while_it_is_cleaned_up(
+        self, helix: Executor, parts: Backend, clock: ManualClock
+    ) -> None:
+        agent = _agent(*LOCATING, session_ttl=timedelta(hours=1))
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        clock.advance(HOUR_MS)
+
+        async def give_the_answer() -> None:
+            await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="here"))
+
+        returning = cast("SessionStateStore", _ReturningStore(parts.state, "load_state", give_the_answer))
+        swept = await expired_session_cleanup(returning)
+        assert (swept.detected, swept.marked, swept.errors) == (1, 0, 1)
+        assert await completed(await helix.resume(agent, SESSION)) == "There."
 
     async def test_a_run_that_is_going_when_its_session_expires_cannot_write_any_more(
         self, helix: Executor, open_executor: OpenExecutor, clock: ManualClock

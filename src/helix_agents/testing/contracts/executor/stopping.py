@@ -297,6 +297,31 @@ class StoppingContract(ScenarioContract):
                 await other.retry(_agent("x"), SESSION)
             assert await completed(await other.execute(_agent("x", "Better."), "Again", SESSION)) == "Better."
 
+    async def test_an_abort_that_follows_an_interrupt_is_for_good(self, helix: Executor) -> None:
+        """The tool listens to the stop and takes a moment; whoever asked loses patience meanwhile."""
+        begun, gate = asyncio.Event(), Gate()
+
+        @tool
+        async def dig(ctx: ToolContext[Work]) -> str:
+            """Dig until somebody says stop."""
+            begun.set()
+            while not ctx.cancelled:  # noqa: ASYNC110  # that is how a tool is told
+                await asyncio.sleep(0.01)
+            await gate.wait()
+            return "a hole"
+
+        agent = _agent(call("dig"), "Never.", tools=[dig])
+        handle = await helix.execute(agent, "Dig", SESSION)
+        await begun.wait()
+        assert await helix.interrupt(SESSION, "enough") == InterruptSet(run_id=handle.run_id)
+        await gate.until_reached()
+        assert await helix.abort(SESSION, "now") == InterruptSet(run_id=handle.run_id)
+        gate.opened.set()
+        result = await failed(handle)
+        assert (result.code, result.error) == ("framework_cancelled", "now")
+        with pytest.raises(NothingToResumeError):
+            await helix.resume(agent, SESSION)
+
     async def test_a_reader_of_a_run_that_was_stopped_comes_to_its_end(self, helix: Executor) -> None:
         gate = PieceGate(2)
         held = ScriptedModel(["One two three four."], pace=gate)

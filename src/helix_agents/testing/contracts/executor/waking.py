@@ -37,7 +37,7 @@ class Herald:
         told = Put(scope="sys.herald", key="told", value="1", expected_version=0)
         return (Wakeup(session_id=SESSION, texts=(NEWS,), changes=(told,)),)
 
-    async def sweep(self, store: EntryStore) -> None:
+    async def sweep(self, store: EntryStore, is_over: object) -> None:
         """Keeps nothing that grows old."""
 
 

@@ -1,4 +1,4 @@
-"""What a server needs of an executor; every runtime has it."""
+"""What a host, such as the agent server, needs of an executor; every runtime has it, and so may one of your own."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol
@@ -15,6 +15,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.snapshot import SessionSnapshot
+from helix_agents.ports.locks import LockManager
 
 
 class HostedRun(Protocol):
@@ -35,6 +36,8 @@ class HostedRun(Protocol):
 
 class HostedSessions(Protocol):
     """What is stored."""
+
+    def now_ms(self) -> int: ...
 
     async def get(self, session_id: SessionId) -> SessionState: ...
 
@@ -62,13 +65,19 @@ class HostedSessions(Protocol):
 
 
 class AgentExecutor(Protocol):
-    """An executor as a server hosts it, whatever runtime is behind it."""
+    """An executor as it is hosted, whatever runtime is behind it.
+
+    `locks` are shared by all processes on the store; without them limits that hold for all of them are kept roughly.
+    """
 
     @property
     def agents(self) -> AgentRegistry: ...
 
     @property
     def sessions(self) -> HostedSessions: ...
+
+    @property
+    def locks(self) -> LockManager | None: ...
 
     async def execute(
         self,

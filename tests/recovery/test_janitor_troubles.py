@@ -1,0 +1,98 @@
+"""A janitor whose rounds meet trouble: the rest of the round is done, and the next round comes."""
+
+from typing import Any
+
+import pytest
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
+from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
+from helix_agents.domain.commits import StartRun
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.pending import PendingCall, ToolAnswer
+from helix_agents.domain.runs import Lease
+from helix_agents.domain.sessions import CreateSession, SessionState
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing.contracts.executor.stage import SESSION, completed, suspended, until
+
+
+class Troubled(InMemoryStateStore):
+    """A store some of whose operations meet a bug."""
+
+    unreadable: SessionId | None = None
+    is_troubled = False
+    renewals = 0
+
+    async def expire_pending(self, **about: Any) -> tuple[PendingCall, ...]:
+        if self.is_troubled:
+            raise KeyError("deadlines")
+        return await super().expire_pending(**about)
+
+    async def load_state(self, session_id: SessionId) -> SessionState:
+        if session_id == self.unreadable:
+            raise KeyError(session_id)
+        return await super().load_state(session_id)
+
+    async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
+        self.renewals += 1
+        if self.renewals == 2:
+            raise KeyError("leases")
+        return await super().renew_lease(owner, ttl_ms)
+
+
+@client_tool(deadline=None)
+def locate() -> str:
+    """Where the client is."""
+    raise NotImplementedError
+
+
+def executor(store: Troubled, memory: Memory, agent: Agent[Any, Any, Any], **settings: Any) -> Executor:
+    parts: dict[str, Any] = {"state": store, "streams": InMemoryStreamManager(memory)}
+    return Executor(**parts, usage=InMemoryUsageStore(memory), agents=[agent], resume_grace_ms=0, **settings)
+
+
+async def test_trouble_in_one_part_of_a_round_keeps_no_other_part_from_being_done():
+    memory = Memory()
+    store = Troubled(memory)
+    agent = Agent(name="guest", model=ScriptedModel([call("locate"), "There."]), tools=[locate])
+    async with executor(store, memory, agent, janitor_seconds=None) as helix:
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="here"))
+        store.is_troubled = True
+        with pytest.raises(KeyError, match="deadlines"):
+            await helix.sweep()
+        run = await helix.get_handle(agent, SESSION)
+        assert run is not None
+        assert await completed(run) == "There."
+
+
+async def test_a_janitor_outlives_its_troubles_and_a_run_that_cannot_be_read_hides_no_other():
+    memory = Memory()
+    store = Troubled(memory)
+    agent = Agent(name="speaker", model=ScriptedModel(["Done."]))
+    for name in ("first", "second"):
+        session = CreateSession(agent_type=agent.name)
+        await store.start_run(StartRun(session_id=name, run_id=f"r-{name}", create=session, owner="somebody who died"))
+    store.unreadable, store.is_troubled = "first", True
+    async with executor(store, memory, agent, janitor_seconds=0.01):
+
+        async def is_done(session_id: str) -> bool:
+            run = await store.get_current_run(session_id)
+            return run is not None and run.status == "completed"
+
+        await until(lambda: is_done("second"))
+        store.unreadable = None
+        await until(lambda: is_done("first"))
+
+
+async def test_a_lease_is_renewed_after_its_store_met_a_bug():
+    memory = Memory()
+    store = Troubled(memory)
+    agent = Agent(name="speaker", model=ScriptedModel(["Done."]))
+    async with executor(store, memory, agent, janitor_seconds=None, lease_ms=150):
+
+        async def goes_on() -> bool:
+            return store.renewals > 3
+
+        await until(goes_on)

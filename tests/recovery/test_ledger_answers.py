@@ -1,0 +1,85 @@
+"""Tools that must not run twice on a store whose answers get lost, and tries that come too late."""
+
+from typing import Any
+
+import pytest
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.tools import tool
+from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
+from helix_agents.domain.effects import BeginEffect, EffectOutcome, FinishOutcome
+from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.records import JSON
+from helix_agents.engine.services import EngineOptions
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing.contracts.executor.stage import SESSION, Gate, completed
+
+LEASE_MS = 1_000
+
+
+class Answers(InMemoryStateStore):
+    """A store that loses the answer to one operation: what was asked for is done, and nobody is told."""
+
+    lose: str | None = None
+
+    def _lost(self, operation: str) -> None:
+        if self.lose == operation:
+            self.lose = None
+            raise StoreUnavailableError("memory", "the answer was lost")
+
+    async def begin_effect(self, request: BeginEffect) -> EffectOutcome:
+        outcome = await super().begin_effect(request)
+        self._lost("begin_effect")
+        return outcome
+
+    async def finish_effect(
+        self, session_id: SessionId, tool_call_id: ToolCallId, owner: str, result: JSON
+    ) -> FinishOutcome:
+        outcome = await super().finish_effect(session_id, tool_call_id, owner, result)
+        self._lost("finish_effect")
+        return outcome
+
+
+class Payments:
+    """A tool that must not run twice, and can be held."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.gate: Gate | None = None
+
+    def agent(self) -> Agent[Any, str, Any]:
+        @tool(effect="once")
+        async def pay() -> str:
+            """Pay."""
+            self.runs += 1
+            if self.gate is not None:
+                await self.gate.wait()
+            return "paid"
+
+        return Agent(name="payer", model=ScriptedModel([call("pay"), "Done."]), tools=[pay])
+
+
+def executor(memory: Memory, store: Answers) -> Executor:
+    return Executor(
+        state=store,
+        streams=InMemoryStreamManager(memory),
+        usage=InMemoryUsageStore(memory),
+        janitor_seconds=None,
+        lease_ms=3_600_000,
+        grace=0.1,
+        options=EngineOptions(effect_lease_ms=LEASE_MS),
+    )
+
+
+@pytest.mark.parametrize("operation", ["begin_effect", "finish_effect"])
+async def test_an_answer_of_the_ledger_that_is_lost_is_asked_for_again(operation: str):
+    memory, payments = Memory(), Payments()
+    store = Answers(memory)
+    async with executor(memory, store) as helix:
+        store.lose = operation
+        run = await helix.execute(payments.agent(), "Pay.", SESSION)
+        assert await completed(run) == "Done."
+        [record] = (await helix.sessions.runs(SESSION)).items
+        assert (payments.runs, record.attempt) == (1, 1)

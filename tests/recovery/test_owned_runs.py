@@ -1,0 +1,227 @@
+"""A run that a living process owns is driven by it: whatever answer was lost, and whoever was cancelled."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.tools import tool
+from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
+from helix_agents.domain.commits import Committed, RunStartCommitted, StartRun
+from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.ids import RunId, SessionId, StreamId
+from helix_agents.domain.runs import Fence, RunRecord
+from helix_agents.domain.sessions import CreateSession
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing.contracts.executor import stage
+from helix_agents.testing.contracts.executor.stage import Gate, completed, failed, runs_of
+
+SESSION = "s-1"
+
+
+class Answers(InMemoryStateStore):
+    """A store whose answers can be lost: what was asked for is done, and nobody is told."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self.lose: set[str] = set()
+        self.hold_start: Gate | None = None
+        self.is_broken = False
+
+    def _lost(self, operation: str) -> None:
+        if operation in self.lose:
+            self.lose.discard(operation)
+            raise StoreUnavailableError("memory", "the answer was lost")
+
+    async def start_run(self, start: StartRun) -> RunStartCommitted:
+        started = await super().start_run(start)
+        if self.hold_start is not None:
+            await self.hold_start.wait()
+        self._lost("start_run")
+        return started
+
+    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
+        claimed = await super().claim_run(session_id, fence, owner)
+        self._lost("claim_run")
+        return claimed
+
+    async def save_state_and_promote_staging(self, *step: Any, **about: Any) -> Committed:
+        self._lost("commit")
+        if self.is_broken:
+            self.lose = {"get_current_run"}
+            raise RuntimeError("out of order")
+        return await super().save_state_and_promote_staging(*step, **about)
+
+    async def get_current_run(self, session_id: SessionId) -> RunRecord | None:
+        self._lost("get_current_run")
+        return await super().get_current_run(session_id)
+
+
+class Streams(InMemoryStreamManager):
+    """Streams that can refuse to be made active."""
+
+    is_down = False
+
+    async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
+        if self.is_down:
+            raise StoreUnavailableError("memory", "it is down")
+        await super().reactivate_stream(stream_id, run_id, turn=turn, attempt=attempt)
+
+
+class World:
+    """One process and its stores."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.store = Answers(self.memory)
+        self.streams = Streams(self.memory)
+
+    @asynccontextmanager
+    async def opened(self, *agents: Agent[Any, Any, Any], **settings: Any) -> AsyncGenerator[Executor]:
+        given = {"janitor_seconds": None, "lease_ms": 3_600_000, "grace": 1.0, **settings}
+        usage = InMemoryUsageStore(self.memory)
+        async with Executor(state=self.store, streams=self.streams, usage=usage, agents=agents, **given) as helix:
+            yield helix
+
+    async def run(self) -> RunRecord:
+        run = await self.store.get_current_run(SESSION)
+        assert run is not None
+        return run
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for what never comes."""
+    monkeypatch.setattr(stage, "PATIENCE", 5.0)
+
+
+def speaker() -> Agent[Any, str, Any]:
+    return Agent(name="speaker", model=ScriptedModel(["One.", "Two."]))
+
+
+async def handle(helix: Executor, agent: Agent[Any, str, Any]) -> RunHandle[str]:
+    found = await helix.get_handle(agent, SESSION)
+    assert found is not None
+    return found
+
+
+async def test_a_run_is_driven_whose_start_was_not_answered(world: World):
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        world.store.lose = {"start_run"}
+        with pytest.raises(StoreUnavailableError):
+            await helix.execute(agent, "Speak.", SESSION)
+        assert await completed(await handle(helix, agent)) == "One."
+        assert [run.attempt for run in await runs_of(helix)] == [1]
+
+
+async def test_a_run_is_driven_whose_caller_was_cancelled_while_it_started(world: World):
+    agent = speaker()
+    world.store.hold_start = Gate()
+    async with world.opened(agent) as helix:
+        calling = asyncio.create_task(helix.execute(agent, "Speak.", SESSION))
+        await world.store.hold_start.until_reached()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        world.store.hold_start.opened.set()
+        assert await completed(await handle(helix, agent)) == "One."
+
+
+async def test_a_run_is_driven_whose_stream_could_not_be_made_active(world: World):
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        assert await completed(await helix.execute(agent, "Speak.", SESSION)) == "One."
+        world.streams.is_down = True
+        assert await completed(await helix.execute(agent, "Speak.", SESSION)) == "Two."
+
+
+async def test_a_run_is_driven_whose_claim_was_not_answered_when_it_was_recovered(world: World):
+    agent = speaker()
+    await world.store.start_run(
+        StartRun(
+            session_id=SESSION, run_id="r-1", create=CreateSession(agent_type=agent.name), owner="somebody who died"
+        )
+    )
+    async with world.opened(agent) as helix:
+        world.store.lose = {"claim_run", "get_current_run"}
+        await helix.recover()
+        assert await completed(await handle(helix, agent)) == "One."
+        assert (await world.run()).attempt == 2
+
+
+class Held:
+    """An agent with a tool that can be held, and a note of every run of it."""
+
+    def __init__(self) -> None:
+        self.gates = [Gate(), Gate()]
+        self.runs = 0
+
+    def agent(self) -> Agent[Any, str, Any]:
+        @tool
+        async def work() -> str:
+            """Work."""
+            self.runs += 1
+            await self.gates[min(self.runs, len(self.gates)) - 1].wait()
+            return "done"
+
+        return Agent(name="worker", model=ScriptedModel([call("work"), "Finished."]), tools=[work])
+
+
+async def test_a_process_whose_lease_ran_out_goes_on_with_the_runs_it_drives(world: World):
+    """A machine that slept, or a store that was away: the janitor looks before the lease is renewed."""
+    held = Held()
+    agent = held.agent()
+    async with world.opened(agent) as helix:
+        run = await helix.execute(agent, "Work.", SESSION)
+        await held.gates[0].until_reached()
+        owner = (await world.run()).owner
+        assert owner is not None
+        await world.store.release_lease(owner)
+        assert (await helix.recover()).run_ids == ()
+        held.gates[0].opened.set()
+        assert await completed(run) == "Finished."
+    assert held.runs == 1
+
+
+async def test_a_run_that_comes_back_to_its_first_process_is_driven_there_beside_what_is_left_of_it(world: World):
+    """Another process took the run over and died, while the first one was still in its tool."""
+    held = Held()
+    agent = held.agent()
+    async with world.opened(agent) as helix:
+        run = await helix.execute(agent, "Work.", SESSION)
+        await held.gates[0].until_reached()
+        await world.store.claim_run(SESSION, (await world.run()).fence, "another that died")
+        assert (await helix.recover()).run_ids == (run.run_id,)
+        held.gates[1].opened.set()
+        assert await completed(await handle(helix, agent)) == "Finished."
+        held.gates[0].opened.set()
+        assert await completed(run) == "Finished."
+        assert (await world.run()).attempt == 3
+    assert held.runs == 2
+
+
+async def test_a_driver_that_lost_the_store_goes_on_though_its_claim_was_not_answered(world: World):
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        world.store.lose = {"commit", "claim_run"}
+        run = await helix.execute(agent, "Speak.", SESSION)
+        assert await completed(run) == "One."
+
+
+async def test_a_driver_that_broke_while_the_store_was_away_fails_its_run_once_it_is_back(world: World):
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        world.store.is_broken = True
+        run = await helix.execute(agent, "Speak.", SESSION)
+        assert (await failed(run)).error == "out of order"

@@ -1,0 +1,211 @@
+"""A process died in a tool that must not run twice: whoever goes on, and however, the tool is not said to have been
+left undone, does not run again by itself, and its policy decides unless the user has gone on without it."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from helix_agents import (
+    Agent,
+    ApprovalAnswer,
+    Completed,
+    Happened,
+    Reconciled,
+    StillUnknown,
+    Suspended,
+    ToolAnswer,
+    ToolContext,
+    tool,
+)
+from helix_agents.domain.messages import ToolMessage, UserMessage
+from helix_agents.domain.results import RunResult
+from helix_agents.engine.services import EngineOptions
+from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import ScriptedModel, call, reply
+
+SESSION, CALL = "s-1", "c-1"
+SOON = EngineOptions(effect_lease_ms=50)
+Died = Literal["in its first round", "after its approval"]
+DEATHS: tuple[Died, ...] = ("in its first round", "after its approval")
+_numbers = itertools.count(1)
+
+
+class Letter:
+    """A tool that never comes back the first time, and counts."""
+
+    def __init__(self, died: Died, policy: Any = None) -> None:
+        self.sent = 0
+        self.begun = asyncio.Event()
+
+        async def send() -> str:
+            """Send a letter, which cannot be taken back."""
+            self.sent += 1
+            if self.sent == 1:
+                self.begun.set()
+                await asyncio.Event().wait()
+            return "sent"
+
+        gated = died == "after its approval"
+        self.tool = tool(effect="once", require_approval=gated, unknown_outcome=policy)(send)
+        said = [reply("I write. ", calls=[call("send", {}, id=CALL)]), "Well then.", "Well."]
+        self.agent = Agent(name="writer", model=ScriptedModel(said), tools=[self.tool])
+
+
+class Desk:
+    """The store that a process left behind, and another process."""
+
+    def __init__(self, letter: Letter, parts: Backend, helix: Executor) -> None:
+        self.letter, self.parts, self.helix = letter, parts, helix
+
+    async def result(self) -> tuple[Any, str | None]:
+        """What the transcript says of the call."""
+        rows = await self.parts.state.load_transcript(SESSION)
+        [found] = [row.message for row in rows if isinstance(row.message, ToolMessage)]
+        return found.content, found.code
+
+    async def asked(self) -> bool:
+        """Whether somebody is asked what became of the call."""
+        return [(row.tool_call_id, row.reason) for row in (await self.helix.list_pending()).items] == [
+            (CALL, "unknown_outcome")
+        ]
+
+    async def recover(self) -> None:
+        await self.helix.recover()
+        await self.helix.idle()
+
+    async def enter(self, entry: str) -> RunResult[Any]:
+        agent = self.letter.agent
+        match entry:
+            case "execute":
+                handle = await self.helix.execute(agent, "Never mind.", SESSION)
+            case "with_message":
+                handle = await self.helix.resume(agent, SESSION, mode="with_message", message="Never mind.")
+            case _:
+                handle = await self.helix.resume(agent, SESSION)
+        return await handle.result()
+
+
+@asynccontextmanager
+async def after_a_death(letter: Letter, *, options: EngineOptions = SOON) -> AsyncGenerator[Desk]:
+    """A process that died while it sent the letter, and one that looks at what it left."""
+    async with await open_backend(f"memory://unknown-{next(_numbers)}") as parts, asyncio.timeout(20):
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with Executor(**stores, janitor_seconds=None, grace=0.0, options=options) as dying:
+            first = await dying.execute(letter.agent, "Write to her.", SESSION)
+            if letter.tool.require_approval:
+                await first.result()
+                await dying.submit_tool_result(SESSION, CALL, ApprovalAnswer(approved=True))
+                await dying.resume(letter.agent, SESSION)
+            await letter.begun.wait()
+        async with Executor(**stores, janitor_seconds=None, options=options, agents=[letter.agent]) as helix:
+            yield Desk(letter, parts, helix)
+
+
+@pytest.mark.parametrize("died", DEATHS)
+@pytest.mark.parametrize("entry", ["recover", "resume"])
+async def test_who_goes_on_without_a_word_finds_that_somebody_is_asked(died: Died, entry: str) -> None:
+    async with after_a_death(Letter(died)) as desk:
+        if entry == "recover":
+            await desk.recover()
+        else:
+            assert isinstance(await desk.enter("resume"), Suspended)
+        assert await desk.asked()
+        runs = (await desk.helix.sessions.runs(SESSION)).items
+        if died == "in its first round":
+            assert [(run.turn, run.attempt) for run in runs] == [(1, 2)], "the same run, its next attempt"
+        await desk.helix.submit_tool_result(SESSION, CALL, ToolAnswer(result="it was sent"))
+        assert isinstance(await desk.enter("resume"), Completed)
+        assert await desk.result() == ("it was sent", None)
+        assert desk.letter.sent == 1
+        assert await desk.parts.state.list_effects(SESSION) == ()
+
+
+@pytest.mark.parametrize("died", DEATHS)
+@pytest.mark.parametrize("asked", [False, True], ids=["at once", "after somebody was asked"])
+@pytest.mark.parametrize("entry", ["execute", "with_message"])
+async def test_who_goes_on_with_a_new_message_tells_the_model_that_nobody_knows(
+    died: Died, asked: bool, entry: str
+) -> None:
+    async with after_a_death(Letter(died)) as desk:
+        if asked:
+            await desk.recover()
+            assert await desk.asked()
+        assert isinstance(await desk.enter(entry), Completed)
+        assert (await desk.result())[1] == "outcome_unknown"
+        last = [row.message for row in await desk.parts.state.load_transcript(SESSION)][-2]
+        assert isinstance(last, UserMessage)
+        assert last.content == "Never mind."
+        assert (await desk.helix.list_pending()).items == ()
+        assert desk.letter.sent == 1
+        assert await desk.parts.state.list_effects(SESSION) == ()
+
+
+@pytest.mark.parametrize("died", DEATHS)
+@pytest.mark.parametrize("asked", [False, True], ids=["at once", "after somebody was asked"])
+@pytest.mark.parametrize("stop", ["interrupt", "abort"])
+async def test_a_stop_does_not_say_that_it_was_not_executed(died: Died, asked: bool, stop: str) -> None:
+    async with after_a_death(Letter(died)) as desk:
+        if asked:
+            await desk.recover()
+        await (desk.helix.interrupt(SESSION) if stop == "interrupt" else desk.helix.abort(SESSION))
+        await desk.recover()
+        assert (await desk.result())[1] == "outcome_unknown"
+        assert isinstance(await desk.enter("execute"), Completed)
+        assert desk.letter.sent == 1
+        assert await desk.parts.state.list_effects(SESSION) == ()
+
+
+async def test_neither_does_a_deadline_nor_the_end_of_the_session() -> None:
+    options = EngineOptions(effect_lease_ms=50, pending_deadline_ms=1)
+    async with after_a_death(Letter("in its first round"), options=options) as desk:
+        await desk.recover()
+        assert isinstance(await desk.enter("resume"), Completed)
+        assert (await desk.result())[1] == "outcome_unknown"
+    async with after_a_death(Letter("in its first round")) as desk:
+        await desk.recover()
+        session = await desk.parts.state.load_state(SESSION)
+        await desk.parts.state.save_state(SESSION, msgspec.structs.replace(session, expires_at=1))
+        assert (await desk.helix.sweep()).expired_sessions == 1
+        assert (await desk.result())[1] == "outcome_unknown"
+
+
+@pytest.mark.parametrize("died", DEATHS)
+async def test_a_policy_holds_for_whoever_goes_on(died: Died) -> None:
+    async def found(given: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        return Happened("it is in the box")
+
+    async def lost(given: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        return StillUnknown()
+
+    expected = {"retry": ("sent", None, 2), "fail": (None, "outcome_unknown", 1), found: ("it is in the box", None, 1)}
+    for policy, (content, code, sent) in expected.items():
+        async with after_a_death(Letter(died, policy)) as desk:
+            assert isinstance(await desk.enter("resume"), Completed)
+            result = await desk.result()
+            assert (result[1], desk.letter.sent) == (code, sent)
+            assert content is None or result[0] == content
+    async with after_a_death(Letter(died, lost)) as desk:
+        assert isinstance(await desk.enter("resume"), Suspended)
+        assert await desk.asked()
+
+
+async def test_a_message_that_came_before_the_death_does_not_keep_anybody_from_being_asked() -> None:
+    """The user approved and said more; then the process died in the tool."""
+    letter = Letter("after its approval")
+    async with await open_backend(f"memory://unknown-{next(_numbers)}") as parts, asyncio.timeout(20):
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with Executor(**stores, janitor_seconds=None, grace=0.0, options=SOON) as dying:
+            await (await dying.execute(letter.agent, "Write to her.", SESSION)).result()
+            await dying.submit_tool_result(SESSION, CALL, ApprovalAnswer(approved=True))
+            await dying.resume(letter.agent, SESSION, mode="with_message", message="And quickly.")
+            await letter.begun.wait()
+        async with Executor(**stores, janitor_seconds=None, options=SOON, agents=[letter.agent]) as helix:
+            desk = Desk(letter, parts, helix)
+            await desk.recover()
+            assert await desk.asked()
