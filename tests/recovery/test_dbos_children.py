@@ -25,7 +25,7 @@ from tests.recovery import dbos_jobs, reference_delegation
 from tests.recovery.reference_conversation import Traces
 from tests.recovery.reference_delegation import IN_LINE_ONCE
 from tests.recovery.test_crash_matrix import SIDES
-from tests.recovery.test_dbos_crashes import CONVERSE, CREWS, ends_right, kill_and_go_on, processes
+from tests.recovery.test_dbos_crashes import CONVERSE, CREWS, PARTS, ends_right, kill_and_go_on, processes
 
 __all__ = ["processes"]
 
@@ -56,10 +56,6 @@ async def workflows_in(folder: Path) -> dict[str, str]:
 def _without_suffixes(name: str) -> str:
     """The calls of children have names that end with something of the child's session."""
     return "__".join(part.rpartition("_")[0] if "." in part and "_" in part else part for part in name.split("__"))
-
-
-def deaths_in_the_line(effects: int, **fields: Any) -> list[dict[str, Any]]:
-    return [{"effect": number, "side": side, **fields} for number in range(1, effects + 1) for side in SIDES]
 
 
 async def test_children_come_back_with_their_parents_and_nothing_finished_is_done_again(
@@ -184,18 +180,20 @@ async def _attempts(helix: DBOSAgentExecutor) -> dict[str, int]:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(PARTS), ids=lambda part: f"part {part + 1} of {PARTS}")
 @pytest.mark.parametrize("story", [*BACK, *CREWS], ids=lambda story: story.rpartition(".")[2])
 async def test_a_worker_with_children_may_come_back_from_every_boundary(
-    tmp_path: Path, processes: Processes, story: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, processes: Processes, story: str, part: int, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "whole").mkdir()
     [whole] = await processes.run(CONVERSE, [{"folder": str(tmp_path / "whole"), "life": 0, "story": story}])
     assert whole.error is None
-    deaths = deaths_in_the_line(whole.value["effects"], executor_id="worker-1")
+    boundaries = [(number, side) for number in range(1, whole.value["effects"] + 1) for side in SIDES]
+    deaths = [{"effect": number, "side": side, "executor_id": "worker-1"} for number, side in boundaries[part::PARTS]]
     unknown = await kill_and_go_on(processes, tmp_path, deaths, story=story)
     if story == BACK[0]:
         counts = {name: Traces(tmp_path / name / "traces").counted() for name in unknown}
         assert counts == dict.fromkeys(unknown, IN_LINE_ONCE)
     with capsys.disabled():
-        left = sum(map(bool, unknown.values()))
-        print(f"\n{story}: came back from {len(deaths)} boundaries, {left} with unknown outcomes")
+        came, left = f"{len(deaths)} of {len(boundaries)} boundaries", sum(map(bool, unknown.values()))
+        print(f"\n{story}: came back from {came}, {left} with unknown outcomes")
