@@ -16,7 +16,8 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.testing.recording import EffectKind, Recorder, StopAt
 from helix_agents.testing.workers import Job
 from tests.recovery.conversation_jobs import LaterClock, conversation_of, die
-from tests.recovery.reference_conversation import AGENT, AGENTS, QUESTIONS, SESSION, Traces, dependencies, go_on
+from tests.recovery.lives import Conversation
+from tests.recovery.reference_conversation import AGENT, AGENTS, QUESTIONS, SESSION, Traces, dependencies
 
 MODULE = __name__
 
@@ -67,10 +68,14 @@ async def converse(
     executor_id: str | None = None,
     version: int = 1,
     parks: bool = False,
+    late: Literal["run", "call"] | None = None,
     story: str = "tests.recovery.reference_conversation",
 ) -> Any:
     """Go on with a conversation, or die before or after an effect, one of a kind, or a deed; one that `parks` leaves
-    where it first waits for somebody. Answers how many effects and deeds there were to die at."""
+    where it first waits for somebody. Workflows of runs, or of their calls, may come `late`. Answers how many effects
+    and deeds there were to die at."""
+    if late is not None:
+        come_late(late)
     told = conversation_of(story)
     deeds = 0
 
@@ -91,15 +96,34 @@ async def converse(
     return {"effects": len(recorder.kinds), "deeds": deeds}
 
 
-async def meet(job: Job, folder: str, role: Literal["first", "second"], effect: int) -> None:
+def come_late(which: Literal["run", "call"]) -> None:
+    """Have workflows of one kind begin a while after those of the other."""
+    module, name, part = ("runtime", "DBOSRuntime", "run") if which == "run" else ("driven", "Driven", "make")
+    whole = getattr(import_module(f"helix_agents.runtimes.dbos.{module}"), name)
+    on_time = getattr(whole, part)
+
+    async def late(*arguments: Any) -> Any:
+        await asyncio.sleep(0.5)
+        return await on_time(*arguments)
+
+    setattr(whole, part, late)
+
+
+async def meet(
+    job: Job,
+    folder: str,
+    role: Literal["first", "second"],
+    effect: int,
+    story: str = "tests.recovery.reference_conversation",
+) -> None:
     """Two processes under one executor id: the first stands still before an effect, the second starts meanwhile."""
     if role == "first":
-        await _stand_still(Path(folder), effect)
+        await _stand_still(Path(folder), effect, conversation_of(story))
     else:
-        await _overlap(Path(folder))
+        await _overlap(Path(folder), conversation_of(story))
 
 
-async def _stand_still(folder: Path, effect: int) -> None:
+async def _stand_still(folder: Path, effect: int, told: Conversation) -> None:
     """Begin the conversation, do nothing until the other one says so, and then go on as if nothing had happened."""
 
     def stand_still() -> None:
@@ -108,23 +132,25 @@ async def _stand_still(folder: Path, effect: int) -> None:
 
     recorder = Recorder(StopAt(effect=effect, side="before"), on_stop=stand_still, goes_on=True)
     traces = Traces(folder / "traces")
-    async with opened(str(folder), recorder, life=0, traces=traces, executor_id="twin") as helix:
-        await (await helix.execute(AGENT, QUESTIONS[0], SESSION)).result()
+    own = {"life": 0, "executor_id": "twin", "agents": told.agents}
+    async with opened(str(folder), recorder, traces=traces, **own) as helix:
+        await (await helix.execute(told.agents[0], QUESTIONS[0], SESSION)).result()
     (folder / "left").touch()
 
 
-async def _overlap(folder: Path) -> None:
+async def _overlap(folder: Path, told: Conversation) -> None:
     """Start while the other one lives: DBOS hands its workflow over. Then end the conversation."""
     frozen = await _frozen(folder)
     traces = Traces(folder / "traces")
-    async with opened(str(folder), Recorder(), life=0, traces=traces, executor_id="twin") as helix:
-        handle = await helix.get_handle(AGENT, SESSION)
+    own = {"life": 0, "executor_id": "twin", "agents": told.agents}
+    async with opened(str(folder), Recorder(), traces=traces, **own) as helix:
+        handle = await helix.get_handle(told.agents[0], SESSION)
         assert handle is not None
         await handle.result()
         os.kill(frozen, signal.SIGCONT)
         while not (folder / "left").exists():  # noqa: ASYNC110  # another process says so
             await asyncio.sleep(0.01)
-        await go_on(helix)
+        await told.go_on(helix)
 
 
 async def _frozen(folder: Path) -> int:

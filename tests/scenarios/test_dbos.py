@@ -13,11 +13,14 @@ from dbos import DBOS
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import DBOSInUseError
+from helix_agents.domain.sessions import SessionFilter
+from helix_agents.engine.plain import EFFECT_SEQUENCE
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.dbos import DBOSAgentExecutor, instance
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
+from helix_agents.testing.contracts.executor.family import lead
 from helix_agents.testing.contracts.executor.stage import SESSION, OpenExecutor, OpenParts, completed, runs_of
 from helix_agents.testing.postgres_service import PostgresService
 from tests.scenarios.test_in_process import LONG_LEASE_MS
@@ -28,6 +31,12 @@ CONFIG = {"notification_listener_polling_interval_sec": 0.01}
 
 def quick() -> Agent[Any, Any, Any]:
     return Agent(name="quick", model=ScriptedModel(["Quick."]))
+
+
+async def _steps_of(workflow: str) -> list[str]:
+    """The steps that a workflow remembers, and the workflows it started."""
+    steps = await DBOS.list_workflow_steps_async(workflow)
+    return [step["function_name"].replace(f"helix_call_{EFFECT_SEQUENCE}", "call") for step in steps]
 
 
 class OnDBOS(ExecutorContract):
@@ -107,6 +116,30 @@ class TestDBOSOnSQLite(OnDBOS):
         steps = await DBOS.list_workflow_steps_async(first)
         # The store knows which steps are committed; DBOS is spared keeping that, too.
         assert [step["function_name"] for step in steps] == ["open", "ask_model:1", "calls:1.0:w1", "ask_model:2"]
+
+    async def test_a_call_to_a_sub_agent_is_a_workflow_below_that_of_its_caller(self, helix: DBOSAgentExecutor) -> None:
+        await completed(await helix.execute(lead(pauses=False), "Go", SESSION))
+        (run,) = await runs_of(helix)
+        root = run.workflow_id or ""
+        planner, worker = f"{root}__1.0.call_0", f"{root}__1.0.call_1"
+        (below,) = (await helix.sessions.list(SessionFilter(root_session_id=SESSION, agent_type="planner"))).items
+        ending = f"_{below.session_id[-6:]}"
+        assert await _steps_of(root) == ["open", "ask_model:1", "call", "call", "ask_model:2"]
+        assert await _steps_of(planner) == [
+            *("calls:1.0:call_0.0", "open", "ask_model:1", "call", f"calls:1.0:call_1{ending}", "ask_model:2"),
+            "calls:1.0:call_0.1",
+        ]
+        for caller, called in ((root, planner), (root, worker), (planner, f"{planner}__1.0.call_0{ending}")):
+            status = await DBOS.get_workflow_status_async(called)
+            assert status is not None
+            assert (status.status, status.parent_workflow_id) == ("SUCCESS", caller)
+
+    async def test_calls_wait_for_room_without_changing_places(self, open_executor: OpenExecutor) -> None:
+        """DBOS knows steps by the numbers they begin with; whoever waits for room has begun."""
+        async with open_executor(max_parallel_tools=1) as helix:
+            await completed(await helix.execute(lead(pauses=False), "Go", SESSION))
+            (run,) = await runs_of(helix)
+            assert await _steps_of(run.workflow_id or "") == ["open", "ask_model:1", "call", "call", "ask_model:2"]
 
     async def test_an_executor_that_wants_another_dbos_is_told_why(self, open_executor: OpenExecutor) -> None:
         async with open_executor():

@@ -97,7 +97,7 @@ class Effects:
     async def _perform(self, effect: EffectName, whose: _Whose, request: Plain) -> Record:
         match effect:
             case "open":
-                return await self._on(whose, Place.beginning(), open_run)
+                return await self._on(whose, Place.beginning(), _open)
             case "ask_model":
                 return await self._ask(whose, from_plain(request, Ask))
             case "run_calls":
@@ -155,6 +155,13 @@ class Effects:
         return RunEnd(status=position.ended)
 
 
+async def _open(scope: RunScope) -> Position:
+    position = await open_run(scope)
+    # An engine that remembers this does not have it done again: readers are told of the beginning now or never.
+    await scope.writer.flush()
+    return position
+
+
 async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes | DriveRun:
     before = outcomes_given_before(scope.session, wanted)
     if before is not None:
@@ -162,7 +169,11 @@ async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes | Dr
     batch = Batch(step=wanted.step, round=wanted.round, calls=wanted.calls)
     if wanted.hand_out:
         handed = await hand_out_call(scope, batch, wanted.calls[0], driven=wanted.driven)
-        return handed if isinstance(handed, DriveRun) else CallOutcomes(outcomes=(handed,))
+        if not isinstance(handed, DriveRun):
+            return CallOutcomes(outcomes=(handed,))
+        # Here, too, a child's beginning is told before anything that the child says.
+        await scope.writer.flush()
+        return handed
     outcomes = [await run_call(scope, batch, call, gave_up=wanted.gave_up) for call in wanted.calls]
     return CallOutcomes(outcomes=tuple(outcomes))
 

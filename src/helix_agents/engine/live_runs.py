@@ -131,7 +131,7 @@ class LiveRuns:
     async def release(self, fence: Fence) -> None:
         """Let go of a run, once nobody needs it any more; idempotent."""
         kept = self._kept.pop(fence, None)
-        if kept is not None and (self.alone or not kept.users):
+        if kept is not None and not kept.users:
             await self._close(kept)
 
     async def release_all(self) -> None:
@@ -148,17 +148,16 @@ class LiveRuns:
             return None
         if kept.timer is not None:
             kept.timer.cancel()
-        if not self.alone:
-            stays = delegation is None or kept.scope.parent is delegation.parent
-            if not stays or not place.follows(kept.scope.session):
-                await self.release(fence)
-                return None
-            if not kept.users:
-                try:
-                    await take_writer(kept.scope, join=place.join)
-                except BaseException:
-                    await undisturbed(self.release(fence))
-                    raise
+        stays = delegation is None or kept.scope.parent is delegation.parent
+        if not stays or not (self.alone or place.follows(kept.scope.session)):
+            await self.release(fence)
+            return None
+        if not (self.alone or kept.users):
+            try:
+                await take_writer(kept.scope, join=place.join)
+            except BaseException:
+                await undisturbed(self.release(fence))
+                raise
         kept.users += 1
         return kept
 
@@ -189,11 +188,13 @@ class LiveRuns:
 
     async def _put_back(self, door: asyncio.Lock, fence: Fence, kept: _Kept) -> None:
         async with door:
-            if self.alone or kept.users:
+            if kept.users:
                 return
             if self._kept.get(fence) is not kept:
                 # It was let go of meanwhile.
                 await self._close(kept)
+                return
+            if self.alone:
                 return
             if not self.keep_seconds:
                 await self.release(fence)

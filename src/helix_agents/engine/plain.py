@@ -5,11 +5,16 @@ Temporal's sandbox: it does no I/O and knows nothing of the bodies.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record, decode, decode_json, encode
+from helix_agents.domain.runs import Fence
 from helix_agents.engine.effects import (
     ANSWERED_BY_SOMEBODY,
     Ask,
@@ -30,7 +35,7 @@ from helix_agents.engine.effects import (
 )
 from helix_agents.engine.turn import run_turn
 
-EFFECT_SEQUENCE = 2
+EFFECT_SEQUENCE = 3
 """Raised whenever the loop asks for other effects, or in another order: a history of another number is not replayed.
 A run that it belongs to goes on from the store, as its next attempt in a fresh workflow."""
 
@@ -55,6 +60,11 @@ class CallsRequest(Record):
     gave_up: str | None = None
     hand_out: bool = False
     driven: bool = False
+
+    @property
+    def name(self) -> str:
+        """What no other effect of the run is called: the calls of a round have ids of their own."""
+        return f"calls:{self.step}.{self.round}:{self.calls[0].tool_call_id}"
 
 
 class CallOutcomes(Record):
@@ -86,7 +96,7 @@ class Perform(Protocol):
 class DriveChild(Protocol):
     """How a runtime drives the run of a child outside the effect of its parent's call."""
 
-    async def __call__(self, run: DriveRun, within: Within, /) -> RunEnd: ...
+    async def __call__(self, run: DriveRun, /, within: Within) -> RunEnd: ...
 
 
 class RunIsOver(Exception):  # noqa: N818  # nothing went wrong: the loop is left because there is nothing more to do
@@ -160,41 +170,57 @@ class PlainOps(Ops):
             raise
 
     async def _run(self, batch: Batch, calls: tuple[PlannedCall, ...]) -> tuple[CallOutcome, ...]:
-        name = f"calls:{batch.step}.{batch.round}:{calls[0].tool_call_id}"
-        if self._drive is not None and calls[0].kind == "child":
-            return await self._run_child(batch, calls, name, self._drive)
         request = CallsRequest(step=batch.step, round=batch.round, calls=calls)
-        return _expect(await self._perform("run_calls", name, to_plain(request)), CallOutcomes).outcomes
+        match await self._perform_calls(request):
+            case CallOutcomes(outcomes=outcomes):
+                return outcomes
+            case RunEnd(status="yielded"):
+                self._is_yielding = True
+                return ()
+            case end:
+                raise RunIsOver(end)
 
-    async def _run_child(
-        self, batch: Batch, calls: tuple[PlannedCall, ...], name: str, drive: DriveChild
-    ) -> tuple[CallOutcome, ...]:
-        """Drive the child of a call until the call has its outcome, or the child wants a fresh driver."""
-        for asked in count():
-            request = CallsRequest(step=batch.step, round=batch.round, calls=calls, hand_out=True, driven=asked > 0)
-            answer = await self._perform("run_calls", f"{name}.{asked}", to_plain(request))
-            match _expect(answer, CallOutcomes, DriveRun):
-                case DriveRun() as child:
-                    end = await drive(child, self._call_within(batch, calls[0]))
-                    if end.status == "yielded":
-                        self._is_yielding = True
-                        break
-                case CallOutcomes(outcomes=outcomes):
-                    return outcomes
-        return ()
+    async def _perform_calls(self, request: CallsRequest) -> CallOutcomes | RunEnd:
+        if self._drive is not None and request.calls[0].kind == "child":
+            return await drive_call(self._perform, request, partial(self._drive, within=self._call_within(request)))
+        return _one_of(await self._perform("run_calls", request.name, to_plain(request)), CallOutcomes, RunEnd)
 
-    def _call_within(self, batch: Batch, call: PlannedCall) -> Within:
+    def _call_within(self, request: CallsRequest) -> Within:
         at = self._position
-        return Within(
-            session_id=at.session_id,
-            run_id=at.run_id,
-            attempt=at.attempt,
-            step=batch.step,
-            round=batch.round,
-            tool_call_id=call.tool_call_id,
-            timeout_ms=call.timeout_ms,
-            within=self._within,
-        )
+        return call_within(request, at.session_id, Fence(run_id=at.run_id, attempt=at.attempt), self._within)
+
+
+async def drive_call(
+    perform: Perform, request: CallsRequest, drive: Callable[[DriveRun], Awaitable[RunEnd]]
+) -> CallOutcomes | RunEnd:
+    """Drive the child of a call until the call has its outcome, or the child wants a fresh driver; `perform` does
+    effects of the run that has the call."""
+    for asked in count():
+        wanted = msgspec.structs.replace(request, hand_out=True, driven=asked > 0)
+        answer = await perform("run_calls", f"{request.name}.{asked}", to_plain(wanted))
+        match _one_of(answer, CallOutcomes, DriveRun, RunEnd):
+            case DriveRun() as child:
+                end = await drive(child)
+                if end.status == "yielded":
+                    return end
+            case outcomes_or_end:
+                return outcomes_or_end
+    raise AssertionError("counting never ends")
+
+
+def call_within(request: CallsRequest, session_id: SessionId, fence: Fence, above: Within | None) -> Within:
+    """For which call of which run the child of a request works."""
+    (call,) = request.calls
+    return Within(
+        session_id=session_id,
+        run_id=fence.run_id,
+        attempt=fence.attempt,
+        step=request.step,
+        round=request.round,
+        tool_call_id=call.tool_call_id,
+        timeout_ms=call.timeout_ms,
+        within=above,
+    )
 
 
 def _effects_of(batch: Batch) -> tuple[list[tuple[PlannedCall, ...]], list[PlannedCall]]:
@@ -229,6 +255,11 @@ def is_in_store(effect: EffectName, request: Plain) -> bool:
     return effect == "commit" and request["outcome"]["outcome"] == "advance"
 
 
+def is_for_child(effect: EffectName, request: Plain) -> bool:
+    """Whether an effect is a call that goes as far as its child does; who drives the child itself uses `drive_call`."""
+    return effect == "run_calls" and request["calls"][0]["kind"] == "child" and not request.get("hand_out")
+
+
 def to_plain(record: Record) -> Plain:
     """A record as a dictionary that any engine can store; an answer says what it is."""
     plain: Plain = decode_json(encode(record))
@@ -248,8 +279,12 @@ def answer_of(plain: Plain) -> Record:
 
 
 def _expect(plain: Plain, *kinds: type[R]) -> R:
+    if plain["is"] == _NAMES[RunEnd]:
+        raise RunIsOver(_one_of(plain, RunEnd))
+    return _one_of(plain, *kinds)
+
+
+def _one_of(plain: Plain, *kinds: type[R]) -> R:
     answer = answer_of(plain)
-    if isinstance(answer, RunEnd):
-        raise RunIsOver(answer)
     assert isinstance(answer, kinds), answer
     return answer

@@ -1,29 +1,43 @@
 """The DBOS runtime: a run is a workflow, an effect is a step, and a lease says which process drives it."""
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import nullcontext
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import ConflictError, HelixError
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.runs import Fence, RunRecord
-from helix_agents.engine.anywhere import Effects
-from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.effects import DriveRun, RunEnd
 from helix_agents.engine.inline import WrapOps, drive_child
 from helix_agents.engine.live_runs import LiveRuns, OfOneCall
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.opening import Begun
-from helix_agents.engine.plain import EffectName, Plain, PlainOps, answer_of, is_in_store, run_plain_turn, to_plain
+from helix_agents.engine.plain import (
+    CallsRequest,
+    EffectName,
+    Plain,
+    PlainOps,
+    answer_of,
+    drive_call,
+    from_plain,
+    is_for_child,
+    is_in_store,
+    run_plain_turn,
+    to_plain,
+)
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, OpenDeps
 from helix_agents.engine.stop import StopSignal
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.dbos import instance, workflows
+from helix_agents.runtimes.dbos.driven import Driven
+from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
 from helix_agents.runtimes.executor.leases import LeaseKeeper
-from helix_agents.runtimes.executor.owned_runs import OwnedRuns, backoff
+from helix_agents.runtimes.executor.owned_runs import OwnedRuns, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 
 Placement: TypeAlias = Literal["here", "shared", "elsewhere"]
@@ -74,7 +88,6 @@ class DBOSRuntime(OwnedRuns):
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._runs = LiveRuns(services=self.services, alone=True, open_deps=self._open_deps)
-        self._effects = Effects(self.services, self._runs)
         # Known before DBOS is launched, which begins with the workflows that an earlier life of this process left.
         workflows.HOSTS.setdefault(self._prefix, []).append(self)
         try:
@@ -175,7 +188,7 @@ class DBOSRuntime(OwnedRuns):
                         return await end
                     run = await self._next_attempt(run, self._lease.owner)
                 except ConflictError:
-                    return RunEnd(status="superseded")
+                    return SUPERSEDED
                 except Exception as problem:
                     log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
                     await asyncio.sleep(next(waits))
@@ -197,7 +210,7 @@ class DBOSRuntime(OwnedRuns):
 
     async def _next_attempt(self, run: RunRecord, owner: str | None) -> RunRecord:
         """The run under a name that no workflow has yet."""
-        return await self.services.store.claim_run(run.session_id, run.fence, owner)
+        return await claim(self.services.store, run, owner)
 
     # -- inside a workflow
 
@@ -206,19 +219,13 @@ class DBOSRuntime(OwnedRuns):
 
     async def run(self, session_id: str, run_id: str, attempt: int) -> Plain:
         """Drive a run inside its workflow, which may have been begun elsewhere; says how it ended."""
-        task = asyncio.current_task()
-        if self._is_closed or task is None:
-            raise workflows.LetGo
-        self._executions.add(task)
-        driven: _Driven | None = None
+        driven: Driven | None = None
         try:
-            await self._ready.wait()
-            async with self._room if self._room is not None and run_id not in self._detached else nullcontext():
-                run = await self._take(session_id, run_id)
-                if run is None:
-                    raise workflows.LetGo
-                driven = _Driven(run)
-                end = await self._drive(driven)
+            with self._execution():
+                await self._ready.wait()
+                async with self._room if self._room is not None and run_id not in self._detached else nullcontext():
+                    driven = await self._take(session_id, Fence(run_id=run_id, attempt=attempt))
+                    end = await self._drive(driven)
             if end.status == "yielded" and not self.leaving:
                 raise workflows.LetGo
             self._tell(run_id, end)
@@ -226,91 +233,134 @@ class DBOSRuntime(OwnedRuns):
         except workflows.LetGo:
             self._outside(self._go_on_if_nobody_does(session_id, run_id, driven))
             raise
+
+    async def _make(self, caller: Driven, request: Plain) -> Plain:
+        """Bring a call as far as its child goes, inside the call's own workflow; says what became of it."""
+        call = from_plain(request, CallsRequest)
+        try:
+            with self._execution() as task:
+                caller.calls[call.name] = task
+
+                async def drive(child: DriveRun) -> RunEnd:
+                    fence = Fence(run_id=child.run_id, attempt=child.attempt)
+                    return await self._drive(await self._take(child.session_id, fence, (caller, call)))
+
+                async with caller.room:
+                    return to_plain(await drive_call(partial(self._perform, caller), call, drive))
+        except asyncio.CancelledError:
+            caller.let_go()
+            raise
+
+    @contextmanager
+    def _execution(self) -> Generator[asyncio.Task[Any]]:
+        """While a workflow is executed here.
+
+        Raises:
+            LetGo: it is to be let go of.
+        """
+        task = asyncio.current_task()
+        if self._is_closed or task is None:
+            raise workflows.LetGo
+        self._executions.add(task)
+        try:
+            yield task
         except asyncio.CancelledError:
             raise
         except BaseException as problem:
             # A history that this program cannot replay, or a workflow that DBOS gave to another process: which it says
             # with an exception that is none.
-            log_exception("run.workflow_failed", problem, session_id=session_id, run_id=run_id)
-            self._outside(self._go_on_if_nobody_does(session_id, run_id, driven))
+            log_exception("run.workflow_failed", problem, workflow=workflows.current())
             raise workflows.LetGo from problem
         finally:
             self._executions.discard(task)
-            if driven is not None:
-                await self._runs.release(driven.run.fence)
 
-    async def _take(self, session_id: SessionId, run_id: RunId) -> RunRecord | None:
-        """The run under a fence that is this execution's alone; None when it is not for this process to drive.
+    async def _take(
+        self, session_id: SessionId, fence: Fence, above: tuple[Driven, CallsRequest] | None = None
+    ) -> Driven:
+        """The run of a workflow under a fence that is this execution's alone.
 
         A run that has ended is there as well: what its last commit said may not have been recorded.
-        """
-        current = await self.services.store.get_current_run(session_id)
-        if current is None or current.run_id != run_id:
-            return None
-        if current.status != "running":
-            return current
-        if current.fence in self._fresh:
-            self._fresh.discard(current.fence)
-            return current
-        session = await self.services.store.load_state(session_id)
-        agent = self.services.agents.find(session.agent_type)
-        try:
-            if agent is None:
-                log_event("run.unknown_agent", session_id=session_id, run_id=run_id, agent=session.agent_type)
-                return None
-            agent.load_state(session.custom_state, session.agent_version)
-            return await self.services.store.claim_run(session_id, current.fence, self._lease.owner)
-        except HelixError as problem:
-            log_exception("run.not_taken", problem, session_id=session_id, run_id=run_id)
-            return None
-
-    async def _drive(self, driven: "_Driven") -> RunEnd:
-        tools = asyncio.Semaphore(self._max_parallel_tools) if self._max_parallel_tools is not None else nullcontext()
-
-        async def perform(effect: EffectName, name: str, request: Plain) -> Plain:
-            async def body() -> Plain:
-                return await self._persistently(driven, effect, request)
-
-            if is_in_store(effect, request):
-                return await body()
-            async with tools if effect == "run_calls" else nullcontext():
-                return await workflows.step(name, body)
-
-        ops = PlainOps(perform, should_yield=lambda: self.leaving)
-        return await run_plain_turn(self._wrap(ops))
-
-    async def _persistently(self, driven: "_Driven", effect: EffectName, request: Plain) -> Plain:
-        """Do an effect; when the store is lost in between, as the next attempt once it is back.
 
         Raises:
-            LetGo: another driver has the run; nothing of that is recorded.
+            LetGo: it is not for this process to drive.
         """
-        for wait in backoff():
-            run = driven.run
-            try:
-                answer = await self._effects.perform(effect, run.session_id, run.fence, request)
-            except HelixError as problem:
-                log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
-                await asyncio.sleep(wait)
-                await self._claim_anew(driven, run)
-                continue
-            if answer_of(answer) != RunEnd(status="superseded"):
-                return answer
-            if driven.run is run:
-                raise workflows.LetGo
-        raise AssertionError("the waits never end")
+        is_fresh = fence in self._fresh
+        self._fresh.discard(fence)
+        run = await self.services.store.get_current_run(session_id)
+        if run is None or run.run_id != fence.run_id or (is_fresh and run.fence != fence):
+            raise workflows.LetGo
+        if not is_fresh and run.status == "running":
+            if above is not None:
+                await self._check_still_driving(above[0].run)
+            run = await self._claim(run)
+        limit = self._max_parallel_tools
+        return Driven(self._runs, run, self._lease.owner, make=self._make, max_parallel_tools=limit, above=above)
 
-    async def _claim_anew(self, driven: "_Driven", run: RunRecord) -> None:
-        """Go on under a new fence, unless a call beside this one has it already."""
-        async with driven.claiming:
-            if driven.run is not run:
-                return
-            try:
-                driven.run = await self.services.store.claim_run(run.session_id, run.fence, self._lease.owner)
-            except ConflictError as lost:
-                raise workflows.LetGo from lost
-            except HelixError as problem:
-                log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
+    async def _claim(self, run: RunRecord) -> RunRecord:
+        store = self.services.store
+        session = await store.load_state(run.session_id)
+        agent = self.services.agents.find(session.agent_type)
+        if agent is None:
+            log_event("run.unknown_agent", session_id=run.session_id, run_id=run.run_id, agent=session.agent_type)
+            raise workflows.LetGo
+        try:
+            agent.load_state(session.custom_state, session.agent_version)
+            return await claim(store, run, self._lease.owner)
+        except HelixError as problem:
+            log_exception("run.not_taken", problem, session_id=run.session_id, run_id=run.run_id)
+            raise workflows.LetGo from problem
+
+    async def _check_still_driving(self, caller: RunRecord) -> None:
+        """A process that was frozen while another one took over must not take children from it."""
+        current = await self.services.store.get_current_run(caller.session_id)
+        if current is None or current.fence != caller.fence:
+            raise workflows.LetGo
+
+    async def _drive(self, driven: Driven) -> RunEnd:
+        """Drive a run inside the workflow that this is called in; workflows of its calls find it meanwhile."""
+        ops = PlainOps(partial(self._perform, driven), should_yield=lambda: self.leaving)
+        try:
+            with workflows.calling(driven):
+                return await run_plain_turn(self._wrap(ops))
+        finally:
+            await driven.end_calls()
+            await self._runs.release(driven.run.fence)
+
+    async def _perform(self, driven: Driven, effect: EffectName, name: str, request: Plain) -> Plain:
+        if is_for_child(effect, request):
+            return await self._have_made(driven, request)
+
+        async def body() -> Plain:
+            # Room is waited for inside the step: DBOS numbers steps as they begin, and that has to be in order.
+            async with driven.room if effect == "run_calls" and not request.get("hand_out") else nullcontext():
+                try:
+                    answer = await driven.perform(effect, request)
+                except ConflictError as lost:
+                    raise workflows.LetGo from lost
+            if isinstance(handed := answer_of(answer), DriveRun):
+                self._fresh.add(Fence(run_id=handed.run_id, attempt=handed.attempt))
+            return answer
+
+        return await body() if is_in_store(effect, request) else await workflows.step(name, body)
+
+    async def _have_made(self, driven: Driven, request: Plain) -> Plain:
+        """Have a call made by a workflow of its own, and wait for what becomes of it.
+
+        Raises:
+            LetGo: nobody makes it, or whoever did was let go of.
+        """
+        call = from_plain(request, CallsRequest)
+        making = await workflows.start_call(f"{call.step}.{call.round}.{call.calls[0].tool_call_id}", request)
+        any_of = partial(asyncio.wait, (making, driven.lost), return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await any_of(timeout=workflows.MEETING_SECONDS)
+            if call.name in driven.calls:
+                await any_of()
+            if not making.done() or making.cancelled() or answer_of(making.result()) == SUPERSEDED:
+                raise workflows.LetGo
+            return making.result()
+        finally:
+            making.cancel()
 
     # -- afterwards
 
@@ -319,29 +369,21 @@ class DBOSRuntime(OwnedRuns):
         if future is not None and not future.done():
             future.set_result(end)
 
-    async def _go_on_if_nobody_does(self, session_id: SessionId, run_id: RunId, driven: "_Driven | None") -> None:
+    async def _go_on_if_nobody_does(self, session_id: SessionId, run_id: RunId, driven: Driven | None) -> None:
         """What a workflow was let go of that no other driver took over goes on in a fresh one, as its next attempt."""
         starter = self._running.get(run_id)
-        self._tell(run_id, RunEnd(status="superseded"))
+        self._tell(run_id, SUPERSEDED)
         if starter is not None:
             await asyncio.wait((starter,))
         if driven is None or self.leaving:
             return
         await asyncio.sleep(min(0.1 * driven.run.attempt, 30.0))
         try:
-            run = await self.services.store.claim_run(session_id, driven.run.fence, self._lease.owner)
+            run = await claim(self.services.store, driven.run, self._lease.owner)
         except ConflictError:
             return
         log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
         self.begin(run, self._start(run))
-
-
-class _Driven:
-    """A run that is driven here, under the fence that it has at the moment."""
-
-    def __init__(self, run: RunRecord) -> None:
-        self.run = run
-        self.claiming = asyncio.Lock()
 
 
 _: type[Runtime] = DBOSRuntime

@@ -1,21 +1,30 @@
-"""What DBOS knows of us: one workflow that drives one attempt of a run, and how to start it and ask for it.
+"""What DBOS knows of us: a workflow for an attempt of a run, one for a call to a sub-agent, and how to start them.
 
-The workflow's name carries the number of the effect sequence, so that a program with another loop never replays it.
+Their names carry the number of the effect sequence, so that a program with another loop never replays them.
 """
 
 import asyncio
 import time
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, Protocol
 
 from dbos import DBOS, SetWorkflowID
 
 from helix_agents.domain.runs import RunRecord
-from helix_agents.engine.plain import EFFECT_SEQUENCE, Plain
+from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.plain import EFFECT_SEQUENCE, Plain, to_plain
 from helix_agents.engine.services import Liveness
 
 # How long, in milliseconds, a process may take from a queue what it then does not claim before it is given up.
 CLAIM_MS = 60_000
+
+# How long, in seconds, workflows of a run and of its calls wait for each other, which a restart begins in any order.
+MEETING_SECONDS = 30.0
+
+# How often, in seconds, a workflow that was replayed looks whether a call has been made.
+LOOKING_SECONDS = 0.1
 
 
 class LetGo(asyncio.CancelledError):
@@ -35,8 +44,19 @@ class Host(Protocol):
     async def run(self, session_id: str, run_id: str, attempt: int) -> Plain: ...
 
 
+class Caller(Protocol):
+    """A run that is driven in an event loop of this process, and has its calls made there."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def make(self, request: Plain) -> Coroutine[Any, Any, Plain]: ...
+
+
 HOSTS: dict[str, list[Host]] = {}
 """The executors of this process, by the prefix of their workflows."""
+
+CALLERS: dict[str, Caller] = {}
+"""The runs that are driven in this process, by the names of their workflows."""
 
 
 @DBOS.workflow(name=f"helix_turn_{EFFECT_SEQUENCE}")
@@ -45,11 +65,43 @@ async def turn(prefix: str, session_id: str, run_id: str, attempt: int) -> Plain
     host = _find_host(prefix, run_id)
     if host is None:
         raise LetGo
-    driving = host.run(session_id, run_id, attempt)
-    if asyncio.get_running_loop() is host.loop:
-        return await driving
+    return await _on(host.loop, host.run(session_id, run_id, attempt))
+
+
+@DBOS.workflow(name=f"helix_call_{EFFECT_SEQUENCE}")
+async def call(caller_name: str, request: Plain) -> Plain:
+    """Make a call of a run that another workflow drives in this process; one whose caller does not come is over."""
+    given_up = time.monotonic() + MEETING_SECONDS
+    while (caller := CALLERS.get(caller_name)) is None:
+        if time.monotonic() > given_up:
+            return to_plain(RunEnd(status="superseded"))
+        await asyncio.sleep(0.02)
+    return await _on(caller.loop, caller.make(request))
+
+
+async def _on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Plain]) -> Plain:
+    if asyncio.get_running_loop() is loop:
+        return await work
     # What DBOS takes from a queue it starts in a thread of its own; the context, and so the workflow, comes along.
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(driving, host.loop))
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+
+def current() -> str:
+    """The name of the workflow that this is called in."""
+    assert DBOS.workflow_id is not None
+    return DBOS.workflow_id
+
+
+@contextmanager
+def calling(caller: Caller) -> Generator[None]:
+    """While a run is driven in this workflow, workflows of its calls find it."""
+    name = current()
+    CALLERS[name] = caller
+    try:
+        yield
+    finally:
+        if CALLERS.get(name) is caller:
+            del CALLERS[name]
 
 
 def _find_host(prefix: str, run_id: str) -> Host | None:
@@ -82,11 +134,25 @@ async def start(prefix: str, run: RunRecord, queue: str | None) -> bool:
     return True
 
 
+async def start_call(name: str, request: Plain) -> "asyncio.Task[Plain]":
+    """Start the workflow of a call that the present one makes; answers what waits for its result.
+
+    The start is the one thing that the present workflow remembers, and is numbered when this is called. A wait would be
+    numbered when it ends: beside others, that is in another order every time.
+    """
+    caller = current()
+    with SetWorkflowID(f"{caller}__{name}"):
+        handle = await DBOS.start_workflow_async(call, caller, request)
+    return outside().run(asyncio.create_task, handle.get_result(polling_interval_sec=LOOKING_SECONDS))
+
+
 async def cancel_earlier(run: RunRecord) -> None:
-    """Have DBOS forget workflows of attempts that were given up, so that nobody's restart revives them."""
+    """Have DBOS forget workflows of attempts that were given up, and of their calls, so that nobody's restart revives
+    them."""
     base = run.workflow_id
     assert base is not None
-    await DBOS.cancel_workflows_async([base, *(f"{base}__a{attempt}" for attempt in range(2, run.attempt))])
+    names = [base, *(f"{base}__a{attempt}" for attempt in range(2, run.attempt))]
+    await DBOS.cancel_workflows_async(names, cancel_children=True)
 
 
 async def inspect(run: RunRecord) -> Liveness:
