@@ -11,7 +11,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import Committed, RunStartCommitted, StartRun
-from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.errors import HelixError, StoreUnavailableError
 from helix_agents.domain.ids import RunId, SessionId, StreamId
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import CreateSession
@@ -123,6 +123,26 @@ async def test_a_run_is_driven_whose_start_was_not_answered(world: World):
             await helix.execute(agent, "Speak.", SESSION)
         assert await completed(await handle(helix, agent)) == "One."
         assert [run.attempt for run in await runs_of(helix)] == [1]
+
+
+async def test_whoever_begins_runs_in_the_background_is_cancelled_with_the_process_that_leaves(world: World):
+    """The waker, as one; it is cancelled together with the start that it waits for, and must not take that for an error."""
+    agent, heard = speaker(), asyncio.Event()
+    world.store.hold_start = Gate()
+
+    async def begin_for_ever(helix: Executor) -> None:
+        while True:
+            try:
+                await helix.execute(agent, "Speak.", SESSION)
+            except HelixError:
+                heard.set()
+                await asyncio.sleep(60)
+
+    async with asyncio.timeout(10):
+        async with world.opened(agent, grace=0.0) as helix:
+            helix._runtime.in_background(begin_for_ever(helix))
+            await world.store.hold_start.until_reached()
+    assert not heard.is_set()
 
 
 async def test_a_run_is_driven_whose_caller_was_cancelled_while_it_started(world: World):

@@ -441,7 +441,9 @@ class ExecutorCore:
         try:
             return await asyncio.shield(doing)
         except asyncio.CancelledError:
-            if doing.cancelled():
+            caller = asyncio.current_task()
+            # Both may be cancelled at once, as whatever is in the background is when this process leaves.
+            if doing.cancelled() and not (caller is not None and caller.cancelling()):
                 raise ExecutorClosedError from None
             raise
 

@@ -57,12 +57,14 @@ class RunHandle(Generic[OutputT]):
         """The run's chunks, from its beginning or after a sequence; ends when the run does, and never raises for a
         run that failed: its `error` chunk says so."""
         begin = self._run.start_sequence if from_sequence is None else from_sequence
-        reader = None
-        while reader is None:
-            reader = await self._services.streams.create_resumable_reader(self.session_id, from_sequence=begin)
-            if reader is None and await self._is_over():
+        is_over = False
+        streams = self._services.streams
+        while (reader := await streams.create_resumable_reader(self.session_id, from_sequence=begin)) is None:
+            if is_over:
                 return
-            if reader is None:
+            # A short run may begin and end while this asks; then its stream is there at the next look.
+            is_over = await self._is_over()
+            if not is_over:
                 await self._services.sleep(0.01)
         repairing = asyncio.create_task(self._end_when_over())
         try:

@@ -10,7 +10,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
-from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.chunks import StreamChunk, TextDelta
 from helix_agents.domain.errors import ModelUnavailableError
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.engine.services import EngineOptions
@@ -93,6 +93,20 @@ async def _all_chunks(handle: RunHandle[Any]) -> list[StreamChunk]:
 
 class RefreshingContract(ScenarioContract):
     """A page that is loaded at any moment, and reads on from there, ends up like one that was open all the time."""
+
+    async def test_a_reader_who_comes_before_a_short_runs_stream_and_looks_after_its_end_misses_nothing(
+        self, helix: Executor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        streams = vars(helix)["_services"].streams
+        open_reader = streams.create_resumable_reader
+        handle = await helix.execute(Agent(name="brief", model=ScriptedModel(["Done."])), "Go", SESSION)
+
+        async def come_too_early(*given: Any, **named: Any) -> None:
+            monkeypatch.setattr(streams, "create_resumable_reader", open_reader)
+            await handle.result()
+
+        monkeypatch.setattr(streams, "create_resumable_reader", come_too_early)
+        assert "Done." in [chunk.delta for chunk in await chunks_of(handle) if isinstance(chunk, TextDelta)]
 
     async def test_a_refresh_at_any_point_misses_nothing_and_repeats_nothing(
         self, helix: Executor, open_executor: OpenExecutor
