@@ -125,8 +125,9 @@ async def test_a_run_is_driven_whose_start_was_not_answered(world: World):
         assert [run.attempt for run in await runs_of(helix)] == [1]
 
 
-async def test_whoever_begins_runs_in_the_background_is_cancelled_with_the_process_that_leaves(world: World):
-    """The waker, as one; it is cancelled together with the start that it waits for, and must not take that for an error."""
+@pytest.mark.parametrize("time", range(12))
+async def test_whoever_begins_runs_in_the_background_is_cancelled_with_the_process_that_leaves(world: World, time: int):
+    """As the waker does, which waits for a start that is cancelled with it. Which of both is first, a set decides."""
     agent, heard = speaker(), asyncio.Event()
     world.store.hold_start = Gate()
 
