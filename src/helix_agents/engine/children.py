@@ -224,12 +224,14 @@ async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: Deleg
 
 
 async def answered_below(store: SessionStateStore, session: SessionState) -> bool:
-    """Whether an answer or a timeout lies in a suspended session or in the children it waits for."""
+    """Whether an answer or a timeout lies in a suspended session or in the children it waits for; or one of them waits
+    no more: a companion that stands on its own may have gone on by itself."""
     calls = session.pending_client_tool_calls.values()
     if any(call.state in READY and call.session_id == session.session_id for call in calls):
         return True
     for wait in session.suspended_awaiting_children.values():
-        if await answered_below(store, await store.load_state(wait.child_session_id)):
+        child = await store.load_state(wait.child_session_id)
+        if child.suspension_context is None or await answered_below(store, child):
             return True
     return False
 

@@ -1,5 +1,6 @@
 """Scenarios of companions that wait for somebody or are stopped: who answers them, and who drives them then."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -228,6 +229,24 @@ class CompanionLivesContract(ScenarioContract):
             assert (await results(second))["wait"] == "Deployed."
             await completed(await second.execute(cast(), "And?", SESSION))
             assert await notices(second) == []
+
+    async def test_a_parent_goes_on_whose_companion_went_on_before_it(self, helix: Executor, parts: Backend) -> None:
+        def cast() -> Agent[Any, Any, Any]:
+            other = PersistentAgent(scripted(["x"], {}, name="other"))
+            keeps = [PersistentAgent(careful(*DEPLOYING), mode="non_blocking"), other]
+            script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine."]
+            return scripted(script, {}, name="boss", persistent_agents=keeps)
+
+        await completed(await helix.execute(cast(), "Hi", SESSION))
+        call_id = await _until_it_waits(helix)
+        await suspended(await helix.execute(cast(), "Wait", SESSION))
+        await _approve(helix, call_id)
+        # As `resume` does first; the companion is quick, and has its answer before anybody looks at its parent.
+        go_on: Callable[[str], Awaitable[int]] = getattr(helix, "_resume_companions")  # noqa: B009
+        assert await go_on(SESSION) == 1
+        await until_ended(parts, (await only_companion(parts)).sub_session_id)
+        assert await completed(await helix.resume(cast(), SESSION)) == "Fine."
+        assert (await results(helix))["wait"] == "Deployed."
 
     async def test_a_companion_of_a_companion_is_answered_at_the_root(
         self, open_executor: OpenExecutor, parts: Backend
