@@ -107,7 +107,11 @@ async def follow(call: Call) -> Any:
 async def status(call: Call) -> Response:
     """How a session stands, and what it waits for."""
     session = await call.whole_session(call.query_id())
-    return json_response(status_of_session(session, await call.current_run(session.session_id)))
+    run = await call.current_run(session.session_id)
+    if run is not None and run.status != "running" and session.status == "active":
+        # It may have come to rest between the two looks, and what it came to is the session's to tell.
+        session = await call.whole_session(session.session_id)
+    return json_response(status_of_session(session, run))
 
 
 async def interrupt(call: Call) -> Response:

@@ -106,6 +106,7 @@ def _launch(wanted: Wanted, executor_id: str) -> _Launched:
     }
     try:
         _write_ahead(wanted.system_database_url)
+        _forget_closed_streams()
         DBOS(config=cast("DBOSConfig", config))
         with _telling_it_once():
             if not wanted.works:
@@ -134,6 +135,14 @@ def _telling_it_once() -> Generator[None]:
         yield
     finally:
         theirs.removeFilter(is_news)
+
+
+def _forget_closed_streams() -> None:
+    """DBOS logs to the stderr that it met first, flushes it at every launch, and fails if somebody closed it since."""
+    theirs = logging.getLogger("dbos")
+    for handler in tuple(theirs.handlers):
+        if getattr(getattr(handler, "stream", None), "closed", False):
+            theirs.removeHandler(handler)
 
 
 def _shown(url: str) -> str:

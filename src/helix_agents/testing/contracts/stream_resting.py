@@ -1,6 +1,7 @@
 """The contract of leaving: what a writer holds is stored with the end of its stream, or neither is."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -77,6 +78,8 @@ class RestingContract(StreamsContract):
             with pytest.raises(SupersededError):
                 await come_to_rest(streams, rest, last=last)
             assert await streams.snapshot(STREAM) is None
+        with suppress(SupersededError):
+            await writer.close()
 
     @proves("writing.last-with-the-end")
     @pytest.mark.parametrize("rest", RESTS)
