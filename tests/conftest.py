@@ -16,8 +16,8 @@ pytest_plugins = ("helix_agents.testing.redis_service",)
 pytest.register_assert_rewrite("helix_agents.testing", "tests.recovery.reference_conversation")
 
 # Deadlines measure the machine, not the code; the time limit per test already ends a run that hangs.
-settings.register_profile("dev", deadline=None, max_examples=50)
-settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, database=None, print_blob=True)
+settings.register_profile("dev", deadline=None, max_examples=30)
+settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None, print_blob=True)
 settings.register_profile(
     "chaos", deadline=None, max_examples=2_000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )

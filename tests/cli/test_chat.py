@@ -1,5 +1,6 @@
 """`helix chat`, typed at a real terminal: streaming, approvals, questions, stops, and coming back."""
 
+import time
 from pathlib import Path
 
 from helix_agents.cli.exit_codes import ExitCode
@@ -36,6 +37,8 @@ def test_a_conversation_with_everything_it_asks_of_a_person(folder: Path) -> Non
         terminal.press("/nonsense\n")
         terminal.wait_for("there is no /nonsense")
         terminal.wait_for("you> ")
+        # Readline shows its prompt a moment before it waits for keys; a signal in between is noticed with the next key.
+        time.sleep(0.5)
         terminal.press(CONTROL_C)
         terminal.wait_for("Ctrl-D or /exit leaves")
         terminal.wait_for("you> ")

@@ -58,6 +58,8 @@ def _without_suffixes(name: str) -> str:
     return "__".join(part.rpartition("_")[0] if "." in part and "_" in part else part for part in name.split("__"))
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
 async def test_children_come_back_with_their_parents_and_nothing_finished_is_done_again(
     tmp_path: Path, processes: Processes
 ):

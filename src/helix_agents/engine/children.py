@@ -231,7 +231,8 @@ async def answered_below(store: SessionStateStore, session: SessionState) -> boo
         return True
     for wait in session.suspended_awaiting_children.values():
         child = await store.load_state(wait.child_session_id)
-        if child.suspension_context is None or await answered_below(store, child):
+        went_on = child.mode == "persistent" and child.suspension_context is None
+        if went_on or await answered_below(store, child):
             return True
     return False
 
