@@ -182,14 +182,17 @@ async def test_a_question_that_times_out_there_times_out_here(remote: LiveServer
     waiting = only(await finish(helix, agent, "remote glance"))
     assert waiting.deadline is not None
 
+    came_to: list[Any] = []
+
     async def goes_on() -> Any:
+        # The two services look at the clock one after the other: until both have, the question waits again.
         await helix._services.store.expire_pending()
-        return await helix.can_resume(agent, "s") is None
+        if await helix.can_resume(agent, "s") is None:
+            came_to.append(await (await helix.resume(agent, "s")).result())
+        return came_to and isinstance(came_to[-1], Completed)
 
     await eventually(goes_on)
-    result = await (await helix.resume(agent, "s")).result()
-    assert isinstance(result, Completed)
-    assert "Nobody answered this call in time" in result.output
+    assert "Nobody answered this call in time" in came_to[-1].output
 
 
 async def test_a_user_who_goes_on_lets_the_child_go(remote: LiveServer, helix: Executor) -> None:
