@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from helix_agents.domain.entries import RunSummary
 from helix_agents.domain.records import decode, decode_json, encode
 from helix_agents.domain.sessions import SessionDetail, SessionState, SessionSummary, SuspensionContext
 
@@ -30,6 +31,12 @@ RUN_FIELDS = (
     "ended_at",
 )
 RUN_COLUMNS = ", ".join(RUN_FIELDS)
+RECENT_RUNS = (
+    "SELECT r.run_id, r.session_id, s.agent_type, r.turn, r.status, r.started_at, r.ended_at FROM __agents_runs r"
+    " JOIN __agents_sessions s ON s.namespace = r.namespace AND s.session_id = r.session_id"
+    " WHERE r.namespace = ? AND (r.ended_at IS NULL OR r.ended_at >= ?)"
+    " ORDER BY r.started_at, r.session_id, r.turn"
+)
 
 
 class SessionColumns(Protocol):
@@ -172,3 +179,17 @@ def checkpoint_number(name: str) -> int | None:
     except ValueError:
         return None
     return key if checkpoint_name(key) == name else None
+
+
+def run_summary(row: Sequence[Any]) -> RunSummary:
+    """A row of `RECENT_RUNS`."""
+    run_id, session_id, agent, turn, status, started_at, ended_at = row
+    return RunSummary(
+        run_id=run_id,
+        session_id=session_id,
+        agent=agent,
+        turn=turn,
+        status=status,
+        started_at=started_at,
+        ended_at=ended_at,
+    )

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.entry_rows import ENTRY, entry_of, find_head
-from helix_agents.domain.entries import Entry, Overview, RunSummary, ScopeUsage, SessionSummary
+from helix_agents.backends.session_rows import RECENT_RUNS, run_summary
+from helix_agents.domain.entries import Entry, Overview, ScopeUsage, SessionSummary
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import decode
 
@@ -23,7 +24,11 @@ async def read_overview(
     runs = await connection.all(
         "SELECT status, count(*) FROM __agents_runs WHERE namespace = ? GROUP BY status", (namespace,)
     )
-    recent = await _recent(connection, namespace, runs_since) if runs_since is not None else ()
+    recent = (
+        tuple(map(run_summary, await connection.all(RECENT_RUNS, (namespace, runs_since))))
+        if runs_since is not None
+        else ()
+    )
     pending = await connection.all(
         "SELECT body FROM __agents_pending_calls WHERE namespace = ? AND state = 'waiting'"
         " ORDER BY created_at, tool_call_id",
@@ -58,26 +63,4 @@ async def read_overview(
         pending=tuple(decode(row[0], PendingCall) for row in pending),
         usage={row[0]: row[1] for row in sorted(map(tuple, usage))},
         system={scope: tuple(found) for scope, found in shown.items()},
-    )
-
-
-async def _recent(connection: Connection, namespace: str, since: int) -> tuple[RunSummary, ...]:
-    rows = await connection.all(
-        "SELECT r.run_id, r.session_id, s.agent_type, r.turn, r.status, r.started_at, r.ended_at FROM __agents_runs r"
-        " JOIN __agents_sessions s ON s.namespace = r.namespace AND s.session_id = r.session_id"
-        " WHERE r.namespace = ? AND (r.ended_at IS NULL OR r.ended_at >= ?)"
-        " ORDER BY r.started_at, r.session_id, r.turn",
-        (namespace, since),
-    )
-    return tuple(
-        RunSummary(
-            run_id=row[0],
-            session_id=row[1],
-            agent=row[2],
-            turn=row[3],
-            status=row[4],
-            started_at=row[5],
-            ended_at=row[6],
-        )
-        for row in rows
     )

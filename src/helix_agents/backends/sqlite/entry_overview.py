@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from helix_agents.backends.session_rows import RECENT_RUNS, run_summary
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.entry_rows import ENTRY, entry_of, find_head
-from helix_agents.domain.entries import Overview, RunSummary, ScopeUsage, SessionSummary
+from helix_agents.domain.entries import Overview, ScopeUsage, SessionSummary
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import decode
 
@@ -23,7 +24,9 @@ def read_overview(
     runs = connection.all(
         "SELECT status, count(*) FROM __agents_runs WHERE namespace = ? GROUP BY status ORDER BY status", (namespace,)
     )
-    recent = _recent(connection, namespace, runs_since) if runs_since is not None else ()
+    recent = (
+        tuple(map(run_summary, connection.all(RECENT_RUNS, (namespace, runs_since)))) if runs_since is not None else ()
+    )
     pending = connection.all(
         "SELECT body FROM __agents_pending_calls WHERE namespace = ? AND state = 'waiting'"
         " ORDER BY created_at, tool_call_id",
@@ -60,26 +63,4 @@ def read_overview(
             )
             for scope in system
         },
-    )
-
-
-def _recent(connection: Connection, namespace: str, since: int) -> tuple[RunSummary, ...]:
-    rows = connection.all(
-        "SELECT r.run_id, r.session_id, s.agent_type, r.turn, r.status, r.started_at, r.ended_at FROM __agents_runs r"
-        " JOIN __agents_sessions s ON s.namespace = r.namespace AND s.session_id = r.session_id"
-        " WHERE r.namespace = ? AND (r.ended_at IS NULL OR r.ended_at >= ?)"
-        " ORDER BY r.started_at, r.session_id, r.turn",
-        (namespace, since),
-    )
-    return tuple(
-        RunSummary(
-            run_id=row[0],
-            session_id=row[1],
-            agent=row[2],
-            turn=row[3],
-            status=row[4],
-            started_at=row[5],
-            ended_at=row[6],
-        )
-        for row in rows
     )
