@@ -14,6 +14,8 @@ from helix_agents.domain.errors import StoreClosedError
 T = TypeVar("T")
 
 MAX_GROUP = 256
+# Pages in the log after which they are copied into the file.
+LOG_PAGES = 1_000
 
 
 class Job:
@@ -84,7 +86,7 @@ class Lane:
                 jobs.append(following)
             self._work_off(jobs)
             _answer(jobs)
-            self._announce()
+            self._follow_up()
             if ends:
                 break
         if self._connection is not None:
@@ -119,8 +121,8 @@ class Lane:
     def _committed(self, connection: Connection) -> None:
         connection.topics.clear()
 
-    def _announce(self) -> None:
-        """Tell others what has changed, once those who changed it are answered."""
+    def _follow_up(self) -> None:
+        """What is left to do once those who asked are answered."""
 
     def _roll_back(self) -> None:
         if self._connection is not None:
@@ -187,10 +189,13 @@ class WriteLane(Lane):
         self._rung |= connection.topics
         connection.topics.clear()
 
-    def _announce(self) -> None:
+    def _follow_up(self) -> None:
+        """Tell others what has changed; then, now and then, have the log begin anew."""
         if self._rung:
             topics, self._rung = self._rung, set()
             self._ring(topics)
+        if self._connection is not None and self._connection.log_pages >= LOG_PAGES:
+            self._connection.fold_log()
 
     def _roll_back(self) -> None:
         super()._roll_back()
