@@ -231,10 +231,18 @@ async def answered_below(store: SessionStateStore, session: SessionState) -> boo
         return True
     for wait in session.suspended_awaiting_children.values():
         child = await store.load_state(wait.child_session_id)
-        went_on = child.mode == "persistent" and child.suspension_context is None
-        if went_on or await answered_below(store, child):
+        if await answered_below(store, child) or (child.mode == "persistent" and await _went_on(store, child)):
             return True
     return False
+
+
+async def _went_on(store: SessionStateStore, child: SessionState) -> bool:
+    """Whether a companion waits no more. An approval is taken before the call that it allows is run, and only the
+    commit after that call ends the suspension: in between its run is going."""
+    if child.suspension_context is None:
+        return True
+    run = await store.get_current_run(child.session_id)
+    return run is not None and run.status not in SUSPENDED
 
 
 async def drive_to_rest(

@@ -261,7 +261,8 @@ class _Companions:
                     services, self._scope.session.root_session_id, self._scope.run.owner
                 ):
                     services.drive_detached(begun)
-            elif run.status != "running":
+            elif run.status != "running" and await self._store.get_current_run(child) == run:
+                # Else it went on between the two looks, and has another run by now.
                 return await self._result(child, run.run_id)
             await services.sleep(LOOK_AGAIN)
         return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")

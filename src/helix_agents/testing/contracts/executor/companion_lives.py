@@ -230,10 +230,19 @@ class CompanionLivesContract(ScenarioContract):
             await completed(await second.execute(cast(), "And?", SESSION))
             assert await notices(second) == []
 
-    async def test_a_parent_goes_on_whose_companion_went_on_before_it(self, helix: Executor, parts: Backend) -> None:
+    @pytest.mark.parametrize("has_ended", [True, False], ids=["it_has_ended", "it_does_what_was_approved"])
+    async def test_a_parent_goes_on_whose_companion_went_on_before_it(
+        self, helix: Executor, parts: Backend, has_ended: bool
+    ) -> None:
+        gate = Gate()
+
+        async def work() -> str:
+            await gate.wait()
+            return "deployed"
+
         def cast() -> Agent[Any, Any, Any]:
             other = PersistentAgent(scripted(["x"], {}, name="other"))
-            keeps = [PersistentAgent(careful(*DEPLOYING), mode="non_blocking"), other]
+            keeps = [PersistentAgent(careful(*DEPLOYING, work=work), mode="non_blocking"), other]
             script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine."]
             return scripted(script, {}, name="boss", persistent_agents=keeps)
 
@@ -241,11 +250,17 @@ class CompanionLivesContract(ScenarioContract):
         call_id = await _until_it_waits(helix)
         await suspended(await helix.execute(cast(), "Wait", SESSION))
         await _approve(helix, call_id)
-        # As `resume` does first; the companion is quick, and has its answer before anybody looks at its parent.
+        # As `resume` does first; then the companion is as quick as this before anybody looks at its parent.
         go_on: Callable[[str], Awaitable[int]] = getattr(helix, "_resume_companions")  # noqa: B009
         assert await go_on(SESSION) == 1
-        await until_ended(parts, (await only_companion(parts)).sub_session_id)
-        assert await completed(await helix.resume(cast(), SESSION)) == "Fine."
+        if has_ended:
+            gate.opened.set()
+            await until_ended(parts, (await only_companion(parts)).sub_session_id)
+        else:
+            await gate.until_reached()
+        going = await helix.resume(cast(), SESSION)
+        gate.opened.set()
+        assert await completed(going) == "Fine."
         assert (await results(helix))["wait"] == "Deployed."
 
     async def test_a_companion_of_a_companion_is_answered_at_the_root(
