@@ -13,35 +13,58 @@ from helix_agents.testing.postgres_service import PostgresService
 from helix_agents.testing.seams import CountingSeam
 
 _TABLES = """
-CREATE TABLE floor_sessions (id bigint PRIMARY KEY, version bigint NOT NULL, updated_at bigint, detail text)
-    WITH (fillfactor = 60);
-CREATE TABLE floor_messages (id bigint PRIMARY KEY, created_at bigint, body text);
-CREATE TABLE floor_writes (id bigint PRIMARY KEY, writes text);
-CREATE TABLE floor_checkpoints (id bigint PRIMARY KEY, step text, created_at bigint);
+CREATE TABLE floor_sessions (
+    session_id text COLLATE "C" PRIMARY KEY, key bigint NOT NULL, run_id text NOT NULL, attempt bigint NOT NULL,
+    status text NOT NULL, version bigint NOT NULL, step_count bigint NOT NULL, message_count bigint NOT NULL,
+    state_count bigint NOT NULL, checkpoint bigint, updated_at bigint NOT NULL, filler text NOT NULL
+) WITH (fillfactor = 60);
+CREATE TABLE floor_messages (
+    id bigint PRIMARY KEY, session_id text COLLATE "C" NOT NULL, created_at bigint NOT NULL, body text NOT NULL
+);
+CREATE TABLE floor_writes (id bigint PRIMARY KEY, writes text NOT NULL);
+CREATE TABLE floor_checkpoints (
+    id bigint PRIMARY KEY, session_id text COLLATE "C" NOT NULL, run_id text, step_id text, step_count bigint NOT NULL,
+    status text NOT NULL, message_count bigint NOT NULL, state_count bigint NOT NULL, has_writes boolean NOT NULL,
+    stream_sequence bigint NOT NULL, source text NOT NULL, created_at bigint NOT NULL
+);
 """
 _COMMIT = """
 WITH s AS (
-    UPDATE floor_sessions SET version = version + 1, updated_at = $2, detail = $6 WHERE id = $1
-    RETURNING (id << 32) + version * 2 AS at
+    UPDATE floor_sessions SET version = version + 1, step_count = $5::bigint,
+        message_count = message_count + cardinality($6::text[]), state_count = state_count + 1,
+        checkpoint = (key << 32) + version + 1, updated_at = $4::bigint, filler = $9
+    WHERE session_id = $1::text AND run_id = $2::text AND attempt = $3
+    RETURNING key << 32 AS base, checkpoint, message_count, state_count, status
 ),
-m AS (INSERT INTO floor_messages SELECT (SELECT at FROM s) + place, $2, body
-      FROM unnest($3::text[]) WITH ORDINALITY AS u (body, place)),
-w AS (INSERT INTO floor_writes SELECT at, $4 FROM s)
-INSERT INTO floor_checkpoints SELECT at, $5, $2 FROM s RETURNING id
+m AS (
+    INSERT INTO floor_messages
+    SELECT s.base + s.message_count - cardinality($6::text[]) + u.place, $1::text, $4::bigint, u.body
+    FROM s, unnest($6::text[]) WITH ORDINALITY AS u (body, place)
+),
+w AS (INSERT INTO floor_writes SELECT base + state_count, $7::text FROM s)
+INSERT INTO floor_checkpoints
+SELECT checkpoint, $1::text, $2::text, $8::text, $5::bigint, status, message_count, state_count, true, 0, 'staging',
+    $4::bigint
+FROM s RETURNING id
 """
+# As many bytes as a session's row has in our table beside the columns above.
+_FILLER = "x" * 160
 
 
 class ByHand:
-    """The same session, as one statement that somebody wrote for nothing else."""
+    """The same rows and bytes, as one statement that somebody wrote for nothing else."""
 
     def __init__(self, raw: Any, number: int) -> None:
         self._raw = raw
         self._number = number
+        self._id = f"floor-{number}"
+        self._run = f"run-{number}"
         self.step = 0
 
     async def create(self) -> None:
         """Create the session."""
-        await self._raw.execute("INSERT INTO floor_sessions VALUES ($1, 0, 0, '')", self._number)
+        insert = "INSERT INTO floor_sessions VALUES ($1, $2, $3, 1, 'active', 0, 0, 0, 0, NULL, 0, $4)"
+        await self._raw.execute(insert, self._id, self._number, self._run, _FILLER)
 
     async def commit(self) -> None:
         """Commit the next step: the same objects, encoded the same way."""
@@ -49,7 +72,8 @@ class ByHand:
         bodies = [encode(message).decode() for message in step_messages(self.step)]
         writes = encode(step_writes(self.step)).decode()
         now = time.time_ns() // 1_000_000
-        await self._raw.fetchrow(_COMMIT, self._number, now, bodies, writes, f"run.{self.step}", "{}")
+        step_id = f"{self._run}.{self.step}"
+        await self._raw.fetchrow(_COMMIT, self._id, self._run, 1, now, self.step, bodies, writes, step_id, _FILLER)
 
 
 async def measure(quick: bool) -> dict[str, float]:
