@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.entries import RunSummary
+from helix_agents.domain.ids import CheckpointId
 from helix_agents.domain.records import decode, decode_json, encode
 from helix_agents.domain.sessions import SessionDetail, SessionState, SessionSummary, SuspensionContext
+from helix_agents.domain.writes import NO_WRITES, StepWrites
 
 SUMMARY_COLUMNS = (
     "session_id, agent_type, status, step_count, message_count, version, user_id, tags, metadata, parent_session_id, "
@@ -36,6 +39,12 @@ RECENT_RUNS = (
     " JOIN __agents_sessions s ON s.namespace = r.namespace AND s.session_id = r.session_id"
     " WHERE r.namespace = ? AND (r.ended_at IS NULL OR r.ended_at >= ?)"
     " ORDER BY r.started_at, r.session_id, r.turn"
+)
+CHECKPOINT_COLUMNS = (
+    "c.id, c.session_id, c.run_id, c.step_id, c.step_count, c.status, c.message_count, c.state_count, c.has_writes,"
+    " c.stream_sequence, c.source, c.created_at,"
+    " CASE WHEN c.has_writes THEN"
+    " (SELECT writes FROM __agents_state_log l WHERE l.id = ((c.id >> 32 << 32) | c.state_count)) END"
 )
 
 
@@ -179,6 +188,31 @@ def checkpoint_number(name: str) -> int | None:
     except ValueError:
         return None
     return key if checkpoint_name(key) == name else None
+
+
+def checkpoint_of(row: Sequence[Any]) -> Checkpoint:
+    """A checkpoint's record, from `CHECKPOINT_COLUMNS`."""
+    name = checkpoint_name(row[0])
+    assert name is not None
+    return Checkpoint(
+        checkpoint_id=name,
+        session_id=row[1],
+        run_id=row[2],
+        step_id=row[3],
+        step_count=row[4],
+        status=row[5],
+        message_count=row[6],
+        writes=decode(row[12], StepWrites) if row[12] is not None else NO_WRITES,
+        stream_sequence=row[9],
+        source=row[10],
+        version=row[0] & 0xFFFFFFFF,
+        created_at=row[11],
+    )
+
+
+def version_of(checkpoint_id: CheckpointId) -> int:
+    """The session's version that a checkpoint marks."""
+    return (checkpoint_number(checkpoint_id) or 0) & 0xFFFFFFFF
 
 
 def run_summary(row: Sequence[Any]) -> RunSummary:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Sequence
 
 from helix_agents.backends.postgres.branches import rewind
-from helix_agents.backends.postgres.checkpoints import commit_at, version_of
+from helix_agents.backends.postgres.checkpoints import commit_at
 from helix_agents.backends.postgres.connection import Connection, Row, Value, has_to_be_looked_at
 from helix_agents.backends.postgres.entry_writes import (
     delete_session_entries,
@@ -43,7 +43,7 @@ from helix_agents.backends.postgres.step_commit import (
     has_outgrown,
 )
 from helix_agents.backends.postgres.sub_sessions import link_ref
-from helix_agents.backends.session_rows import record_of
+from helix_agents.backends.session_rows import record_of, version_of
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
     Committed,

@@ -4,24 +4,23 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from helix_agents.backends.postgres.connection import Connection, Value
-from helix_agents.backends.postgres.database import Database
-from helix_agents.backends.postgres.entry_dump import PostgresDump
-from helix_agents.backends.postgres.entry_overview import read_overview
-from helix_agents.backends.postgres.entry_restore import discard, restore, stage
-from helix_agents.backends.postgres.entry_rows import (
+from helix_agents.backends.entry_columns import (
     ENTRY,
     EVENT,
     SUMMARY,
     VERSION,
-    KnownRows,
     entry_of,
     event_of,
-    find_head,
-    lock_head,
-    read_unlocked,
+    events_within,
     topic_of,
+    within,
 )
+from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.database import Database
+from helix_agents.backends.postgres.entry_dump import PostgresDump
+from helix_agents.backends.postgres.entry_overview import read_overview
+from helix_agents.backends.postgres.entry_restore import discard, restore, stage
+from helix_agents.backends.postgres.entry_rows import KnownRows, find_head, lock_head, read_unlocked
 from helix_agents.backends.postgres.entry_waiting import PostgresWaiting
 from helix_agents.backends.postgres.entry_writes import WRITE, telling_what_fills, values_of, write_plan
 from helix_agents.domain.audit import AuditRow
@@ -35,7 +34,6 @@ from helix_agents.domain.entries import (
     RestoreEntries,
     ScopeUsage,
     Transacted,
-    successor,
 )
 from helix_agents.domain.entry_plan import ONCE, Plan, first_answer, next_revision, plan_transaction
 from helix_agents.ports.clock import Clock
@@ -139,7 +137,7 @@ class PostgresEntryStore:
     async def list_entries(
         self, scope: str, *, prefix: str = "", after: str | None = None, limit: int = 1_000, values: bool = False
     ) -> EntryPage:
-        where, bound = _within(self._namespace, scope, prefix)
+        where, bound = within(self._namespace, scope, prefix)
 
         async def work(connection: Connection) -> EntryPage:
             totals = await connection.one(
@@ -190,7 +188,7 @@ class PostgresEntryStore:
             if head is None:
                 return EventPage(events=(), reached=0, head=0)
             last = head.revision if until is None else min(until, head.revision)
-            where, bound = _events_within(self._namespace, scope, prefix)
+            where, bound = events_within(self._namespace, scope, prefix)
             rows = await connection.all(
                 f"SELECT {EVENT} FROM __agents_entry_events WHERE {where} AND revision > ? AND revision <= ?"
                 " ORDER BY revision, position LIMIT ?",
@@ -301,22 +299,6 @@ def _decided(request: EntryTransaction, rows: KnownRows, revision: int, now: int
             return answer, None
     plan = plan_transaction(request, rows, revision=next_revision(request.changes, revision), now=now)
     return plan.answer, plan
-
-
-def _within(namespace: str, scope: str, prefix: str) -> tuple[str, list[Value]]:
-    """Keys of a scope that start with a prefix, as a range: no letter of it means anything else."""
-    where, bound = "namespace = ? AND scope = ?", [namespace, scope]
-    if prefix:
-        where, bound = f"{where} AND key >= ?", [*bound, prefix]
-        if (end := successor(prefix)) is not None:
-            where, bound = f"{where} AND key < ?", [*bound, end]
-    return where, list[Value](bound)
-
-
-def _events_within(namespace: str, scope: str | None, prefix: str) -> tuple[str, list[Value]]:
-    if scope is not None:
-        return _within(namespace, scope, prefix)
-    return "namespace = ?", [namespace]
 
 
 _: type[EntryStore] = PostgresEntryStore

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Sequence
 
+from helix_agents.backends.entry_columns import ENTRY, VERSION, entry_of
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.database import View
-from helix_agents.backends.postgres.entry_rows import ENTRY, VERSION, entry_of, find_head
+from helix_agents.backends.postgres.entry_rows import find_head
 from helix_agents.domain.entries import Entry
 
 BATCH_KEYS = 500

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import msgspec
 
+from helix_agents.backends.entry_columns import ENTRY, Head, entry_of
 from helix_agents.backends.postgres.connection import Connection
-from helix_agents.backends.postgres.entry_rows import ENTRY, Head, KnownRows, entry_of, lock_head
+from helix_agents.backends.postgres.entry_rows import KnownRows, lock_head
 from helix_agents.backends.postgres.entry_writes import telling_what_fills, write_plan
 from helix_agents.domain.capability_errors import InvalidInput
 from helix_agents.domain.entries import Changed, Entry, EntryEvent, RestoreEntries, ScopeUsage, Transacted

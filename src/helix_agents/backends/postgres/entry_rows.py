@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from helix_agents.backends.entry_columns import ENTRY, SUMMARY, Head, entry_of
 from helix_agents.backends.postgres.connection import Connection, Row, Value
 from helix_agents.backends.postgres.database import Database
 from helix_agents.domain.audit import genesis
-from helix_agents.domain.entries import Change, Clear, Entry, EntryEvent, EntryTransaction, Put, ScopeUsage
+from helix_agents.domain.entries import Change, Clear, Entry, EntryTransaction, Put, ScopeUsage
 from helix_agents.domain.entry_plan import ONCE
 from helix_agents.system import RandomIds
 
-ENTRY = "scope, key, version, revision, value, size, history_bytes, created_at, updated_at, owner, mark"
-SUMMARY = "scope, key, version, revision, NULL, size, history_bytes, created_at, updated_at, owner, mark"
-VERSION = "scope, key, version, revision, value, size, 0, created_at, updated_at, owner, mark"
-EVENT = "revision, position, scope, key, version, operation, owner, at, size"
 HEAD = "store_id, revision, compacted, epoch, audit_seq, audit_hash"
 
 _ids = RandomIds()
@@ -40,56 +37,6 @@ _AS_READ = f"""
 SELECT h.commits, {", ".join(f"h.{name}" for name in HEAD.split(", "))}, k.*
 FROM __agents_entry_heads h LEFT JOIN LATERAL ({_LOOK}) k ON true WHERE h.namespace = ?1
 """
-
-
-class Head(NamedTuple):
-    """Where a namespace stands."""
-
-    store_id: str
-    revision: int
-    compacted: int
-    epoch: int
-    audit_seq: int
-    audit_hash: str
-
-
-def topic_of(namespace: str) -> str:
-    """What is rung when something was committed while somebody waits."""
-    return f"entries/{namespace}"
-
-
-def entry_of(row: Row) -> Entry:
-    """A row of `ENTRY`, `SUMMARY` or `VERSION`."""
-    scope, key, version, revision, value, size, history, created, updated, owner, mark = row
-    return Entry(
-        scope=scope,
-        key=key,
-        version=version,
-        revision=revision,
-        value=value,
-        size=size,
-        history_bytes=history,
-        created_at=created,
-        updated_at=updated,
-        owner=owner,
-        mark=mark,
-    )
-
-
-def event_of(row: Row) -> EntryEvent:
-    """A row of `EVENT`."""
-    revision, position, scope, key, version, operation, owner, at, size = row
-    return EntryEvent(
-        revision=revision,
-        position=position,
-        scope=scope,
-        key=key,
-        version=version,
-        operation=operation,
-        owner=owner,
-        at=at,
-        size=size,
-    )
 
 
 async def find_head(connection: Connection, namespace: str) -> Head | None:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from helix_agents.backends.entry_columns import ENTRY, VERSION, Head, entry_of
 from helix_agents.backends.postgres.connection import Connection, Value
-from helix_agents.backends.postgres.entry_rows import ENTRY, VERSION, Head, KnownRows, entry_of, lock_head
+from helix_agents.backends.postgres.entry_rows import KnownRows, lock_head
 from helix_agents.domain.audit import AuditRow, entry_text, next_row
 from helix_agents.domain.capability_errors import QuotaExceeded
 from helix_agents.domain.entries import Change, session_scope

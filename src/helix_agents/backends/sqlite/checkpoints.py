@@ -1,7 +1,14 @@
 """Checkpoints in SQLite: counts, and a pointer to the writes in the state log."""
 
-from helix_agents.backends.session_rows import checkpoint_name, checkpoint_number, put_record, record_of
-from helix_agents.backends.sqlite.connection import Connection, Row
+from helix_agents.backends.session_rows import (
+    CHECKPOINT_COLUMNS,
+    checkpoint_name,
+    checkpoint_number,
+    checkpoint_of,
+    put_record,
+    record_of,
+)
+from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.lineage import load_custom_state, load_segment
 from helix_agents.backends.sqlite.paging import read_page
@@ -15,15 +22,9 @@ from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import JSON, decode
 from helix_agents.domain.session_changes import changed
 from helix_agents.domain.sessions import CheckpointSource
-from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, merge_warnings
+from helix_agents.domain.writes import StepWrites, WriteOp, merge_warnings
 
 _LOW = 0xFFFFFFFF
-_COLUMNS = (
-    "c.id, c.session_id, c.run_id, c.step_id, c.step_count, c.status, c.message_count, c.state_count, c.has_writes,"
-    " c.stream_sequence, c.source, c.created_at,"
-    " CASE WHEN c.has_writes THEN"
-    " (SELECT writes FROM __agents_state_log l WHERE l.id = (c.id >> 32 << 32 | c.state_count)) END"
-)
 
 
 def write_checkpoint(
@@ -87,35 +88,10 @@ def commit_at(
     )
 
 
-def checkpoint_of(row: Row) -> Checkpoint:
-    """A checkpoint's record, from `_COLUMNS`."""
-    name = checkpoint_name(row[0])
-    assert name is not None
-    return Checkpoint(
-        checkpoint_id=name,
-        session_id=row[1],
-        run_id=row[2],
-        step_id=row[3],
-        step_count=row[4],
-        status=row[5],
-        message_count=row[6],
-        writes=decode(row[12], StepWrites) if row[12] is not None else NO_WRITES,
-        stream_sequence=row[9],
-        source=row[10],
-        version=row[0] & _LOW,
-        created_at=row[11],
-    )
-
-
 def read_checkpoint(connection: Connection, number: int) -> Checkpoint | None:
     """The checkpoint in a row, or None."""
-    row = connection.one(f"SELECT {_COLUMNS} FROM __agents_checkpoints c WHERE c.id = ?", (number,))
+    row = connection.one(f"SELECT {CHECKPOINT_COLUMNS} FROM __agents_checkpoints c WHERE c.id = ?", (number,))
     return checkpoint_of(row) if row is not None else None
-
-
-def version_of(checkpoint_id: CheckpointId) -> int:
-    """The session's version that a checkpoint marks."""
-    return (checkpoint_number(checkpoint_id) or 0) & 0xFFFFFFFF
 
 
 def own_checkpoint(
@@ -224,7 +200,7 @@ class SQLiteCheckpoints(Facet):
             load_session(connection, self._namespace, session_id)
             return read_page(
                 connection,
-                columns=_COLUMNS,
+                columns=CHECKPOINT_COLUMNS,
                 source="__agents_segments s JOIN __agents_checkpoints c"
                 " ON c.id BETWEEN s.segment << 32 AND s.segment << 32 | 4294967295"
                 " WHERE s.namespace = ? AND s.session_id = ? AND s.owned = 1",

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from helix_agents.backends.session_rows import put_record, record_of
+from helix_agents.backends.session_rows import put_record, record_of, version_of
 from helix_agents.backends.sqlite.branches import rewind
-from helix_agents.backends.sqlite.checkpoints import commit_at, version_of
+from helix_agents.backends.sqlite.checkpoints import commit_at
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.entry_rows import (
     delete_session_entries,

@@ -5,23 +5,27 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from helix_agents.backends.sqlite.connection import Connection, Value
-from helix_agents.backends.sqlite.database import Database
-from helix_agents.backends.sqlite.entry_overview import read_overview
-from helix_agents.backends.sqlite.entry_restore import discard, restore, stage
-from helix_agents.backends.sqlite.entry_rows import (
+from helix_agents.backends.entry_columns import (
     ENTRY,
     EVENT,
     SUMMARY,
     VERSION,
-    SQLiteRows,
-    append_audit,
     entry_of,
     event_of,
+    events_within,
+    topic_of,
+    within,
+)
+from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.entry_overview import read_overview
+from helix_agents.backends.sqlite.entry_restore import discard, restore, stage
+from helix_agents.backends.sqlite.entry_rows import (
+    SQLiteRows,
+    append_audit,
     find_head,
     make_head,
     save_head,
-    topic_of,
     write_plan,
 )
 from helix_agents.backends.wakeups import Waiter
@@ -35,7 +39,6 @@ from helix_agents.domain.entries import (
     RestoreEntries,
     ScopeUsage,
     Transacted,
-    successor,
 )
 from helix_agents.domain.entry_plan import ONCE, first_answer, next_revision, plan_transaction
 from helix_agents.ports.clock import Clock
@@ -132,7 +135,7 @@ class SQLiteEntryStore:
     async def list_entries(
         self, scope: str, *, prefix: str = "", after: str | None = None, limit: int = 1_000, values: bool = False
     ) -> EntryPage:
-        where, bound = _within(self._namespace, scope, prefix)
+        where, bound = within(self._namespace, scope, prefix)
 
         def work(connection: Connection) -> EntryPage:
             totals = connection.one(
@@ -181,7 +184,7 @@ class SQLiteEntryStore:
             if head is None:
                 return EventPage(events=(), reached=0, head=0)
             last = head.revision if until is None else min(until, head.revision)
-            where, bound = _events_within(self._namespace, scope, prefix)
+            where, bound = events_within(self._namespace, scope, prefix)
             rows = connection.all(
                 f"SELECT {EVENT} FROM __agents_entry_events WHERE {where} AND revision > ? AND revision <= ?"
                 " ORDER BY revision, position LIMIT ?",
@@ -333,22 +336,6 @@ class _SQLiteDump:
             if weighs > 4_000_000:
                 break
         return batch
-
-
-def _within(namespace: str, scope: str, prefix: str) -> tuple[str, list[Value]]:
-    """Keys of a scope that start with a prefix, as a range: no letter of it means anything else."""
-    where, bound = "namespace = ? AND scope = ?", [namespace, scope]
-    if prefix:
-        where, bound = f"{where} AND key >= ?", [*bound, prefix]
-        if (end := successor(prefix)) is not None:
-            where, bound = f"{where} AND key < ?", [*bound, end]
-    return where, list[Value](bound)
-
-
-def _events_within(namespace: str, scope: str | None, prefix: str) -> tuple[str, list[Value]]:
-    if scope is not None:
-        return _within(namespace, scope, prefix)
-    return "namespace = ?", [namespace]
 
 
 _: type[EntryStore] = SQLiteEntryStore

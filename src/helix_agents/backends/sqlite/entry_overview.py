@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from helix_agents.backends.entry_columns import ENTRY, entry_of
 from helix_agents.backends.session_rows import RECENT_RUNS, run_summary
 from helix_agents.backends.sqlite.connection import Connection
-from helix_agents.backends.sqlite.entry_rows import ENTRY, entry_of, find_head
+from helix_agents.backends.sqlite.entry_rows import find_head
 from helix_agents.domain.entries import Overview, ScopeUsage, SessionSummary
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import decode

@@ -5,6 +5,7 @@ from itertools import groupby
 
 import msgspec
 
+from helix_agents.backends.entry_columns import topic_of
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.entry_rows import (
     SQLiteRows,
@@ -12,7 +13,6 @@ from helix_agents.backends.sqlite.entry_rows import (
     make_head,
     save_head,
     save_usage,
-    topic_of,
     write_plan,
 )
 from helix_agents.domain.capability_errors import InvalidInput

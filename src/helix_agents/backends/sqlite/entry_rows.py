@@ -1,73 +1,18 @@
 """Rows of entries in SQLite: looking them up, and writing what a plan says."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from helix_agents.backends.sqlite.connection import Connection, Row, Value
+from helix_agents.backends.entry_columns import ENTRY, EVENT, SUMMARY, VERSION, Head, entry_of, topic_of
+from helix_agents.backends.sqlite.connection import Connection, Value
 from helix_agents.domain.audit import entry_text, genesis, next_row
-from helix_agents.domain.entries import Change, Entry, EntryEvent, ScopeUsage, session_scope
+from helix_agents.domain.entries import Change, Entry, ScopeUsage, session_scope
 from helix_agents.domain.entry_plan import Plan, next_revision, plan_changes
 from helix_agents.domain.entry_restore import rewound
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON
 from helix_agents.system import RandomIds
 
-ENTRY = "scope, key, version, revision, value, size, history_bytes, created_at, updated_at, owner, mark"
-SUMMARY = "scope, key, version, revision, NULL, size, history_bytes, created_at, updated_at, owner, mark"
-VERSION = "scope, key, version, revision, value, size, 0, created_at, updated_at, owner, mark"
-EVENT = "revision, position, scope, key, version, operation, owner, at, size"
-
 _ids = RandomIds()
-
-
-class Head(NamedTuple):
-    """Where a namespace stands."""
-
-    store_id: str
-    revision: int
-    compacted: int
-    epoch: int
-    audit_seq: int
-    audit_hash: str
-
-
-def topic_of(namespace: str) -> str:
-    """What is rung when something was committed."""
-    return f"entries/{namespace}"
-
-
-def entry_of(row: Row) -> Entry:
-    """A row of `ENTRY`, `SUMMARY` or `VERSION`."""
-    scope, key, version, revision, value, size, history, created, updated, owner, mark = row
-    return Entry(
-        scope=scope,
-        key=key,
-        version=version,
-        revision=revision,
-        value=value,
-        size=size,
-        history_bytes=history,
-        created_at=created,
-        updated_at=updated,
-        owner=owner,
-        mark=mark,
-    )
-
-
-def event_of(row: Row) -> EntryEvent:
-    """A row of `EVENT`."""
-    revision, position, scope, key, version, operation, owner, at, size = row
-    return EntryEvent(
-        revision=revision,
-        position=position,
-        scope=scope,
-        key=key,
-        version=version,
-        operation=operation,
-        owner=owner,
-        at=at,
-        size=size,
-    )
 
 
 def find_head(connection: Connection, namespace: str) -> Head | None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
+from helix_agents.backends.filters import pending_conditions
 from helix_agents.backends.session_rows import record_of
-from helix_agents.backends.sqlite.connection import Connection, Row, Value
+from helix_agents.backends.sqlite.connection import Connection, Row
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.rows import Place, children_of, find_run, find_session
@@ -186,7 +187,7 @@ class SQLitePending(Facet):
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[PendingCall]:
         check_page(offset, limit)
-        conditions, values = _conditions(where or PendingFilter())
+        conditions, values = pending_conditions(where or PendingFilter())
 
         def work(connection: Connection) -> Page[PendingCall]:
             return read_page(
@@ -262,29 +263,3 @@ class SQLitePending(Facet):
             (self._namespace, now, *(() if root is None else (root,)), limit),
         )
         return [call_of(row) for row in rows]
-
-
-def _conditions(where: PendingFilter) -> tuple[str, list[Value]]:
-    """The filter as SQL; every value is bound."""
-    conditions: list[str] = []
-    values: list[Value] = []
-    for column, value in (
-        ("p.session_id =", where.session_id),
-        ("p.root_session_id =", where.root_session_id),
-        ("p.tool_name =", where.tool_name),
-        ("p.kind =", where.kind),
-        ("p.created_at <", where.created_before),
-    ):
-        if value is not None:
-            conditions.append(f"{column} ?")
-            values.append(value)
-    if where.states:
-        conditions.append(f"p.state IN ({', '.join('?' * len(where.states))})")
-        values.extend(where.states)
-    if where.user_id is not None:
-        conditions.append(
-            "EXISTS (SELECT 1 FROM __agents_sessions s WHERE s.namespace = p.namespace"
-            " AND s.session_id = p.session_id AND s.user_id = ?)"
-        )
-        values.append(where.user_id)
-    return "".join(f" AND {condition}" for condition in conditions), values

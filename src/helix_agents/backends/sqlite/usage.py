@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from helix_agents.backends.filters import usage_conditions
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.paging import read_page
@@ -72,7 +73,7 @@ class SQLiteUsageStore:
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[UsageEntry]:
         check_page(offset, limit)
-        conditions, values = _conditions(where or UsageFilter())
+        conditions, values = usage_conditions(where or UsageFilter())
 
         def work(connection: Connection) -> Page[UsageEntry]:
             return read_page(
@@ -115,20 +116,3 @@ class SQLiteUsageStore:
 
     async def close(self) -> None:
         await self._db.close()
-
-
-def _conditions(where: UsageFilter) -> tuple[str, list[Value]]:
-    """The filter as SQL; every value is bound."""
-    given: tuple[tuple[str, Value], ...] = (
-        ("session_id =", where.session_id),
-        ("root_session_id =", where.root_session_id),
-        ("run_id =", where.run_id),
-        ("user_id =", where.user_id),
-        ("agent_type =", where.agent_type),
-        ("source_type =", where.source_type),
-        ("source_name =", where.source_name),
-        ("recorded_at >=", where.recorded_from),
-        ("recorded_at <=", where.recorded_to),
-    )
-    held = [(column, value) for column, value in given if value is not None]
-    return "".join(f" AND {column} ?" for column, _ in held), [value for _, value in held]

@@ -1,0 +1,51 @@
+"""What callers ask for, as conditions of SQL; every value is bound."""
+
+from typing import TypeAlias
+
+from helix_agents.domain.pending import PendingFilter
+from helix_agents.domain.usage import UsageFilter
+
+Bound: TypeAlias = str | int
+
+
+def pending_conditions(where: PendingFilter) -> tuple[str, list[Bound]]:
+    """For rows of calls, which the statement names `p`."""
+    conditions: list[str] = []
+    values: list[Bound] = []
+    for column, value in (
+        ("p.session_id =", where.session_id),
+        ("p.root_session_id =", where.root_session_id),
+        ("p.tool_name =", where.tool_name),
+        ("p.kind =", where.kind),
+        ("p.created_at <", where.created_before),
+    ):
+        if value is not None:
+            conditions.append(f"{column} ?")
+            values.append(value)
+    if where.states:
+        conditions.append(f"p.state IN ({', '.join('?' * len(where.states))})")
+        values.extend(where.states)
+    if where.user_id is not None:
+        conditions.append(
+            "EXISTS (SELECT 1 FROM __agents_sessions s WHERE s.namespace = p.namespace"
+            " AND s.session_id = p.session_id AND s.user_id = ?)"
+        )
+        values.append(where.user_id)
+    return "".join(f" AND {condition}" for condition in conditions), values
+
+
+def usage_conditions(where: UsageFilter) -> tuple[str, list[Bound]]:
+    """For rows of usage."""
+    given: tuple[tuple[str, Bound | None], ...] = (
+        ("session_id =", where.session_id),
+        ("root_session_id =", where.root_session_id),
+        ("run_id =", where.run_id),
+        ("user_id =", where.user_id),
+        ("agent_type =", where.agent_type),
+        ("source_type =", where.source_type),
+        ("source_name =", where.source_name),
+        ("recorded_at >=", where.recorded_from),
+        ("recorded_at <=", where.recorded_to),
+    )
+    held = [(column, value) for column, value in given if value is not None]
+    return "".join(f" AND {column} ?" for column, _ in held), [value for _, value in held]
