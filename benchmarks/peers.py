@@ -165,6 +165,11 @@ async def search(query: str) -> str:
     return PAGE
 
 
+def peer_rounds(steps: int, rounds: int) -> int:
+    """How often a session of so many steps is measured: short ones twice as often, the longest once."""
+    return 1 if steps >= 1_000 else 2 * rounds if steps <= 10 else rounds
+
+
 def pieces(text: str) -> list[str]:
     """A text as our scripted model streams it."""
     return [text[start : start + 8] for start in range(0, len(text), 8)]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from peers import LangGraph, Peer
+from peers import LangGraph, Peer, peer_rounds
 from stepping import stepping
 
 from helix_agents.testing.postgres_service import PostgresService
@@ -33,7 +33,7 @@ async def measure(*, rounds: int, patience: float) -> dict[str, float]:
             await ours.run(10)
             theirs = await peer.run(3) / 3 if peer is not None else 0.0
             for steps in LENGTHS:
-                for _ in range(rounds if steps < max(LENGTHS) else 1):
+                for _ in range(peer_rounds(steps, rounds)):
                     mine = await _per_step(ours, steps)
                     found[f"step_us_{steps}"].append(mine * 1e6)
                     if peer is None or theirs * steps > patience:
@@ -41,7 +41,7 @@ async def measure(*, rounds: int, patience: float) -> dict[str, float]:
                     theirs = await _per_step(peer, steps)
                     found[f"langgraph_step_us_{steps}"].append(theirs * 1e6)
                     found[f"vs_langgraph_{steps}"].append(theirs / mine)
-            for _ in range(max(rounds, 3)):
+            for _ in range(max(rounds, 2)):
                 # Early steps on both sides of the late ones, so that what slows the machine down meanwhile is in both.
                 before = (await ours.step_times(WINDOW + 10))[5 : 5 + WINDOW]
                 late = (await ours.step_times(1_000))[-2 * WINDOW :]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import postgres_steps
 from floor import FloorWriter
-from peers import Peer, opened_peers
+from peers import Peer, opened_peers, peer_rounds
 from stepping import Floor, Steps, WriteSeam, read_raw, stepping, stored_step
 
 LENGTHS = (10, 100, 1_000)
@@ -51,7 +51,7 @@ class Effort(NamedTuple):
     patience: float
 
 
-QUICK = Effort(rounds=3, resumes=5, peer_rounds=1, patience=3.0)
+QUICK = Effort(rounds=2, resumes=4, peer_rounds=1, patience=3.0)
 THOROUGH = Effort(rounds=9, resumes=15, peer_rounds=5, patience=3600.0)
 
 
@@ -132,7 +132,7 @@ async def measure_peers(
         for steps in LENGTHS:
             if theirs * steps > effort.patience:
                 continue
-            for _ in range(effort.peer_rounds if steps < max(LENGTHS) else 1):
+            for _ in range(peer_rounds(steps, effort.peer_rounds)):
                 mine = {backend: await per_step(each.run, steps) for backend, each in ours.items()}
                 theirs = await per_step(peer.run, steps)
                 costs[name][f"step_us_{steps}"].append(theirs * 1e6)
