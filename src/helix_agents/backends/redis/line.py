@@ -18,15 +18,19 @@ class Connection(Protocol):
 
 
 Outgoing = tuple[bytes, asyncio.Future[Any]]
+# How the length of a short part is written: a step commit has some forty parts.
+_LENGTHS = tuple(b"$%d" % size for size in range(1_024))
 
 
 def packed(command: tuple[Any, ...]) -> bytes:
     """A command as it goes over the wire."""
-    parts = [b"*%d\r\n" % len(command)]
+    lines = [b"*%d" % len(command)]
     for part in command:
         data: bytes = part if type(part) is bytes else str(part).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+        size = len(data)
+        lines += (_LENGTHS[size] if size < len(_LENGTHS) else b"$%d" % size, data)
+    lines.append(b"")
+    return b"\r\n".join(lines)
 
 
 def _has_ended(connection: Connection) -> bool:

@@ -127,9 +127,12 @@ async def _side_rows(
 
 async def _change_pending(tx: Transaction, session: Session, commit: StepCommit) -> None:
     root = session.record.root_session_id
-    await ask_for(tx, commit.pending)
-    await change_calls(tx, await _calls(tx, root, commit.consume), lambda call: consume(call, tx.now))
-    await change_calls(tx, await _calls(tx, root, commit.deliver_late_answers), deliver_late_answer)
+    if commit.pending:
+        await ask_for(tx, commit.pending)
+    if commit.consume:
+        await change_calls(tx, await _calls(tx, root, commit.consume), lambda call: consume(call, tx.now))
+    if commit.deliver_late_answers:
+        await change_calls(tx, await _calls(tx, root, commit.deliver_late_answers), deliver_late_answer)
     if commit.drop_pending:
         calls = (await load_calls(tx, root)).value.values()
         await change_calls(tx, [call for call in calls if call.session_id == session.record.session_id], drop)

@@ -64,25 +64,34 @@ for place = 1, tonumber(plan[3]) do
   at = at + 3
 end
 
-for key, revision in pairs(changed) do
-  redis.call('HSET', key, '#', revision)
-end
-
+-- A new revision is written with the first command for its entity, or before it.
 local replies = {}
 local first = 2
 while at <= words do
-  local name, number, last = plan[at], tonumber(plan[at + 1]), first - 1 + tonumber(plan[at + 2])
+  local name, key, last = plan[at], KEYS[tonumber(plan[at + 1])], first - 1 + tonumber(plan[at + 2])
+  local revision = key and changed[key]
   local reply
-  if number == 0 then
+  if not key then
     reply = redis.call(name, unpack(ARGV, first, last))
+  elseif revision and name == 'HSET' then
+    reply = redis.call(name, key, '#', revision, unpack(ARGV, first, last))
   else
-    reply = redis.call(name, KEYS[number], unpack(ARGV, first, last))
+    if revision then
+      redis.call('HSET', key, '#', revision)
+    end
+    reply = redis.call(name, key, unpack(ARGV, first, last))
+  end
+  if revision then
+    changed[key] = nil
   end
   if wanted then
     replies[#replies + 1] = reply
   end
   first = last + 1
   at = at + 3
+end
+for key, revision in pairs(changed) do
+  redis.call('HSET', key, '#', revision)
 end
 if wanted then
   for place, revision in ipairs(revisions) do
