@@ -257,9 +257,8 @@ class _Companions:
             run = await self._store.get_current_run(child)
             assert run is not None
             if run.status in SUSPENDED and await self._has_answer(child):
-                for begun in await resume_detached(
-                    services, self._scope.session.root_session_id, self._scope.run.owner
-                ):
+                root, owner = self._scope.session.root_session_id, self._scope.run.owner
+                for begun in await resume_detached(services, root, owner, companion=child):
                     services.drive_detached(begun)
             elif run.status != "running" and await self._store.get_current_run(child) == run:
                 # Else it went on between the two looks, and has another run by now.

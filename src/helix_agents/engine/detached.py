@@ -11,12 +11,13 @@ from helix_agents.domain.pending import READY
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, NothingRunning, SessionState, StopKind
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
-from helix_agents.engine.children import result_message
+from helix_agents.engine.children import answered_below, result_message
 from helix_agents.engine.effects import PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.settling import settle_waiting
+from helix_agents.ports.state_store import SessionStateStore
 
 
 async def tell_finished_companions(scope: RunScope) -> None:
@@ -71,22 +72,39 @@ async def stop_companions(
     return stopped
 
 
-async def resume_detached(services: Services, root: SessionId, owner: str | None) -> tuple[RunRecord, ...]:
-    """Runs for companions of a tree that waited for somebody and have their answer; the caller drives them."""
+async def resume_detached(
+    services: Services, root: SessionId, owner: str | None, *, companion: SessionId | None = None
+) -> tuple[RunRecord, ...]:
+    """Runs for companions of a tree that waited and can go on; the caller drives them.
+
+    Those are who asked for something and has the answer, the companions above that wait for it, and the given one if
+    what it waited for has gone on by itself.
+    """
     store = services.store
     # A root sees the calls of its whole tree; one look by key does, where a listing would have to search.
     calls = (await store.load_state(root)).pending_client_tool_calls.values()
+    ready = [call.session_id for call in calls if call.state in READY and call.session_id != root]
     started: dict[SessionId, RunRecord] = {}
-    for owner_id in dict.fromkeys(call.session_id for call in calls if call.state in READY and call.session_id != root):
-        session = await store.load_state(owner_id)
-        while session.parent_session_id is not None and session.session_id not in started:
+    for lowest in dict.fromkeys(ready if companion is None else (*ready, companion)):
+        # From the top: whoever goes on looks after those it waits for, should this process die in between.
+        for session in reversed(await _line_of(store, lowest)):
             run = await store.get_current_run(session.session_id)
-            if run is not None and is_detached(session, run):
-                if run.status in SUSPENDED and (begun := await _resume(services, session, run, owner)) is not None:
+            waits = run is not None and run.status in SUSPENDED and is_detached(session, run)
+            if run is not None and waits and await answered_below(store, session):
+                begun = await _resume(services, session, run, owner)
+                if begun is not None:
                     started[session.session_id] = begun
-                break
-            session = await store.load_state(session.parent_session_id)
     return tuple(started.values())
+
+
+async def _line_of(store: SessionStateStore, session_id: SessionId) -> list[SessionState]:
+    """A session and those above it, without the root."""
+    line: list[SessionState] = []
+    session = await store.load_state(session_id)
+    while session.parent_session_id is not None:
+        line.append(session)
+        session = await store.load_state(session.parent_session_id)
+    return line
 
 
 async def _resume(services: Services, session: SessionState, run: RunRecord, owner: str | None) -> RunRecord | None:

@@ -263,6 +263,37 @@ class CompanionLivesContract(ScenarioContract):
         assert await completed(going) == "Fine."
         assert (await results(helix))["wait"] == "Deployed."
 
+    @pytest.mark.parametrize("alone", [False, True], ids=["together", "the_lowest_first"])
+    async def test_companions_that_wait_for_one_another_all_go_on(
+        self, open_executor: OpenExecutor, parts: Backend, alone: bool
+    ) -> None:
+        def waits_for(name: str, keeps: Agent[Any, Any, Any], *more: Any) -> Agent[Any, Any, Any]:
+            # The tool that waits is there where a companion is blocking.
+            other = PersistentAgent(scripted(["x"], {}, name=f"other_of_{name}"))
+            wait = about("waitForResult", f"{keeps.name}-1", id=f"{name}_waits")
+            script = [spawn(keeps.name, id=f"{name}_spawns"), wait, *more]
+            return scripted(
+                script, {}, name=name, persistent_agents=[PersistentAgent(keeps, mode="non_blocking"), other]
+            )
+
+        def cast() -> Agent[Any, Any, Any]:
+            return waits_for("boss", waits_for("clerk", careful(*DEPLOYING), "Filed."), "Fine.")
+
+        async with open_executor() as first:
+            assert (await suspended(await first.execute(cast(), "Hi", SESSION))).kind == "suspended_awaiting_children"
+            call_id = await _until_it_waits(first)
+            await _approve(first, call_id)
+        clerk = (await only_companion(parts)).sub_session_id
+        if alone:
+            # A process that knows none of the others, or that dies right after.
+            async with open_executor(agents=[careful(*DEPLOYING)]) as narrow:
+                go_on: Callable[[str], Awaitable[int]] = getattr(narrow, "_resume_companions")  # noqa: B009
+                assert await go_on(SESSION) == 1
+                await until_ended(parts, (await only_companion(parts, clerk)).sub_session_id)
+        async with open_executor() as second:
+            assert await completed(await second.resume(cast(), SESSION)) == "Fine."
+            assert (await results(second))["boss_waits"] == "Filed."
+
     async def test_a_companion_of_a_companion_is_answered_at_the_root(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
