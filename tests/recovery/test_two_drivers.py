@@ -199,7 +199,7 @@ async def test_an_answer_that_lands_at_any_statement_of_a_suspending_run_is_not_
                 await asyncio.wait((held, ending), return_when=asyncio.FIRST_COMPLETED)
                 answering = asyncio.create_task(answer(elsewhere, session_id))
                 # Held in a transaction, the run keeps the answer waiting until it is released; else it is stored now.
-                await asyncio.wait((answering,), timeout=0.02)
+                await asyncio.wait((answering,), timeout=0.1)
                 seam.held.release()
                 last_told = await answering
                 result = await ending
