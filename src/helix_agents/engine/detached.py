@@ -89,11 +89,10 @@ async def resume_detached(
         # From the top: whoever goes on looks after those it waits for, should this process die in between.
         for session in reversed(await _line_of(store, lowest)):
             run = await store.get_current_run(session.session_id)
-            waits = run is not None and run.status in SUSPENDED and is_detached(session, run)
-            if run is not None and waits and await answered_below(store, session):
-                begun = await _resume(services, session, run, owner)
-                if begun is not None:
-                    started[session.session_id] = begun
+            if run is None or run.status not in SUSPENDED or not is_detached(session, run):
+                continue
+            if await answered_below(store, session) and (begun := await _resume(services, session, run, owner)):
+                started[session.session_id] = begun
     return tuple(started.values())
 
 
