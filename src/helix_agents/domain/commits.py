@@ -37,9 +37,11 @@ class StepCommit(Record):
     The fence is checked first. `step` and `round` name the commit within its run: the same one of the same attempt
     sent again gets the first answer, an older one is superseded.
 
-    With `suspend` the run's new status is conditional: if an answered call that nobody consumed lies in this session
-    or below it, companions that are driven on their own excepted, everything is stored except that the run goes on
-    (`Committed.again`).
+    With `suspend` the run's new status is conditional: if somebody asked the run to stop, if an answered call that
+    nobody consumed lies in this session or below it, companions that are driven on their own excepted, or if a child
+    that the session waits for waits no more, everything is stored except that the run goes on (`Committed.again`).
+
+    `take_stop` uses up the stop request, but not an abort where the run ends as interrupted: nobody has seen that one.
 
     A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is. User, tags,
     metadata and expiry of the given record are not looked at: others may have changed them since the run read them.
@@ -289,6 +291,11 @@ def is_expired(session: SessionState, now: int) -> bool:
 def has_open_step(session: SessionState) -> bool:
     """Whether a session waits in the middle of a step, whose results so far are staged."""
     return session.suspension_context is not None or session.suspended_step_id is not None
+
+
+def awaited_children(session: SessionState) -> tuple[SessionId, ...]:
+    """The children that a suspended session waits for."""
+    return tuple(wait.child_session_id for wait in session.suspended_awaiting_children.values())
 
 
 def is_unsettled(session: SessionState) -> bool:

@@ -1,5 +1,6 @@
-"""A stop request: what writing one does, given what is there."""
+"""A stop request: what writing one does, and which commits answer it."""
 
+from helix_agents.domain.commits import StepCommit
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptFlag, SessionState, StopKind
 
@@ -17,3 +18,15 @@ def raised(
 def aimed_at_current_run(session: SessionState, flag: InterruptFlag | None) -> InterruptFlag | None:
     """The flag, if it is meant for the run that is current now; one meant for an older run counts as none."""
     return flag if flag is not None and flag.run_id == session.current_run_id else None
+
+
+def comes_first(flag: InterruptFlag | None, commit: StepCommit) -> bool:
+    """Whether somebody asked a run to stop before the commit that suspends it: it goes on, to take the stop."""
+    return commit.suspend and flag is not None and flag.run_id == commit.fence.run_id
+
+
+def is_taken(flag: InterruptFlag | None, commit: StepCommit) -> bool:
+    """Whether a commit uses a flag up; an abort that its run has not seen, and ends as interrupted, is left."""
+    if flag is None or not commit.take_stop or flag.run_id != commit.fence.run_id:
+        return False
+    return flag.kind == "interrupt" or commit.run is None or commit.run.status != "interrupted"

@@ -134,6 +134,11 @@ def claimed(session_id: SessionId, current: RunRecord | None, fence: Fence, owne
     return msgspec.structs.replace(current, attempt=current.attempt + 1, owner=owner)
 
 
+def went_on(run: RunRecord | None) -> bool:
+    """Whether a session that waited does not any more, because its current run is going or at an end."""
+    return run is not None and run.status not in SUSPENDED
+
+
 def age(run: RunRecord | None) -> tuple[int, RunId]:
     """Where a run stands among others by when it began; nothing stands before all of them."""
     return (run.started_at, run.run_id) if run is not None else (-1, "")

@@ -28,7 +28,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
-from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord
+from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord, went_on
 from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState
 from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.domain.writes import NO_WRITES
@@ -45,7 +45,7 @@ from helix_agents.engine.remote_stops import OPEN, REMOTE, TOOL, id_there
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
-from helix_agents.engine.stop import StopSignal, watching
+from helix_agents.engine.stop import StopSignal, look_for_stop, watching
 from helix_agents.ports.state_store import SessionStateStore
 
 TIMED_OUT = "sub_agent_timeout"
@@ -65,11 +65,9 @@ async def hand_out_child(
     scope: RunScope, batch: Batch, planned: PlannedCall, *, driven: bool
 ) -> CallOutcome | DriveRun:
     """Open the child of a delegated call for somebody else to drive, or say what it came to."""
-    if driven and not scope.stop.requested.is_set():
+    if driven:
         # The child may have been stopped with the whole tree, and this process not have heard of it.
-        flag = await scope.services.store.find_interrupt_flag(scope.session.root_session_id)
-        if flag is not None:
-            scope.stop.request(flag)
+        await look_for_stop(scope.services.store, scope.session.root_session_id, scope.stop)
     opened = await _bring_to_drive(scope, batch, planned, driven=driven)
     if isinstance(opened, CallOutcome):
         return opened
@@ -241,8 +239,7 @@ async def _went_on(store: SessionStateStore, child: SessionState) -> bool:
     commit after that call ends the suspension: in between its run is going."""
     if child.suspension_context is None:
         return True
-    run = await store.get_current_run(child.session_id)
-    return run is not None and run.status not in SUSPENDED
+    return went_on(await store.get_current_run(child.session_id))
 
 
 async def drive_to_rest(

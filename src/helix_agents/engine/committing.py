@@ -30,6 +30,7 @@ from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import StepWork
+from helix_agents.engine.stop import look_for_stop
 
 _NO_REPLY = AssistantMessage()
 # Rounds of one step number their usage in ranges of their own, so that none overwrites another.
@@ -259,6 +260,9 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
     if committed.status == "paused" and work.ended is None:
         # An operator paused the session while the step went on: the run stops before its next one.
         scope.stop.request()
+    if committed.again:
+        # It is an answer or a stop that keeps the run going.
+        await look_for_stop(scope.services.store, scope.session.session_id, scope.stop)
     scope.step_done(work.ops)
     if isinstance(scope.writer, ComingWriter):
         # It took this commit's chunks, so it is there.

@@ -29,13 +29,14 @@ from helix_agents.engine.children import (
     result_message,
 )
 from helix_agents.engine.desk import Note, RestingResult
-from helix_agents.engine.detached import resume_detached, stop_companions
+from helix_agents.engine.detached import resume_detached
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.letting_go import child_id_of, let_go
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.engine.scope import RunScope
+from helix_agents.engine.stopping import stop_companions
 
 # How often, in seconds, a companion that somebody else drives is looked at.
 LOOK_AGAIN = 0.1

@@ -1,4 +1,4 @@
-"""Companions that stand on their own: their ends reach the parent, stops reach them, and their answers drive them."""
+"""Companions that stand on their own: their ends reach the parent, and their answers drive them."""
 
 import msgspec
 
@@ -9,14 +9,13 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.runs import SUSPENDED, RunRecord
-from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, NothingRunning, SessionState, StopKind
+from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.engine.children import answered_below, result_message
 from helix_agents.engine.effects import PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
-from helix_agents.engine.settling import settle_waiting
 from helix_agents.ports.state_store import SessionStateStore
 
 
@@ -48,28 +47,6 @@ async def tell_finished_companions(scope: RunScope) -> None:
             )
         )
     scope.settled_companions = tuple(updates)
-
-
-async def stop_companions(
-    services: Services, session_id: SessionId, kind: StopKind, reason: str | None
-) -> InterruptOutcome:
-    """A stop of a session reaches the companions that work or wait for it; says whether there was one."""
-    store = services.store
-    stopped: InterruptOutcome = NothingRunning()
-    for ref in await store.get_sub_session_refs(session_id):
-        if ref.mode != "persistent":
-            continue
-        outcome = await store.set_interrupt_flag(ref.sub_session_id, reason, kind=kind)
-        run = await store.get_current_run(ref.sub_session_id)
-        if run is not None and run.status in SUSPENDED:
-            if await settle_waiting(services, run.session_id, run, reason, kind):
-                outcome = InterruptSet(run_id=run.run_id)
-        elif isinstance(outcome, NothingRunning):
-            # It is at its end, but companions of its own may not be.
-            outcome = await stop_companions(services, ref.sub_session_id, kind, reason)
-        if isinstance(outcome, InterruptSet):
-            stopped = outcome
-    return stopped
 
 
 async def resume_detached(

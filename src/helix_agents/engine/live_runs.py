@@ -18,7 +18,7 @@ from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.opening import go_on, open_scope, take_writer
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
-from helix_agents.engine.stop import StopSignal, undisturbed, watching
+from helix_agents.engine.stop import StopSignal, look_for_stop, undisturbed, watching
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.llm import LLMAdapter
 
@@ -316,10 +316,7 @@ class LiveRun:
         if run is not None and within.timeout_ms is not None:
             left = run.started_at + within.timeout_ms - self._services.clock.now_ms()
         stop = parent.stop.below()
-        if not stop.requested.is_set():
-            flag = await self._services.store.find_interrupt_flag(parent.session.root_session_id)
-            if flag is not None:
-                stop.request(flag)
+        await look_for_stop(self._services.store, parent.session.root_session_id, stop)
         with stopping_after(left, stop, run):
             yield stop, parent.deps
 

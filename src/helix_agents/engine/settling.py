@@ -3,7 +3,7 @@
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord
+from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState, StatusChanged, StopKind
 from helix_agents.engine.ending import end_stream
 from helix_agents.engine.log import log_event
@@ -16,13 +16,13 @@ from helix_agents.ports.streams import StreamWriter
 async def settle_waiting(
     services: Services, session_id: SessionId, run: RunRecord, reason: str | None, kind: StopKind
 ) -> bool:
-    """End a suspended run as interrupted or aborted, with all that waits; false when somebody else was first."""
+    """End a run that nobody drives as interrupted or aborted, with all that waits; false when somebody was first."""
     store = services.store
     aborted = kind == "abort"
     settled = await store.settle_session(
         SettleSession(
             session_id=session_id,
-            expected=("active", "paused"),
+            expected=("active", "paused", "interrupted"),
             expected_run=run.fence,
             status="failed" if aborted else "interrupted",
             error=(reason or "The run was aborted.") if aborted else None,
@@ -45,10 +45,10 @@ async def settle_waiting(
 async def end_run(
     services: Services, session: SessionState, run: RunRecord, writer: StreamWriter | None = None
 ) -> None:
-    """What follows a run's last commit: its stream ends too, with what its writer still holds, and a stop that came
-    while it was suspending is carried out, because whoever asked for it was told that a run was going."""
+    """What follows a run's last commit: its stream ends too, with what its writer still holds, and an abort that came
+    while it was being interrupted is carried out, because whoever asked for it was told that a run was going."""
     await end_stream(services.streams, session, run, writer)
-    if run.status not in SUSPENDED:
+    if run.status != "interrupted":
         return
     flag = await services.store.find_interrupt_flag(session.session_id)
     if flag is not None and flag.run_id == run.run_id:

@@ -91,6 +91,14 @@ class Cutting:
         return self.happened
 
 
+async def look_for_stop(store: SessionStateStore, session_id: SessionId, signal: StopSignal) -> None:
+    """Hear of a stop now, instead of when the watcher does."""
+    if not signal.requested.is_set():
+        flag = await store.find_interrupt_flag(session_id)
+        if flag is not None:
+            signal.request(flag)
+
+
 async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
     """Do work that must not stop half-way: a cancellation that comes meanwhile takes effect when it is done."""
     task = asyncio.create_task(work)

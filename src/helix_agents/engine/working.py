@@ -26,6 +26,10 @@ async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, gave_
         return CallOutcome(tool_call_id=planned.tool_call_id, state="settled")
     if gave_up is not None and _may_repeat(scope, planned):
         return await _settle_unrun(scope, batch, _lost(planned, gave_up))
+    return _unless_stopped(scope, await _run_kind(scope, batch, planned))
+
+
+async def _run_kind(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
     match planned.kind:
         case "rejected":
             return await _settle_unrun(scope, batch, await _rejection(scope, batch, planned))
@@ -59,7 +63,15 @@ async def hand_out_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, 
     """Like `run_call` for a delegated call whose child somebody else drives."""
     if planned.tool_call_id in await scope.desk.results(scope.step_id(batch.step)):
         return CallOutcome(tool_call_id=planned.tool_call_id, state="settled")
-    return await hand_out_child(scope, batch, planned, driven=driven)
+    handed = await hand_out_child(scope, batch, planned, driven=driven)
+    return handed if isinstance(handed, DriveRun) else _unless_stopped(scope, handed)
+
+
+def _unless_stopped(scope: RunScope, outcome: CallOutcome) -> CallOutcome:
+    """Nobody is waited for in a run that was asked to stop."""
+    if outcome.state == "waiting" and scope.stop.requested.is_set():
+        return CallOutcome(tool_call_id=outcome.tool_call_id, state="stopped")
+    return outcome
 
 
 def _may_repeat(scope: RunScope, planned: PlannedCall) -> bool:

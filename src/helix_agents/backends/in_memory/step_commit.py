@@ -13,7 +13,7 @@ from helix_agents.backends.in_memory.rows import current_run, driven_calls, sess
 from helix_agents.backends.in_memory.runs import put_run
 from helix_agents.backends.in_memory.sessions import check_version, committed, store
 from helix_agents.backends.in_memory.staging import promote, stage
-from helix_agents.backends.in_memory.sub_sessions import add_refs, update_ref
+from helix_agents.backends.in_memory.sub_sessions import add_refs, some_went_on, update_ref
 from helix_agents.backends.in_memory.tables import SessionRow
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.backends.in_memory.usage import record_usage
@@ -23,10 +23,12 @@ from helix_agents.domain.commits import (
     Committed,
     RememberedCommit,
     StepCommit,
+    awaited_children,
     check_step_commit,
     committed_run,
     status_after,
 )
+from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import OPEN, READY, consume, deliver_late_answer, drop
@@ -115,7 +117,7 @@ def _side_rows(
     for call_id in commit.forget_effects:
         tx.remove(tx.tables.effects.get(session_id, {}), call_id)
     flag = tx.tables.flags.get(session_id)
-    if commit.take_stop and flag is not None and flag.run_id == commit.fence.run_id:
+    if is_taken(flag, commit):
         tx.remove(tx.tables.flags, session_id)
     record_usage(tx, commit.usage)
     if commit.entries or commit.audit:
@@ -124,11 +126,13 @@ def _side_rows(
     _change_pending(tx, row, commit)
     if commit.suspend:
         calls = sorted(tree_calls(tx.tables, session_id), key=lambda call: (call.created_at, call.tool_call_id))
-        answer = msgspec.structs.replace(
-            answer,
-            again=any(call.state in READY for call in driven_calls(tx.tables, session_id)),
-            pending=tuple(call for call in calls if call.state in OPEN),
+        again = (
+            comes_first(flag, commit)
+            or any(call.state in READY for call in driven_calls(tx.tables, session_id))
+            or some_went_on(tx, awaited_children(row.record))
         )
+        waiting = tuple(call for call in calls if call.state in OPEN)
+        answer = msgspec.structs.replace(answer, again=again, pending=waiting)
     run = current_run(tx.tables, session_id)
     if run is not None and commit.run is not None:
         put_run(tx, committed_run(run, commit.run, meta.step_count, again=answer.again, now=tx.now))

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from helix_agents.backends.in_memory.handle import Handle, own
-from helix_agents.backends.in_memory.rows import session_row
+from helix_agents.backends.in_memory.rows import current_run, session_row
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.runs import went_on
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, linked, updated
 
 
@@ -31,6 +32,11 @@ def update_ref(tx: Transaction, session_id: SessionId, update: SubSessionRefUpda
     changed = updated(ref, update, tx.now)
     tx.put(rows, update.sub_session_id, changed)
     return changed
+
+
+def some_went_on(tx: Transaction, children: Iterable[SessionId]) -> bool:
+    """Whether one of these children waits no more."""
+    return any(went_on(current_run(tx.tables, child)) for child in children if child in tx.tables.sessions)
 
 
 def link_ref(tx: Transaction, session_id: SessionId, ref: SubSessionRef) -> None:

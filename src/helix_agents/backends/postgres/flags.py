@@ -36,7 +36,8 @@ def flag_topic(namespace: str, session_id: SessionId) -> str:
     return f"flag/{namespace}/{session_id}"
 
 
-async def _aimed_flag(connection: Connection, row: SessionRow) -> InterruptFlag | None:
+async def aimed_flag(connection: Connection, row: SessionRow) -> InterruptFlag | None:
+    """The flag aimed at the session's current run."""
     found = await connection.one(
         "SELECT body FROM __agents_interrupt_flags WHERE namespace = ? AND session_id = ? AND run_id = ?",
         (row.namespace, row.session_id, row.run_id),
@@ -56,7 +57,7 @@ class PostgresFlags(Facet):
             row = await load_session(connection, self._namespace, session_id)
             if row.run_id is None or not row.running:
                 return NothingRunning()
-            standing = await _aimed_flag(connection, row)
+            standing = await aimed_flag(connection, row)
             if standing is None or standing.kind == "interrupt" or kind == "abort":
                 flag = InterruptFlag(run_id=row.run_id, kind=kind, reason=reason, set_at=now)
                 await connection.execute(
@@ -73,7 +74,7 @@ class PostgresFlags(Facet):
     async def check_interrupt_flag(self, session_id: SessionId) -> InterruptFlag | None:
         async def work(connection: Connection) -> InterruptFlag | None:
             row = await load_session(connection, self._namespace, session_id)
-            flag = await _aimed_flag(connection, row)
+            flag = await aimed_flag(connection, row)
             await drop_flag(connection, self._namespace, session_id)
             return flag
 

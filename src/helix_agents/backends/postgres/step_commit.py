@@ -14,6 +14,7 @@ import msgspec
 from helix_agents.backends.postgres.checkpoints import read_checkpoint
 from helix_agents.backends.postgres.connection import Connection, Row, Value
 from helix_agents.backends.postgres.entry_writes import write_session_entries
+from helix_agents.backends.postgres.flags import aimed_flag
 from helix_agents.backends.postgres.lineage import load_custom_state, materialise, outweighs
 from helix_agents.backends.postgres.pending import (
     ask_calls,
@@ -28,12 +29,13 @@ from helix_agents.backends.postgres.runs import current_run
 from helix_agents.backends.postgres.staging import stage, staged_rows, take_staged
 from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_after
 from helix_agents.backends.postgres.stream_rows import append_chunks, append_values
-from helix_agents.backends.postgres.sub_sessions import add_refs, ref_rows, update_ref
+from helix_agents.backends.postgres.sub_sessions import add_refs, ref_rows, some_went_on, update_ref
 from helix_agents.backends.postgres.usage import usage_rows
 from helix_agents.backends.session_rows import checkpoint_name, encode_metadata, encode_suspension, record_of
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed, StepCommit
+from helix_agents.domain.commits import Committed, StepCommit, awaited_children
 from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
+from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
 from helix_agents.domain.records import JSON, Record, decode, encode
@@ -148,6 +150,7 @@ class PlainStep:
             or step.commit.entries
             or step.commit.audit
             or step.commit.metadata
+            or step.commit.take_stop
             or (appends and self._known is None)
         )
         self._not_lists: frozenset[str] | None = None
@@ -169,8 +172,6 @@ class PlainStep:
             more["refs"] = ref_rows(commit.refs, step.now)
         if commit.forget_effects:
             more["forget"] = commit.forget_effects
-        if commit.take_stop:
-            more["take_stop"] = True
         if commit.run is not None:
             more["run"] = _run_update(commit.run)
         return step.values(
@@ -213,11 +214,12 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     sequence = None
     if commit.stream is not None:
         sequence = await append_chunks(connection, step.namespace, commit.stream, step.now)
-    extra = await _side_rows(connection, step, row)
+    flag = await aimed_flag(connection, row) if commit.take_stop or commit.suspend else None
+    extra = await _side_rows(connection, step, row, stopped=comes_first(flag, commit))
     more: dict[str, Any] = {}
     if commit.forget_effects:
         more["forget"] = commit.forget_effects
-    if commit.take_stop:
+    if is_taken(flag, commit):
         more["take_stop"] = True
     if commit.suspend:
         more["extra"] = extra
@@ -299,7 +301,7 @@ async def _materialise_if_large(
         )
 
 
-async def _side_rows(connection: Connection, step: Step, row: SessionRow) -> CommitExtra:
+async def _side_rows(connection: Connection, step: Step, row: SessionRow, *, stopped: bool) -> CommitExtra:
     """What a commit changes in calls and references; most steps have none of it."""
     commit, now, namespace = step.commit, step.now, step.namespace
     if commit.refs:
@@ -319,7 +321,11 @@ async def _side_rows(connection: Connection, step: Step, row: SessionRow) -> Com
     if not commit.suspend:
         return CommitExtra()
     waiting = tuple(call for call in await calls_below(connection, row) if call.state in OPEN)
-    again = any(call.state in READY for call in await driven_calls(connection, row))
+    again = (
+        stopped
+        or any(call.state in READY for call in await driven_calls(connection, row))
+        or await some_went_on(connection, namespace, awaited_children(step.state))
+    )
     return CommitExtra(again=again, pending=waiting)
 
 

@@ -5,10 +5,12 @@ from typing import Any
 
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.facet import Facet
-from helix_agents.backends.postgres.rows import load_session
+from helix_agents.backends.postgres.rows import find_session, load_session
+from helix_agents.backends.postgres.runs import current_run
 from helix_agents.domain.door import check_ref
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import decode, encode
+from helix_agents.domain.runs import went_on
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, added, linked, updated
 
 
@@ -58,6 +60,12 @@ async def link_ref(connection: Connection, namespace: str, session_id: SessionId
     """Add a reference for a child's start; one that is there is brought up to date."""
     await add_refs(connection, namespace, session_id, (ref,), now)
     await update_ref(connection, namespace, session_id, linked(ref), now)
+
+
+async def some_went_on(connection: Connection, namespace: str, children: Iterable[SessionId]) -> bool:
+    """Whether one of these children waits no more."""
+    found = [await find_session(connection, namespace, child, keep=False) for child in children]
+    return any([went_on(await current_run(connection, row)) for row in found if row is not None])
 
 
 class PostgresSubSessions(Facet):

@@ -15,7 +15,7 @@ from helix_agents.backends.redis.rows import Session, load_session, put_run, sav
 from helix_agents.backends.redis.sessions import check_version, committed
 from helix_agents.backends.redis.staging import promote, stage
 from helix_agents.backends.redis.stream_rows import StreamWork
-from helix_agents.backends.redis.sub_sessions import Refs
+from helix_agents.backends.redis.sub_sessions import Refs, some_went_on
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.backends.redis.usage_rows import add_usage
 from helix_agents.domain.checkpoints import CheckpointMeta
@@ -23,10 +23,12 @@ from helix_agents.domain.commits import (
     Committed,
     RememberedCommit,
     StepCommit,
+    awaited_children,
     check_step_commit,
     committed_run,
     status_after,
 )
+from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import READY, PendingCall, consume, deliver_late_answer, drop
@@ -111,13 +113,18 @@ async def _side_rows(
         for update in commit.ref_updates:
             refs.update(update)
     forget_effects(tx, known, commit.forget_effects)
-    if commit.take_stop and session.flag is not None and session.flag.run_id == commit.fence.run_id:
+    stopped = comes_first(session.flag, commit)
+    if is_taken(session.flag, commit):
         session.flag = None
     add_usage(tx, known, commit.usage)
     await _change_pending(tx, session, commit)
     if commit.suspend:
         calls = sorted(await tree_calls(tx, session_id), key=lambda call: (call.created_at, call.tool_call_id))
-        again = any(call.state in READY for call in await driven_calls(tx, session_id))
+        again = (
+            stopped
+            or any(call.state in READY for call in await driven_calls(tx, session_id))
+            or await some_went_on(tx, awaited_children(session.record))
+        )
         answer = msgspec.structs.replace(answer, again=again, pending=tuple(calls))
     if session.run is not None and commit.run is not None:
         run = committed_run(session.run, commit.run, meta.step_count, again=answer.again, now=tx.now)

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from helix_agents.backends.redis.facet import Facet
-from helix_agents.backends.redis.rows import Session, load_session, save_session
+from helix_agents.backends.redis.rows import Session, find_session, load_session, save_session
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record, decode, encode
+from helix_agents.domain.runs import went_on
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, linked, updated
 
 
@@ -65,6 +66,12 @@ class Refs:
         save_session(self._tx, self._known)
         key = self._tx.slot.refs(self._known.value.record.session_id)
         self._tx.do("HSET", key, row.ref.sub_session_id, encode(row))
+
+
+async def some_went_on(tx: Transaction, children: Iterable[SessionId]) -> bool:
+    """Whether one of these children waits no more."""
+    found = [await find_session(tx, child) for child in children]
+    return any(known is not None and went_on(known.value.run) for known in found)
 
 
 class RedisSubSessions(Facet):

@@ -9,7 +9,7 @@ from helix_agents.backends.sqlite.checkpoints import read_checkpoint, write_chec
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.effects import forget_effects
 from helix_agents.backends.sqlite.entry_rows import write_session_entries
-from helix_agents.backends.sqlite.flags import drop_flag
+from helix_agents.backends.sqlite.flags import drop_flag, read_flag
 from helix_agents.backends.sqlite.lineage import append_messages
 from helix_agents.backends.sqlite.pending import (
     ask_calls,
@@ -24,11 +24,12 @@ from helix_agents.backends.sqlite.runs import current_run, store_current
 from helix_agents.backends.sqlite.staging import stage, take_staged
 from helix_agents.backends.sqlite.state_writes import StateWrites
 from helix_agents.backends.sqlite.stream_rows import append_chunks
-from helix_agents.backends.sqlite.sub_sessions import add_refs, update_ref
+from helix_agents.backends.sqlite.sub_sessions import add_refs, some_went_on, update_ref
 from helix_agents.backends.sqlite.usage import insert_usage
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed, StepCommit
+from helix_agents.domain.commits import Committed, StepCommit, awaited_children
 from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
+from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
 from helix_agents.domain.records import Record, decode, encode
@@ -206,7 +207,8 @@ def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitE
         change_calls(connection, namespace, own_calls(connection, row), drop)
     if commit.forget_effects:
         forget_effects(connection, namespace, row.session_id, commit.forget_effects)
-    if commit.take_stop:
+    flag = read_flag(connection, namespace, row.session_id) if commit.take_stop or commit.suspend else None
+    if is_taken(flag, commit):
         drop_flag(connection, namespace, row.session_id, commit.fence.run_id)
     if commit.usage:
         insert_usage(connection, namespace, commit.usage, now)
@@ -220,7 +222,11 @@ def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitE
     extra = CommitExtra()
     if commit.suspend:
         waiting = tuple(call for call in calls_below(connection, row) if call.state in OPEN)
-        again = any(call.state in READY for call in driven_calls(connection, row))
+        again = (
+            comes_first(flag, commit)
+            or any(call.state in READY for call in driven_calls(connection, row))
+            or some_went_on(connection, namespace, awaited_children(step.state))
+        )
         extra = CommitExtra(again=again, pending=waiting)
         connection.execute(
             "UPDATE __agents_sessions SET commit_extra = ? WHERE key = ?", (encode(extra).decode(), row.key)

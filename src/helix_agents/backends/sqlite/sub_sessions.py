@@ -4,10 +4,12 @@ from collections.abc import Iterable, Sequence
 
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
-from helix_agents.backends.sqlite.rows import load_session
+from helix_agents.backends.sqlite.rows import find_session, load_session
+from helix_agents.backends.sqlite.runs import current_run
 from helix_agents.domain.door import check_ref
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import decode, encode
+from helix_agents.domain.runs import went_on
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, added, linked, updated
 
 
@@ -46,6 +48,12 @@ def link_ref(connection: Connection, namespace: str, session_id: SessionId, ref:
     """Add a reference for a child's start; one that is there is brought up to date."""
     add_refs(connection, namespace, session_id, (ref,), now)
     update_ref(connection, namespace, session_id, linked(ref), now)
+
+
+def some_went_on(connection: Connection, namespace: str, children: Iterable[SessionId]) -> bool:
+    """Whether one of these children waits no more."""
+    found = (find_session(connection, namespace, child) for child in children)
+    return any(went_on(current_run(connection, row)) for row in found if row is not None)
 
 
 class SQLiteSubSessions(Facet):

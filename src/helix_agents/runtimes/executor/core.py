@@ -34,17 +34,15 @@ from helix_agents.domain.pending import (
     PendingFilter,
     SubmitAnswer,
 )
-from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord
+from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.session_changes import first_begun
 from helix_agents.domain.sessions import (
     BranchPoint,
     InterruptOutcome,
-    InterruptSet,
-    NothingRunning,
     SessionState,
     StopKind,
 )
-from helix_agents.engine.detached import resume_detached, stop_companions
+from helix_agents.engine.detached import resume_detached
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, began_with, plan_execute, plan_resume, plan_retry, plan_rewind
@@ -53,7 +51,7 @@ from helix_agents.engine.opening import Begun
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
-from helix_agents.engine.settling import settle_waiting
+from helix_agents.engine.stopping import stop_session
 from helix_agents.engine.submitting import submit
 from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import LLMAdapter
@@ -504,20 +502,10 @@ class ExecutorCore:
         return await self.get_handle(agent, session_id)
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
-        store = self._services.store
-        session = await store.load_state(session_id)
+        session = await self._services.store.load_state(session_id)
         if session.parent_session_id is not None:
             raise NotARootSessionError(session_id, session.root_session_id)
-        outcome = await store.set_interrupt_flag(session_id, reason, kind=kind)
-        run = await store.get_current_run(session_id)
-        if isinstance(outcome, InterruptSet):
-            return outcome
-        if run is None or run.status not in SUSPENDED:
-            return await stop_companions(self._services, session_id, kind, reason)
-        if not await settle_waiting(self._services, session_id, run, reason, kind):
-            return NothingRunning()
-        self._attend_remotes()
-        return InterruptSet(run_id=run.run_id)
+        return await stop_session(self._services, session_id, kind, reason)
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:
         """Whoever recovers this run in this process finds its agent by name."""

@@ -17,6 +17,7 @@ from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.ending import completed_result, repair_stream, result_of
 from helix_agents.engine.services import Services
+from helix_agents.engine.stopping import stop_session
 from helix_agents.ports.usage_store import UsageStore
 
 # How often, in seconds, a run that another process drives is looked at.
@@ -116,12 +117,12 @@ class RunHandle(Generic[OutputT]):
                 raise RunNotCompletedError(self.session_id, self.run_id, other.status, "it ended before its output")
 
     async def interrupt(self, reason: str | None = None) -> InterruptOutcome:
-        """Ask the run to stop soon, keeping what it did; resume goes on."""
-        return await self._services.store.set_interrupt_flag(self.session_id, reason)
+        """Ask the run to stop soon, keeping what it did; one that waits is settled at once. Resume goes on."""
+        return await stop_session(self._services, self.session_id, "interrupt", reason)
 
     async def abort(self, reason: str | None = None) -> InterruptOutcome:
         """Fail the run for good."""
-        return await self._services.store.set_interrupt_flag(self.session_id, reason, kind="abort")
+        return await stop_session(self._services, self.session_id, "abort", reason)
 
     async def usage(self) -> UsageRollup:
         """What the session and everything below it used so far."""

@@ -10,6 +10,7 @@ from helix_agents.domain.runs import RunStatus, RunUpdate
 from helix_agents.domain.sessions import (
     CreateSession,
     SessionFilter,
+    StopKind,
     SuspensionContext,
 )
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
@@ -320,6 +321,43 @@ class CommitsContract(StoreContract):
         assert await store.find_interrupt_flag(SESSION) is not None
         await commit(store, 2, take_stop=True, run=RunUpdate(status="interrupted"))
         assert (await store.load_state(SESSION)).interrupt_flag is None
+
+    @proves("commits.leaves-an-unseen-abort")
+    @pytest.mark.parametrize(
+        ("kind", "status", "is_left"),
+        [("abort", "interrupted", True), ("abort", "failed", False), ("interrupt", "interrupted", False)],
+    )
+    async def test_an_abort_that_a_run_did_not_see_outlives_it(
+        self, store: SessionStateStore, kind: StopKind, status: RunStatus, is_left: bool
+    ) -> None:
+        await start(store)
+        await store.set_interrupt_flag(SESSION, "stop", kind=kind)
+        await commit(store, take_stop=True, drop_pending=True, run=RunUpdate(status=status))
+        assert (await store.find_interrupt_flag(SESSION) is not None) == is_left
+        await start(store, run_id="r-2")
+        assert await store.find_interrupt_flag(SESSION) is None
+
+    @proves("commits.suspension-sees-a-stop")
+    @pytest.mark.parametrize("kind", ["interrupt", "abort"])
+    async def test_a_suspending_step_of_a_run_that_was_asked_to_stop_goes_on(
+        self, store: SessionStateStore, kind: StopKind
+    ) -> None:
+        await start(store)
+        await store.set_interrupt_flag(SESSION, "for another run")
+        await start(store, run_id="r-2")
+        await store.set_interrupt_flag(SESSION, "stop", kind=kind)
+        fence = fence_of("r-2")
+        asked = await suspend(store, 1, waiting(store, "call-1", run_id="r-2"), fence=fence)
+        assert asked.again
+        assert await suspend(store, 1, waiting(store, "call-1", run_id="r-2"), fence=fence) == asked
+        run = await store.get_run("r-2")
+        assert run is not None
+        assert run.status == "running"
+        flag = await store.find_interrupt_flag(SESSION)
+        assert flag is not None
+        assert (flag.run_id, flag.kind) == ("r-2", kind)
+        await store.clear_interrupt_flag(SESSION)
+        assert not (await suspend(store, 1, round=1, fence=fence)).again
 
     @proves("runs.start-under-a-parent")
     async def test_a_childs_start_writes_at_its_parent(self, store: SessionStateStore) -> None:

@@ -19,8 +19,8 @@ from helix_agents.domain.pending import (
     SubmitAnswer,
     ToolAnswer,
 )
-from helix_agents.domain.runs import RunUpdate
-from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.runs import RunStatus, RunUpdate
+from helix_agents.domain.sessions import ChildWait, CreateSession
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
@@ -374,6 +374,27 @@ class PendingContract(StoreContract):
         run = await store.get_run("r-1")
         assert run is not None
         assert run.status == "suspended_client_tool"
+
+    @proves("pending.suspension-sees-children")
+    @pytest.mark.parametrize(
+        ("status", "goes_on"),
+        [("running", True), ("completed", True), ("suspended_client_tool", False), ("suspended_step_partial", False)],
+    )
+    async def test_a_suspension_goes_on_if_the_child_it_waits_for_did(
+        self, store: SessionStateStore, status: RunStatus, goes_on: bool
+    ) -> None:
+        await start(store)
+        run_id = await start_child(store)
+        await store.update_run_status(run_id, status)
+        waits = {
+            name: ChildWait(tool_call_id=name, child_session_id=child, agent_type="helper")
+            for name, child in (("known", "child"), ("unknown", "nowhere"))
+        }
+        answered = await suspend(store, 1, state={"suspended_awaiting_children": waits})
+        assert answered.again == goes_on
+        run = await store.get_run("r-1")
+        assert run is not None
+        assert (run.status == "running") == goes_on
 
     @proves("pending.suspension-lists-what-waits")
     async def test_a_suspension_answers_with_what_is_open_in_its_tree(self, store: SessionStateStore) -> None:

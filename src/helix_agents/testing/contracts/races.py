@@ -17,7 +17,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.pending import AnswerAccepted
 from helix_agents.domain.runs import RunRecord, RunUpdate
-from helix_agents.domain.sessions import CreateSession, SessionState
+from helix_agents.domain.sessions import CreateSession, InterruptSet, NothingRunning, SessionState
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.operations import record
@@ -44,7 +44,7 @@ class Race:
     held: Any
     other: Any
 
-    def only(self, kind: type[Any]) -> Any:
+    def only(self, *kind: type[Any]) -> Any:
         """The one answer of this kind."""
         (found,) = [each for each in (self.held, self.other) if isinstance(each, kind)]
         return found
@@ -128,6 +128,10 @@ def _answer(store: SessionStateStore, session: str) -> Awaitable[Any]:
     return store.submit_answer(answer("call-1", session))
 
 
+def _interrupt(store: SessionStateStore, session: str) -> Awaitable[Any]:
+    return store.set_interrupt_flag(session, "stop")
+
+
 def _claim(store: SessionStateStore, session: str) -> Awaitable[Any]:
     return store.claim_run(session, fence_of(_run(session)), "worker-2")
 
@@ -203,6 +207,18 @@ class RacesContract(StoreContract):
         async for store, race in races(handles, *_sides(_suspend, _answer, swapped), _running_with_a_call):
             goes_on, needed = race.only(Committed).again, race.only(AnswerAccepted).next
             assert (goes_on, needed) in ((True, "nothing"), (False, "resume"))
+            run = await store.get_run(_run(race.session))
+            assert run is not None
+            assert run.status == ("running" if goes_on else "suspended_client_tool")
+
+    @proves("races.stop-and-suspension")
+    @EITHER_HELD
+    async def test_a_stop_that_meets_a_suspension_is_never_left_lying(
+        self, handles: StoreHandles, swapped: bool
+    ) -> None:
+        async for store, race in races(handles, *_sides(_suspend, _interrupt, swapped), _running_with_a_call):
+            goes_on, told = race.only(Committed).again, race.only(InterruptSet, NothingRunning)
+            assert goes_on == isinstance(told, InterruptSet)
             run = await store.get_run(_run(race.session))
             assert run is not None
             assert run.status == ("running" if goes_on else "suspended_client_tool")

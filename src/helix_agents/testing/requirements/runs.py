@@ -112,6 +112,7 @@ _PENDING = promised_by(
         "pending.asked-again": "Announcing a consumed or dropped call again makes it wait; one that is open stays.",
         "pending.listed": "list_pending filters by session, root, user, tool, kind, state and age, newest first.",
         "pending.suspension-sees-answers": "A suspending step goes on if an unconsumed answer lies in its tree.",
+        "pending.suspension-sees-children": "A suspending step goes on if a child that it waits for waits no more.",
         "pending.suspension-lists-what-waits": "A suspending step answers with the calls open in its tree.",
         "pending.unresumed-found": "Suspended roots with an unconsumed answer or timeout older than the grace are "
         "listed, and no others.",
@@ -162,6 +163,8 @@ _COMMITS = promised_by(
         "are, whatever the record of its next step says.",
         "commits.patches-metadata": "A step sets the metadata keys it names and removes those it names with None.",
         "commits.takes-the-stop": "A step may take the stop aimed at its run.",
+        "commits.leaves-an-unseen-abort": "A step that ends its run as interrupted leaves an abort in place.",
+        "commits.suspension-sees-a-stop": "A suspending step goes on if its run was asked to stop.",
         "commits.flat": "A commit takes as many statements on a long history as on a short one.",
     },
 )

@@ -50,6 +50,7 @@ _RACES = promised_by(
         "races.start-and-start": "Of two run starts from one reading one wins, wherever the other is held.",
         "races.create-and-create": "Of two creators one wins, wherever the other is held.",
         "races.answer-and-suspension": "An answer that meets a suspension is seen by the run, or told to resume it.",
+        "races.stop-and-suspension": "A stop that meets a suspension is seen by the run, or told that none is going.",
         "races.claim-and-commit": "A commit that meets a takeover is whole and before it, or refused.",
         "races.delete-and-commit": "A commit that meets a deletion leaves nothing behind.",
         "races.expiry-and-answer": "An answer that meets its deadline is accepted, and nothing is marked twice.",

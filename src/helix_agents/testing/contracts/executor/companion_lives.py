@@ -8,8 +8,9 @@ import pytest
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import CompanionMode, PersistentAgent
+from helix_agents.agent.context import RunContext
 from helix_agents.agent.failures import FailRun
-from helix_agents.agent.hook_events import AfterToolEvent
+from helix_agents.agent.hook_events import AfterToolEvent, AgentSuspendedEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.domain.errors import NotARootSessionError
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, ToolAnswer
@@ -261,6 +262,24 @@ class CompanionLivesContract(ScenarioContract):
         going = await helix.resume(cast(), SESSION)
         gate.opened.set()
         assert await completed(going) == "Fine."
+        assert (await results(helix))["wait"] == "Deployed."
+
+    async def test_a_parent_goes_on_whose_companion_did_while_it_was_suspending(self, helix: Executor) -> None:
+        waiting: list[str] = []
+
+        async def approve(ctx: RunContext[Any, Any], event: AgentSuspendedEvent) -> None:
+            if waiting:
+                await _approve(helix, waiting.pop())
+                assert (await helix.resume(agent, SESSION)).run_id == event.run_id
+
+        other = PersistentAgent(scripted(["x"], {}, name="other"))
+        keeps = [PersistentAgent(careful(*DEPLOYING), mode="non_blocking"), other]
+        script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine."]
+        hooks = Hooks(on_agent_suspended=approve)
+        agent = scripted(script, {}, name="boss", persistent_agents=keeps, hooks=hooks)
+        await completed(await helix.execute(agent, "Hi", SESSION))
+        waiting.append(await _until_it_waits(helix))
+        assert await completed(await helix.execute(agent, "Wait", SESSION)) == "Fine."
         assert (await results(helix))["wait"] == "Deployed."
 
     @pytest.mark.parametrize("alone", [False, True], ids=["together", "the_lowest_first"])

@@ -1,0 +1,140 @@
+"""A stop that comes in the worst moment: while its run is suspending, ending, dying, or going on after a wait."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.context import RunContext
+from helix_agents.agent.hook_events import AgentSuspendedEvent
+from helix_agents.agent.hooks import Hooks
+from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import Committed, StepCommit
+from helix_agents.domain.errors import ExecutorClosedError, NothingToResumeError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import Message
+from helix_agents.domain.pending import ToolAnswer
+from helix_agents.domain.results import Interrupted, Suspended
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import InterruptSet, SessionState, StopKind
+from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing.contracts.executor.stage import PieceGate
+from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+
+SESSION = "s-1"
+
+StoreT = TypeVar("StoreT", bound=InMemoryStateStore)
+
+
+@client_tool
+def locate(city: str) -> str:
+    """Where the client is."""
+    raise NotImplementedError
+
+
+def seeker(**settings: Any) -> Agent[Any, Any, Any]:
+    model = ScriptedModel([call("locate", {"city": "Rome"}, id="where"), "There."])
+    return Agent(name="seeker", model=model, tools=[locate], **settings)
+
+
+@pytest.mark.parametrize("kind", ["interrupt", "abort"])
+async def test_a_stop_outlives_a_process_that_dies_while_its_run_suspends(kind: StopKind):
+    async with await open_backend(f"memory://stop-{kind}") as parts:
+
+        async def stop(_: RunContext[Any, Any], event: AgentSuspendedEvent) -> None:
+            told = await parts.state.set_interrupt_flag(SESSION, "now", kind=kind)
+            assert told == InterruptSet(run_id=event.run_id)
+
+        agent = seeker(hooks=Hooks(on_agent_suspended=stop))
+        named: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        settings: dict[str, Any] = {**named, "agents": [agent], "janitor_seconds": None}
+        dying = Recorder(StopAt(kind="commit", effect=1, side="after"))
+        async with RecordingExecutor(recorder=dying, **settings) as first:
+            run = await first.execute(agent, "Go.", SESSION)
+            with pytest.raises(ExecutorClosedError):
+                await run.result()
+        async with Executor(**settings) as second:
+            await second.recover()
+            again = await second.get_handle(agent, SESSION)
+            assert again is not None
+            assert again.run_id == run.run_id
+            assert (await again.result()).status == ("interrupted" if kind == "interrupt" else "failed")
+            assert (await second.list_pending()).items == ()
+
+
+def executor(store: type[StoreT], agent: Agent[Any, Any, Any]) -> tuple[StoreT, Executor]:
+    memory = Memory()
+    state, streams, usage = store(memory), InMemoryStreamManager(memory), InMemoryUsageStore(memory)
+    return state, Executor(state=state, streams=streams, usage=usage, agents=[agent], janitor_seconds=None)
+
+
+class AbortedLate(InMemoryStateStore):
+    """A store in which somebody aborts the run between its look at the stop and the commit that ends it."""
+
+    async def save_state_and_promote_staging(
+        self,
+        session_id: SessionId,
+        state: SessionState,
+        messages: Sequence[Message],
+        meta: CheckpointMeta,
+        *,
+        expected_version: int | None = None,
+        commit: StepCommit | None = None,
+    ) -> Committed:
+        if commit is not None and commit.take_stop:
+            assert isinstance(await self.set_interrupt_flag(session_id, "for good", kind="abort"), InterruptSet)
+        return await super().save_state_and_promote_staging(
+            session_id, state, messages, meta, expected_version=expected_version, commit=commit
+        )
+
+
+async def test_an_abort_that_an_interrupt_did_not_see_is_for_good():
+    gate = PieceGate(1)
+    agent = Agent(name="talker", model=ScriptedModel(["One two three."], pace=gate))
+    _, helix = executor(AbortedLate, agent)
+    async with helix:
+        handle = await helix.execute(agent, "Count.", SESSION)
+        await gate.until_reached()
+        await handle.interrupt("enough")
+        # The run had seen the interrupt and nothing else; the session is as the later wish says.
+        assert isinstance(await handle.result(), Interrupted)
+        session = await helix.sessions.get(SESSION)
+        assert (session.status, session.error) == ("failed", "for good")
+        with pytest.raises(NothingToResumeError):
+            await helix.resume(agent, SESSION)
+
+
+class GoesOnMeanwhile(InMemoryStateStore):
+    """A store in which something happens right after somebody looked at which run is current."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def get_current_run(self, session_id: SessionId) -> RunRecord | None:
+        found = await super().get_current_run(session_id)
+        if self.meanwhile is not None:
+            happens, self.meanwhile = self.meanwhile, None
+            await happens()
+        return found
+
+
+async def test_a_stop_reaches_a_session_that_goes_on_while_it_is_asked_for():
+    agent, gate = seeker(), PieceGate(1)
+    store, helix = executor(GoesOnMeanwhile, agent)
+    async with helix:
+        assert isinstance(await (await helix.execute(agent, "Go.", SESSION)).result(), Suspended)
+        await helix.submit_tool_result(SESSION, "where", ToolAnswer(result="here"))
+        held = ScriptedModel([call("locate", {"city": "Rome"}, id="where"), "There it is."], pace=gate)
+        store.meanwhile = partial(helix.resume, agent, SESSION, model=held)
+        told = await helix.interrupt(SESSION, "enough")
+        run = await store.get_current_run(SESSION)
+        assert run is not None
+        assert told == InterruptSet(run_id=run.run_id)
+        resumed = await helix.get_handle(agent, SESSION)
+        assert resumed is not None
+        assert isinstance(await resumed.result(), Interrupted)
