@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-READY_SECONDS = 30.0
+READY_SECONDS = 90.0
 STOP_SECONDS = 10.0
 LOOK_SECONDS = 0.02
 
