@@ -190,7 +190,8 @@ class WritingContract(StreamsContract):
             await writer.write(delta("token"))
             await asyncio.sleep(max(0.0, started + (n + 1) / 1_000 - time.monotonic()))
         await writer.close()
-        assert seam.count <= 45 * cost
+        # Where the machine takes longer for them, there are as many in each second.
+        assert seam.count <= 45 * cost * (time.monotonic() - started)
 
     @proves("writing.oversized-refused", "numbers.from-one-without-gaps")
     async def test_an_oversized_chunk_is_refused_before_it_takes_a_number(self, handles: StreamHandles):
