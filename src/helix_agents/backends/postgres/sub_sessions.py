@@ -32,8 +32,14 @@ async def add_refs(
     connection: Connection, namespace: str, session_id: SessionId, refs: Iterable[SubSessionRef], now: int
 ) -> None:
     """Add references; one that is there already stays as it is."""
-    await connection.execute(
-        "SELECT __agents_add_refs(?, ?, ?)", (namespace, session_id, encode(ref_rows(refs, now)).decode())
+    columns = ("sub_session_id", "mode", "name", "status")
+    await connection.execute_many(
+        "INSERT INTO __agents_sub_session_refs (namespace, session_id, sub_session_id, mode, name, status, body)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        [
+            (namespace, session_id, *(each[name] for name in columns), encode(each["body"]).decode())
+            for each in ref_rows(refs, now)
+        ],
     )
 
 
