@@ -212,6 +212,8 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     if remembered is not None:
         return remembered
     commit, before = step.commit, row.version
+    # Rows of children come before the row of a stream, as in their own steps.
+    went_on = commit.suspend and await some_went_on(connection, step.namespace, awaited_children(step.state))
     row.version += 1
     if commit.stage:
         await stage(connection, row, commit.stage, step.now)
@@ -222,7 +224,7 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     if commit.stream is not None:
         sequence = await append_chunks(connection, step.namespace, commit.stream, step.now)
     flag = await aimed_flag(connection, row) if commit.take_stop or commit.suspend else None
-    extra = await _side_rows(connection, step, row, stopped=comes_first(flag, commit))
+    extra = await _side_rows(connection, step, row, goes_on=went_on or comes_first(flag, commit))
     more: dict[str, Any] = {}
     if commit.forget_effects:
         more["forget"] = commit.forget_effects
@@ -338,7 +340,7 @@ async def _materialise_if_large(
         )
 
 
-async def _side_rows(connection: Connection, step: Step, row: SessionRow, *, stopped: bool) -> CommitExtra:
+async def _side_rows(connection: Connection, step: Step, row: SessionRow, *, goes_on: bool) -> CommitExtra:
     """What a commit changes in calls and references; most steps have none of it."""
     commit, now, namespace = step.commit, step.now, step.namespace
     if commit.refs:
@@ -358,11 +360,7 @@ async def _side_rows(connection: Connection, step: Step, row: SessionRow, *, sto
     if not commit.suspend:
         return CommitExtra()
     waiting = tuple(call for call in await calls_below(connection, row) if call.state in OPEN)
-    again = (
-        stopped
-        or any(call.state in READY for call in await driven_calls(connection, row))
-        or await some_went_on(connection, namespace, awaited_children(step.state))
-    )
+    again = goes_on or any(call.state in READY for call in await driven_calls(connection, row))
     return CommitExtra(again=again, pending=waiting)
 
 

@@ -69,8 +69,8 @@ async def link_ref(connection: Connection, namespace: str, session_id: SessionId
 
 
 async def some_went_on(connection: Connection, namespace: str, children: Iterable[SessionId]) -> bool:
-    """Whether one of these children waits no more."""
-    found = [await find_session(connection, namespace, child, keep=False) for child in children]
+    """Whether one of these children waits no more. Those who do are kept from going on until the transaction ends."""
+    found = [await find_session(connection, namespace, child) for child in sorted(children)]
     return any([went_on(await current_run(connection, row)) for row in found if row is not None])
 
 
