@@ -153,8 +153,15 @@ def _without_zero(value: Value) -> Value:
 
 
 def has_to_be_looked_at(problem: BaseException | None) -> bool:
-    """Whether a function in SQL refused to decide; nothing was done."""
+    """Whether a function in SQL refused to decide, or could not read what it was given; nothing was done."""
+    if isinstance(problem, asyncpg.UntranslatableCharacterError):
+        return True
     return isinstance(problem, asyncpg.PostgresError) and problem.sqlstate == HAS_TO_BE_LOOKED_AT
+
+
+def is_unreadable(text: str) -> bool:
+    """Whether no function in SQL can look into this JSON: it keeps a zero character, but cannot make a text of it."""
+    return "\\u0000" in text
 
 
 def is_lost(problem: BaseException, raw: Any) -> bool:
