@@ -124,10 +124,15 @@ class RunScope:
         return self.session.stream_id or self.session.session_id
 
     @property
+    def entered_meanwhile(self) -> tuple[UserMessage, ...]:
+        """Messages that came while calls of this step were open; they follow the results."""
+        suspended = self.session.suspension_context
+        return suspended.entry_messages if suspended is not None else ()
+
+    @property
     def user_went_on(self) -> bool:
         """Whether the user sent a new message while calls of this step, or of a step above it, were open."""
-        suspended = self.session.suspension_context
-        if suspended is not None and suspended.entry_messages:
+        if self.entered_meanwhile:
             return True
         return self.parent is not None and self.parent.user_went_on
 
