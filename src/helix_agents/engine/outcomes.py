@@ -93,7 +93,8 @@ async def _hold_or_fail(scope: RunScope, outcome: Announce | Suspend, work: Step
 def _suspend(scope: RunScope, work: StepWork) -> None:
     """Somebody has to answer: the rows they answer, the results so far, and all that going on needs."""
     batch = work.batch
-    waiting = [call for call in batch.unsettled if call.kind != "finish_with"]
+    # A tool that finishes comes after all others: unless somebody has to say what became of it, it has not begun.
+    waiting = [call for call in batch.unsettled if call.kind != "finish_with" or call.tool_call_id in scope.unknown]
     children = tuple(wait for call in waiting if (wait := _child_wait(scope, call)) is not None)
     previews = work.reply.previews if work.reply is not None else {}
     work.pending = tuple(

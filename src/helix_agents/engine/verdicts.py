@@ -1,12 +1,14 @@
 """What a whole step means for its run: go on, finish, or fail."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from helix_agents.agent.context import CompletedStep
 from helix_agents.agent.names import FINISH
+from helix_agents.domain.errors import ToolOutputError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.usage import TokenCount
@@ -86,7 +88,7 @@ def _exhausted(scope: RunScope, results: Iterable[ToolMessage]) -> Failure | Non
 
 def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
     by_id = {result.message.tool_call_id: result for result in step.new}
-    for call in step.batch.calls:
+    for call, message in zip(step.batch.calls, step.results, strict=True):
         if call.kind == "finish":
             arguments = next(each.arguments for each in step.reply.tool_calls if each.id == call.tool_call_id)
             assert scope.agent.output_type is not None
@@ -94,6 +96,10 @@ def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
         result = by_id.get(call.tool_call_id)
         if result is not None and result.finishes:
             return Finished(output=result.output)
+        if call.kind == "finish_with" and not message.error:
+            # Its result is of an earlier round, or somebody else knew of it.
+            with suppress(ToolOutputError):
+                return Finished(output=scope.agent.check_output(message.content, call.tool_name))
     return None
 
 
