@@ -58,8 +58,8 @@ class RunScope:
     `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
     `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits,
     `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are calls
-    whose outcome somebody has to be asked about from this round on. A scope `is_shared` when other processes run effects
-    of the same attempt: what rests at the desk was then said before.
+    whose outcome somebody has to be asked about from this round on. A scope `is_shared` when other processes run
+    effects of the same attempt: what rests at the desk was then said before.
     """
 
     def __init__(
