@@ -40,6 +40,13 @@ LOST_CONNECTIONS = (
     OSError,
     TimeoutError,
 )
+# A server that answers somebody who comes for the first time, and refuses, is the wrong one or asked in the wrong way.
+REFUSALS = (
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.ClientConfigurationError,
+)
 
 
 class ConnectionGoneError(Exception):
@@ -146,8 +153,15 @@ def _without_zero(value: Value) -> Value:
 
 
 def has_to_be_looked_at(problem: BaseException | None) -> bool:
-    """Whether a function in SQL refused to decide; nothing was done."""
+    """Whether a function in SQL refused to decide, or could not read what it was given; nothing was done."""
+    if isinstance(problem, asyncpg.UntranslatableCharacterError):
+        return True
     return isinstance(problem, asyncpg.PostgresError) and problem.sqlstate == HAS_TO_BE_LOOKED_AT
+
+
+def is_unreadable(text: str) -> bool:
+    """Whether no function in SQL can look into this JSON: it keeps a zero character, but cannot make a text of it."""
+    return "\\u0000" in text
 
 
 def is_lost(problem: BaseException, raw: Any) -> bool:

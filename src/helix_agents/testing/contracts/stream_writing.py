@@ -211,13 +211,18 @@ class WritingContract(StreamsContract):
         assert await write(writer, *pieces) == 2 + len(pieces)
 
     @proves("writing.flush-is-atomic", "writing.flush-is-repeatable", "numbers.from-one-without-gaps")
-    async def test_a_flush_that_loses_its_connection_is_stored_once(self, handles: StreamHandles):
+    @pytest.mark.parametrize("joins", [False, True], ids=["alone", "beside another handle"])
+    async def test_a_flush_that_loses_its_connection_is_stored_once(self, handles: StreamHandles, joins: bool):
         seam = DyingSeam()
         streams = await handles.open(seam=seam, flush=NEVER)
         other = await handles.open()
-        writer = await open_writer(streams)
+        beside = await open_writer(other)
+        writer = await open_writer(streams, join=joins)
         expected: list[str] = []
         for statement in range(1, STATEMENTS_OF_ONE_FLUSH):
+            if joins:
+                await write(beside, delta(f"beside {statement}"))
+                expected.append(f"beside {statement}")
             batch = [f"{statement}.{n}" for n in range(3)]
             for text in batch:
                 await writer.write(delta(text))
