@@ -37,6 +37,14 @@ async def texts(store: PostgresStateStore) -> list[Any]:
     return [getattr(row.message, "content", None) for row in await store.load_transcript(SESSION)]
 
 
+async def in_sql(server: PostgresService, statements: str) -> None:
+    import asyncpg
+
+    raw = await asyncpg.connect(server.url)
+    await raw.execute(statements)
+    await raw.close()
+
+
 async def break_connections(url: str) -> None:
     """End every other session of the server that belongs to this schema's test, as an operator or a failover would."""
     import asyncpg
@@ -128,6 +136,22 @@ async def test_a_transaction_lost_in_its_commit_is_reported_and_not_repeated(
         await other.append_messages(SESSION, [said("once")])
     assert await texts(store) == ["once"]
     await other.close()
+
+
+async def test_a_connection_to_a_server_that_only_follows_is_not_kept(server: PostgresService) -> None:
+    url = server.new_url()
+    store = await PostgresStateStore.open(url)
+    await start(store)
+    await in_sql(server, "ALTER DATABASE postgres SET default_transaction_read_only = on")
+    await break_connections(url)
+    with pytest.raises(StoreUnavailableError, match="takes no writes"):
+        await commit(store, messages=[said("refused")])
+    with pytest.raises(StoreUnavailableError, match="takes no writes"):
+        await store.append_messages(SESSION, [said("refused")])
+    await in_sql(server, "BEGIN READ WRITE; ALTER DATABASE postgres RESET ALL; COMMIT")
+    assert (await commit(store, messages=[said("once")])).new_version == 2
+    assert await texts(store) == ["once"]
+    await store.close()
 
 
 async def test_a_server_that_is_down_is_a_typed_error_and_one_that_comes_back_is_used_again(
