@@ -220,6 +220,9 @@ class Database:
             if isinstance(problem, ConnectionGoneError | CommitUnknownError):
                 raise
             if is_lost(problem, raw):
+                if raw.is_closed():
+                    # What ended this one may have ended those, too, and nobody sent anything over them since.
+                    self._let_idle_ones_go()
                 raise ConnectionGoneError(str(problem) or type(problem).__name__) from problem
             if isinstance(problem, asyncpg.ReadOnlySQLTransactionError):
                 # The address may lead to the server that takes writes by now: nobody goes on with this one.

@@ -25,24 +25,30 @@ class Address:
     def __init__(self, service: RedisService) -> None:
         self.leads_to = service
         self.port = free_port()
+        self._lines: list[asyncio.Future[None]] = []
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        port = int(self.leads_to.url.rpartition(":")[2].partition("/")[0])
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+        self._lines.append(asyncio.ensure_future(self._carry(reader, writer)))
+
+    async def hung_up(self) -> None:
+        """Every connection was ended."""
+        await asyncio.gather(*self._lines)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(*_place(self.leads_to))
+        await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(65_536):
             writer.write(data)
-            await writer.drain()
-    writer.close()
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.fixture
@@ -81,6 +87,7 @@ async def test_writes_go_to_the_server_that_took_over(servers: tuple[RedisServic
         stored = sum(isinstance(answer, int) for answer in answers)
         await commit(backend.state, messages=[said("once")])
         assert await backend.state.get_message_count(SESSION) == stored + 1
+    await asyncio.wait_for(address.hung_up(), SECONDS)
 
 
 @pytest.mark.parametrize(
