@@ -20,8 +20,11 @@ from helix_agents import (
     Suspended,
     ToolAnswer,
     ToolContext,
+    client_tool,
     tool,
 )
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.chunks import ToolApprovalRequest
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.results import RunResult
 from helix_agents.engine.services import EngineOptions
@@ -39,7 +42,9 @@ _numbers = itertools.count(1)
 class Letter:
     """A tool that never comes back the first time, and counts."""
 
-    def __init__(self, died: Died, policy: Any = None) -> None:
+    def __init__(
+        self, died: Died, policy: Any = None, *, finishes: bool = False, beside: Mapping[str, Tool[..., Any]] = {}
+    ) -> None:
         self.sent = 0
         self.begun = asyncio.Event()
 
@@ -52,9 +57,11 @@ class Letter:
             return "sent"
 
         gated = died == "after its approval"
-        self.tool = tool(effect="once", require_approval=gated, unknown_outcome=policy)(send)
-        said = [reply("I write. ", calls=[call("send", {}, id=CALL)]), "Well then.", "Well."]
-        self.agent = Agent(name="writer", model=ScriptedModel(said), tools=[self.tool])
+        self.tool = tool(effect="once", require_approval=gated, unknown_outcome=policy, finish_with=finishes)(send)
+        others = [call(other.name, {}, id=call_id) for call_id, other in beside.items()]
+        said = [reply("I write. ", calls=[*others, call("send", {}, id=CALL)]), "Well then.", "Well."]
+        tools = {other.name: other for other in beside.values()}.values()
+        self.agent = Agent(name="writer", model=ScriptedModel(said), tools=[self.tool, *tools])
 
 
 class Desk:
@@ -211,3 +218,57 @@ async def test_a_message_that_came_before_the_death_does_not_keep_anybody_from_b
             desk = Desk(letter, parts, helix)
             await desk.recover()
             assert await desk.asked()
+
+
+@pytest.mark.parametrize(
+    ("answer", "output"),
+    [
+        (ApprovalAnswer(approved=True), "sent"),
+        (ToolAnswer(result="it was sent"), "it was sent"),
+        (ApprovalAnswer(approved=False), "Well then."),
+    ],
+    ids=["again", "told", "never mind"],
+)
+async def test_a_tool_that_finishes_is_asked_about_and_finishes_once_it_is_known(
+    answer: ApprovalAnswer | ToolAnswer, output: str
+) -> None:
+    async with after_a_death(Letter("in its first round", finishes=True)) as desk:
+        await desk.recover()
+        assert await desk.asked()
+        await desk.helix.submit_tool_result(SESSION, CALL, answer)
+        result = await desk.enter("resume")
+        assert isinstance(result, Completed)
+        assert result.output == output
+
+
+async def test_a_tool_that_finished_is_not_forgotten_while_somebody_is_asked_about_another() -> None:
+    @tool(finish_with=True)
+    async def sign() -> str:
+        """Sign."""
+        return "signed"
+
+    async with after_a_death(Letter("in its first round", finishes=True, beside={"c-0": sign})) as desk:
+        await desk.recover()
+        assert await desk.asked()
+        await desk.helix.submit_tool_result(SESSION, CALL, ApprovalAnswer(approved=False))
+        result = await desk.enter("resume")
+        assert isinstance(result, Completed)
+        assert result.output == "signed"
+
+
+async def test_readers_are_told_of_a_question_once_and_by_the_approval_id_that_it_has() -> None:
+    @client_tool
+    def locate() -> str:
+        """Where the client is."""
+        raise NotImplementedError
+
+    letter = Letter("in its first round", beside={"where": locate, "whither": locate})
+    async with after_a_death(letter) as desk:
+        await desk.recover()
+        for answered in ("where", "whither"):
+            await desk.helix.submit_tool_result(SESSION, answered, ToolAnswer(result="here"))
+            assert isinstance(await desk.enter("resume"), Suspended)
+        said = await desk.parts.streams.get_all_chunks(SESSION)
+        (asked,) = [chunk.approval_id for chunk in said if isinstance(chunk, ToolApprovalRequest)]
+        (row,) = (await desk.helix.list_pending()).items
+        assert row.approval_id == asked

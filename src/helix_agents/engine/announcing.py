@@ -22,7 +22,7 @@ async def announce_end(scope: RunScope, work: StepWork) -> None:
     step = work.batch.step
     if work.suspended:
         for call in work.pending:
-            if work.batch.round == 0 or call.reason is not None:
+            if work.batch.round == 0 or call.tool_call_id in scope.unknown:
                 await scope.writer.write(_waiting(scope, step, call))
         ids = tuple(call.tool_call_id for call in work.pending)
         await scope.writer.write(scope.chunk(RunPaused, step, reason=work.reason or "", tool_call_ids=ids))

@@ -45,6 +45,10 @@ class Corrections:
                 self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
             elif isinstance(message, UserMessage) and _is_reminder(message):
                 self._reminders += 1
+            elif isinstance(message, UserMessage) and "helix" not in message.metadata:
+                # It waited behind open calls, and is the turn's own message from here on.
+                self._by_tool.clear()
+                self._reminders = 0
         self._counted = len(self._transcript)
 
 

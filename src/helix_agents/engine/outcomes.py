@@ -3,7 +3,7 @@
 import msgspec
 
 from helix_agents.agent.sub_agents import DelegationTool
-from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message
 from helix_agents.domain.results import SuspensionKind
 from helix_agents.domain.sessions import ChildWait, InterruptContext, OpenCall, SuspensionContext
 from helix_agents.domain.staging import StagedChange
@@ -15,7 +15,7 @@ from helix_agents.engine.ledger import begun_calls
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED, NOT_SUSPENDED, RUN_STOPPED, StepWork
 from helix_agents.engine.stopping import stop_companions
-from helix_agents.engine.verdicts import Finished, GoOn, WholeStep, judge
+from helix_agents.engine.verdicts import Finished, GoOn, WholeStep, failed_by, judge
 from helix_agents.engine.waits import pending_for, suspension_kind
 
 
@@ -24,10 +24,8 @@ async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> Non
     match outcome:
         case Advance():
             _advance(scope, work)
-        case Announce():
-            _announce(scope, work)
-        case Suspend():
-            await _suspend_or_fail(scope, work)
+        case Announce() | Suspend():
+            await _hold_or_fail(scope, outcome, work)
         case Stop():
             await _stop(scope, work)
         case Fail(code=code):
@@ -40,13 +38,13 @@ async def end_batch(scope: RunScope, work: StepWork) -> None:
     if work.batch.unsettled:
         work.begun = await begun_calls(scope.services.store, scope.session.session_id)
     work.messages.extend(map(work.result_of, work.batch.calls))
-    work.messages.extend(_entered_meanwhile(scope))
+    work.messages.extend(scope.entered_meanwhile)
 
 
 def _advance(scope: RunScope, work: StepWork) -> None:
     """All calls have their results: history follows the model's order, then whatever came in while calls were open."""
     results = tuple(map(work.result_of, work.batch.calls))
-    entered = _entered_meanwhile(scope)
+    entered = scope.entered_meanwhile
     work.messages.extend((*results, *entered))
     work.record = dict(NOT_SUSPENDED)
     tokens = next((entry.tokens for entry in work.reply.usage if entry.tokens), None) if work.reply else None
@@ -80,20 +78,23 @@ def _announce(scope: RunScope, work: StepWork) -> None:
     work.record = {"suspension_context": _hold(scope, work, "suspended_step_partial", ())}
 
 
-async def _suspend_or_fail(scope: RunScope, work: StepWork) -> None:
-    """A call that wants the run to fail does not wait for those that somebody has to answer."""
-    reason = next((result.fail_run for result in work.new if result.fail_run is not None), None)
-    if reason is None:
+async def _hold_or_fail(scope: RunScope, outcome: Announce | Suspend, work: StepWork) -> None:
+    """A result that makes the run fail does not wait for calls that are still open."""
+    failure = failed_by(scope, work.new, work.known)
+    if failure is not None:
+        await end_batch(scope, work)
+        work.fail(failure)
+    elif isinstance(outcome, Suspend):
         _suspend(scope, work)
-        return
-    await end_batch(scope, work)
-    work.fail(Failure("tool_failed_run", reason))
+    else:
+        _announce(scope, work)
 
 
 def _suspend(scope: RunScope, work: StepWork) -> None:
     """Somebody has to answer: the rows they answer, the results so far, and all that going on needs."""
     batch = work.batch
-    waiting = [call for call in batch.unsettled if call.kind != "finish_with"]
+    # A tool that finishes comes after all others: unless somebody has to say what became of it, it has not begun.
+    waiting = [call for call in batch.unsettled if call.kind != "finish_with" or call.tool_call_id in scope.unknown]
     children = tuple(wait for call in waiting if (wait := _child_wait(scope, call)) is not None)
     previews = work.reply.previews if work.reply is not None else {}
     work.pending = tuple(
@@ -143,12 +144,16 @@ def _hold(scope: RunScope, work: StepWork, kind: SuspensionKind, children: tuple
         children=children,
         remaining_steps=max(0, scope.agent.max_steps - batch.step),
         agent_version=scope.agent.version,
-        entry_messages=_entered_meanwhile(scope),
+        entry_messages=scope.entered_meanwhile,
     )
 
 
 async def _stop(scope: RunScope, work: StepWork) -> None:
     """Keep what readers saw; calls that did not run are answered as such, so the transcript stays legal."""
+    if scope.failure is not None:
+        await end_batch(scope, work)
+        work.fail(scope.failure)
+        return
     flag, stored = scope.stop.flag, await scope.services.store.find_interrupt_flag(scope.session.session_id)
     if flag is None or (stored is not None and stored.kind == "abort"):
         # Whoever aborts a run that was asked to stop before, and takes its time, means it.
@@ -194,9 +199,3 @@ def _child_wait(scope: RunScope, call: PlannedCall) -> ChildWait | None:
     return ChildWait(
         tool_call_id=call.tool_call_id, child_session_id=call.child_session_id or "", agent_type=tool.child_type
     )
-
-
-def _entered_meanwhile(scope: RunScope) -> tuple[UserMessage, ...]:
-    """Messages that came while calls were open; they follow the results."""
-    suspended = scope.session.suspension_context
-    return suspended.entry_messages if suspended is not None else ()

@@ -58,8 +58,8 @@ class RunScope:
     `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
     `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits,
     `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are calls
-    whose outcome somebody has to be asked about. A scope `is_shared` when other processes run effects of the same
-    attempt: what rests at the desk was then said before.
+    whose outcome somebody has to be asked about from this round on. A scope `is_shared` when other processes run
+    effects of the same attempt: what rests at the desk was then said before.
     """
 
     def __init__(
@@ -124,10 +124,15 @@ class RunScope:
         return self.session.stream_id or self.session.session_id
 
     @property
+    def entered_meanwhile(self) -> tuple[UserMessage, ...]:
+        """Messages that came while calls of this step were open; they follow the results."""
+        suspended = self.session.suspension_context
+        return suspended.entry_messages if suspended is not None else ()
+
+    @property
     def user_went_on(self) -> bool:
         """Whether the user sent a new message while calls of this step, or of a step above it, were open."""
-        suspended = self.session.suspension_context
-        if suspended is not None and suspended.entry_messages:
+        if self.entered_meanwhile:
             return True
         return self.parent is not None and self.parent.user_went_on
 
@@ -194,6 +199,7 @@ class RunScope:
         self.news_changes = ()
         self._step_entries.clear()
         self._ends_told.clear()
+        self.unknown.clear()
         self.desk.clear()
 
     # -- what user code sees

@@ -61,6 +61,15 @@ class StepWork:
         """All state writes of the commit, in order."""
         return tuple(op for writes in self.writes for op in writes.ops)
 
+    @property
+    def known(self) -> tuple[ToolMessage, ...]:
+        """The results that calls have by now, of this round and of earlier ones."""
+        return tuple(
+            self.result_of(call)
+            for call in self.batch.calls
+            if call.tool_call_id in self.results or call.tool_call_id in self.held
+        )
+
     def result_of(self, call: PlannedCall) -> ToolMessage:
         """A call's result: of this round, of an earlier one, what is known of one that was begun, or that it did not
         run."""

@@ -1,11 +1,14 @@
 """What a whole step means for its run: go on, finish, or fail."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from helix_agents.agent.context import CompletedStep
 from helix_agents.agent.names import FINISH
+from helix_agents.domain.errors import ToolOutputError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.usage import TokenCount
@@ -48,12 +51,9 @@ class WholeStep(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(scope: RunScope, step: WholeStep) -> Verdict:
     """Decide what follows a whole step. Pure but for `stop_when`, which has to be."""
-    for result in step.new:
-        if result.fail_run is not None:
-            return Failure("tool_failed_run", result.fail_run)
-    exhausted = _exhausted(scope, step)
-    if exhausted is not None:
-        return exhausted
+    failure = failed_by(scope, step.new, step.results)
+    if failure is not None:
+        return failure
     finished = _finished(scope, step)
     if finished is not None:
         return finished
@@ -62,11 +62,19 @@ def judge(scope: RunScope, step: WholeStep) -> Verdict:
     return _limits(scope, step) or GoOn()
 
 
-def _exhausted(scope: RunScope, step: WholeStep) -> Failure | None:
+def failed_by(scope: RunScope, new: Iterable[RestingResult], known: Iterable[ToolMessage]) -> Failure | None:
+    """Why the results of a step so far make its run fail, if they do; `known` are those of earlier rounds, too."""
+    for result in new:
+        if result.fail_run is not None:
+            return Failure("tool_failed_run", result.fail_run)
+    # Where the user went on with a new message, tries of the turn before count no more.
+    return None if scope.entered_meanwhile else _exhausted(scope, known)
+
+
+def _exhausted(scope: RunScope, results: Iterable[ToolMessage]) -> Failure | None:
     """A tool whose calls the model did not get right in as many tries as it has."""
     counts: dict[str, int] = {}
-    for result in step.new:
-        message = result.message
+    for message in results:
         if message.code in CORRECTABLE:
             counts[message.tool_name] = counts.get(message.tool_name, scope.corrections.of(message.tool_name)) + 1
             allowed = scope.agent.retries_of(message.tool_name)
@@ -80,7 +88,7 @@ def _exhausted(scope: RunScope, step: WholeStep) -> Failure | None:
 
 def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
     by_id = {result.message.tool_call_id: result for result in step.new}
-    for call in step.batch.calls:
+    for call, message in zip(step.batch.calls, step.results, strict=True):
         if call.kind == "finish":
             arguments = next(each.arguments for each in step.reply.tool_calls if each.id == call.tool_call_id)
             assert scope.agent.output_type is not None
@@ -88,6 +96,10 @@ def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
         result = by_id.get(call.tool_call_id)
         if result is not None and result.finishes:
             return Finished(output=result.output)
+        if call.kind == "finish_with" and not message.error:
+            # Its result is of an earlier round, or somebody else knew of it.
+            with suppress(ToolOutputError):
+                return Finished(output=scope.agent.check_output(message.content, call.tool_name))
     return None
 
 

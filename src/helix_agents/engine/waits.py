@@ -3,7 +3,8 @@
 from typing import Any
 
 from helix_agents.agent.tools import Tool, ToolKind
-from helix_agents.domain.messages import AssistantMessage
+from helix_agents.domain.errors import ToolInputError
+from helix_agents.domain.messages import AssistantMessage, ToolCall
 from helix_agents.domain.pending import OnDeadline, PendingCall, PendingKind
 from helix_agents.domain.records import JSON
 from helix_agents.domain.results import SuspensionKind
@@ -45,7 +46,7 @@ def pending_for(
         run_id=scope.run.run_id,
         step_id=step_id,
         tool_name=planned.tool_name,
-        input=tool.dump_input(tool.parse(call.arguments)) if tool is not None else call.arguments,
+        input=_input(tool, call),
         preview=None if unknown else preview,
         approval_id=scope.services.ids.new("approval") if kind == "approval" else None,
         reason=UNKNOWN_OUTCOME if unknown else None,
@@ -53,6 +54,16 @@ def pending_for(
         deadline=None if deadline is None else now + deadline,
         on_deadline=tool.on_deadline if tool is not None else OnDeadline(),
     )
+
+
+def _input(tool: Tool[..., Any] | None, call: ToolCall) -> JSON:
+    """The input as validated; a deploy may have taken the tool away, or changed what it accepts, while it waited."""
+    if tool is None:
+        return call.arguments
+    try:
+        return tool.dump_input(tool.parse(call.arguments))
+    except ToolInputError:
+        return call.arguments
 
 
 def _deadline_ms(scope: RunScope, tool: Tool[..., Any] | None) -> int | None:

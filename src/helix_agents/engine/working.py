@@ -24,6 +24,8 @@ async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, gave_
     recorded = await scope.desk.results(scope.step_id(batch.step))
     if planned.tool_call_id in recorded:
         return CallOutcome(tool_call_id=planned.tool_call_id, state="settled")
+    if scope.failure is not None:
+        return _stopped(planned)
     if gave_up is not None and _may_repeat(scope, planned):
         return await _settle_unrun(scope, batch, _lost(planned, gave_up))
     return _unless_stopped(scope, await _run_kind(scope, batch, planned))
@@ -63,6 +65,8 @@ async def hand_out_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, 
     """Like `run_call` for a delegated call whose child somebody else drives."""
     if planned.tool_call_id in await scope.desk.results(scope.step_id(batch.step)):
         return CallOutcome(tool_call_id=planned.tool_call_id, state="settled")
+    if scope.failure is not None:
+        return _stopped(planned)
     handed = await hand_out_child(scope, batch, planned, driven=driven)
     return handed if isinstance(handed, DriveRun) else _unless_stopped(scope, handed)
 
@@ -72,6 +76,11 @@ def _unless_stopped(scope: RunScope, outcome: CallOutcome) -> CallOutcome:
     if outcome.state == "waiting" and scope.stop.requested.is_set():
         return CallOutcome(tool_call_id=outcome.tool_call_id, state="stopped")
     return outcome
+
+
+def _stopped(planned: PlannedCall) -> CallOutcome:
+    """A hook wanted the run to fail as it went on: none of its open calls are run."""
+    return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
 
 
 def _may_repeat(scope: RunScope, planned: PlannedCall) -> bool:

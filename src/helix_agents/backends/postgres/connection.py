@@ -41,6 +41,13 @@ LOST_CONNECTIONS = (
     OSError,
     TimeoutError,
 )
+# A server that answers somebody who comes for the first time, and refuses, is the wrong one or asked in the wrong way.
+REFUSALS = (
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.ClientConfigurationError,
+)
 
 
 class ConnectionGoneError(Exception):

@@ -13,6 +13,7 @@ import asyncpg
 
 from helix_agents.backends.postgres.connection import (
     LOST_RACES,
+    REFUSALS,
     CommitUnknownError,
     Connection,
     ConnectionGoneError,
@@ -27,7 +28,7 @@ from helix_agents.backends.postgres.listener import Listener
 from helix_agents.backends.postgres.migrations import check_schema, known_version, migrate, migrations, schema_version
 from helix_agents.backends.postgres.pool import Pool, uninterrupted
 from helix_agents.backends.postgres.settings import PostgresSettings
-from helix_agents.domain.errors import StoreClosedError
+from helix_agents.domain.errors import InvalidStoreUrlError, StoreClosedError, StoreUnavailableError
 from helix_agents.ports.backend import Migrate
 from helix_agents.ports.seam import Seam
 
@@ -74,11 +75,18 @@ class Database:
         Raises:
             SchemaTooNewError: a newer version of this library has migrated it.
             SchemaTooOldError: it has to be migrated and `migrate="check"` forbids that.
+            InvalidStoreUrlError: there is no such database, or the server does not let us in; says why.
             StoreError: it cannot be reached or used; says why.
         """
         database = cls(settings, seam=seam)
         try:
             await database._prepare(migrate)
+        except (StoreUnavailableError, ValueError) as problem:
+            await database._shut()
+            cause = problem.__cause__ if isinstance(problem, StoreUnavailableError) else problem
+            if isinstance(cause, (ValueError, *REFUSALS)):
+                raise InvalidStoreUrlError(database.name, str(cause)) from cause
+            raise
         except BaseException:
             await database._shut()
             raise

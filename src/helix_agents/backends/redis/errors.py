@@ -8,6 +8,7 @@ from redis import exceptions
 
 from helix_agents.domain.errors import (
     HelixError,
+    InvalidStoreUrlError,
     StoreCorruptError,
     StoreFullError,
     StoreReadOnlyError,
@@ -36,6 +37,19 @@ def translated(problem: BaseException, store: str) -> HelixError | None:
             return _translated_reply(str(problem), store)
         case _:
             return None
+
+
+def translated_at_first(problem: BaseException, store: str) -> HelixError:
+    """The error for what the driver raised for somebody who comes for the first time: a server that answers, and
+    refuses, is the wrong one or is asked in the wrong way."""
+    match problem:
+        case exceptions.RedisClusterException() if "is not enabled" not in str(problem):
+            told = StoreUnavailableError(store, str(problem))
+        case exceptions.AuthenticationError() | exceptions.AuthorizationError() | exceptions.RedisClusterException():
+            told = None
+        case _:
+            told = translated(problem, store)
+    return told or InvalidStoreUrlError(store, f"the server refused us: {problem}")
 
 
 def _translated_reply(text: str, store: str) -> HelixError | None:

@@ -12,6 +12,7 @@ from helix_agents.backends.postgres import PostgresStateStore, parse_url
 from helix_agents.backends.postgres.database_clock import SLOW_SECONDS
 from helix_agents.backends.postgres.migrations import known_version, migrations
 from helix_agents.domain.errors import (
+    InvalidStoreUrlError,
     SchemaTooNewError,
     SchemaTooOldError,
     StoreClosedError,
@@ -181,3 +182,24 @@ async def test_renewing_a_lease_sets_the_clock_by_the_server(postgres_url: str) 
     clock.heard(0, time.monotonic() - 2 * SLOW_SECONDS)
     assert store.now_ms() >= right, "an answer that took too long says nothing of the time"
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/nowhere", 'database "nowhere" does not exist'),
+        ("/postgres?colour=blue", "colour"),
+        ("/postgres?sslmode=perhaps", "sslmode"),
+    ],
+)
+async def test_a_server_that_refuses_is_not_tried_again(
+    postgres_service: PostgresService, path: str, reason: str
+) -> None:
+    address = postgres_service.new_url().partition("?")[0].rpartition("/")[0]
+    with pytest.raises(InvalidStoreUrlError, match=reason):
+        await PostgresStateStore.open(address + path)
+
+
+async def test_an_address_that_cannot_be_read_says_so() -> None:
+    with pytest.raises(InvalidStoreUrlError, match="'port'"):
+        await PostgresStateStore.open("postgresql://localhost:port/postgres")

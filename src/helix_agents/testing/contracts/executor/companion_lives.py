@@ -12,6 +12,7 @@ from helix_agents.agent.context import RunContext
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterToolEvent, AgentSuspendedEvent
 from helix_agents.agent.hooks import Hooks
+from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import NotARootSessionError
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import InterruptSet
@@ -379,6 +380,22 @@ class CompanionLivesContract(ScenarioContract):
             await until_ended(parts, child, "interrupted")
             await spoken(helix, child)
             assert (await helix.list_pending()).items == ()
+
+    async def test_a_tool_that_fails_the_run_fails_it_before_a_companion_is_spoken_to(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        @tool
+        async def spend() -> str:
+            """Spend."""
+            raise FailRun("over budget")
+
+        agent = boss(reply(calls=[spawn(), call("spend")]), "Never.", keeps=careful(*DEPLOYING), tools=[spend])
+        assert "over budget" in (await failed(await helix.execute(agent, "Hi", SESSION))).error
+        assert [line.split(":")[0] for line in (await spoken(helix))[2:]] == [
+            "error companion__spawnAgent#call_1_1",
+            "error spend#call_1_2",
+        ]
+        assert await parts.state.get_sub_session_refs(SESSION) == ()
 
     async def test_a_parent_that_fails_in_the_step_in_which_its_companion_waits_leaves_nobody_waiting(
         self, helix: Executor, parts: Backend

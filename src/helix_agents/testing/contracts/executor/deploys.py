@@ -218,6 +218,24 @@ class DeploysContract(ScenarioContract):
             assert said[3].startswith("error locate#call_1_2: ")
             assert said[4] == "result note#call_1_3: noted"
 
+    async def test_a_call_goes_on_waiting_although_its_tool_refuses_the_stored_input(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        @client_tool(name="locate")
+        def locate_town(town: int) -> str:
+            """Where the client is."""
+            raise NotImplementedError
+
+        async with open_executor() as helix:
+            await suspended(await helix.execute(_old(), "Go", SESSION))
+        async with open_executor() as helix:
+            await helix.submit_tool_result(SESSION, "call_1_1", ApprovalAnswer(approved=False))
+            new = _new(tools=[*_new().tools[:2], locate_town])
+            (waits,) = (await suspended(await helix.resume(new, SESSION))).pending
+            assert (waits.tool_call_id, waits.input) == ("call_1_2", {"city": "Rome"})
+            await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
+            assert await completed(await helix.resume(new, SESSION)) == "Done."
+
     async def test_state_that_does_not_fit_refuses_every_entry_and_nothing_is_written(
         self, open_executor: OpenExecutor
     ) -> None:

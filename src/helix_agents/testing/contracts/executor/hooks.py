@@ -49,6 +49,12 @@ from helix_agents.testing.contracts.executor.stage import (
 )
 
 
+class Answer(BaseModel):
+    """What an agent hands in."""
+
+    answer: int
+
+
 class Pad(BaseModel):
     """State that tools and hooks share."""
 
@@ -323,6 +329,33 @@ class HooksContract(ScenarioContract):
             assert said[2] == "result note#call_1_1: noted a"
         again = await helix.retry(_agent(*["Noted."] * 2), SESSION)
         assert await completed(again) == "Noted."
+
+    @pytest.mark.parametrize("finishes", [False, True], ids=["and goes on", "and would finish"])
+    async def test_a_hook_that_fails_a_run_as_it_is_resumed_comes_before_its_open_calls(
+        self, helix: Executor, finishes: bool
+    ) -> None:
+        paid: list[int] = []
+
+        @tool(require_approval=True)
+        async def pay(amount: int) -> str:
+            """Pay."""
+            paid.append(amount)
+            return "paid"
+
+        def refuse(ctx: Any, event: AgentResumedEvent) -> None:
+            raise FailRun("not any more")
+
+        calls = [call("pay", {"amount": 5}, id="pay"), call("locate", {"city": "Rome"}, id="open")]
+        handed_in = [call("__finish__", {"answer": 5})] if finishes else []
+        fields: dict[str, Any] = {"output": Answer} if finishes else {}
+        script = (reply(calls=[*calls, *handed_in]), "Never.")
+        agent = _agent(*script, tools=[pay, locate], hooks=Hooks(on_agent_resumed=refuse), **fields)
+        await suspended(await helix.execute(agent, "Go", SESSION))
+        await helix.submit_tool_result(SESSION, "pay", ApprovalAnswer(approved=True))
+        result = await failed(await helix.resume(agent, SESSION))
+        assert (result.code, result.error, paid) == ("hook_failed_run", "not any more", [])
+        assert (await spoken(helix))[2:4] == ["error pay#pay: run_stopped", "error locate#open: run_stopped"]
+        assert (await helix.list_pending()).items == ()
 
     async def test_hooks_of_one_call_that_moved_to_another_process_are_reported_lost(
         self, open_executor: OpenExecutor, caplog: pytest.LogCaptureFixture

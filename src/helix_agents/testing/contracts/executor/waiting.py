@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import ask_human, client_tool
 from helix_agents.agent.context import RunContext, ToolContext
+from helix_agents.agent.failures import RetryTool
 from helix_agents.agent.hook_events import AgentSuspendedEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
@@ -62,6 +63,12 @@ async def look_up(ctx: ToolContext[Ledger], name: str) -> str:
     """Look something up."""
     ctx.state.paid.append(0)
     return f"found {name}"
+
+
+@tool
+async def try_hard() -> str:
+    """Try."""
+    raise RetryTool("try again")
 
 
 @tool(require_approval=True)
@@ -351,6 +358,36 @@ class WaitingContract(ScenarioContract):
         await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="here"))
         result = await failed(await helix.resume(agent(), SESSION))
         assert result.code == "max_steps"
+
+    @pytest.mark.parametrize("name", ["try_hard", "fly"])
+    async def test_a_tool_the_model_does_not_get_right_fails_the_run_although_others_wait(
+        self, helix: Executor, name: str
+    ) -> None:
+        batch = reply(calls=[call(name), call("locate", {"city": "Rome"})])
+        agent = _agent(call(name), batch, "Never.", tools=[locate, try_hard], retries=1)
+        result = await failed(await helix.execute(agent, "Go", SESSION))
+        assert result.code == "tool_retries_exhausted"
+        assert (await spoken(helix))[-1] == "error locate#call_2_2: run_stopped"
+        assert (await helix.list_pending()).items == ()
+
+    async def test_tries_of_one_step_are_counted_across_its_rounds(self, helix: Executor) -> None:
+        @tool(require_approval=lambda given, _: given["approved"])
+        async def try_to(approved: bool) -> str:
+            """Try."""
+            raise RetryTool("try again")
+
+        calls = [call("try_to", {"approved": approved}) for approved in (False, True)]
+        agent = _agent(reply(calls=calls), "Never.", tools=[try_to], retries=1)
+        await suspended(await helix.execute(agent, "Go", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_2", APPROVED)
+        assert (await failed(await helix.resume(agent, SESSION))).code == "tool_retries_exhausted"
+
+    async def test_a_message_that_waited_behind_open_calls_begins_with_fresh_tries(self, helix: Executor) -> None:
+        batch = reply(calls=[call("try_hard"), call("locate", {"city": "Rome"})])
+        script = (batch, call("try_hard"), "Done.")
+        agent = _agent(*script, tools=[locate, try_hard], retries=1)
+        await suspended(await helix.execute(agent, "Go", SESSION))
+        assert await completed(await helix.execute(agent, "Never mind", SESSION)) == "Done."
 
     async def test_the_time_a_person_took_is_counted(self, helix: Executor, clock: ManualClock) -> None:
         await suspended(await helix.execute(_agent(*LOCATING), "Where?", SESSION))
