@@ -38,7 +38,9 @@ TRIES = 4
 """How often work is sent that may be sent again: once, and after each of three connections that broke or races lost."""
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_BEGIN_UNSYNCED = "BEGIN; SET LOCAL synchronous_commit = off"
+# What was waited for behind a lock has to be seen, whatever the database does by default.
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN_UNSYNCED = f"{_BEGIN}; SET LOCAL synchronous_commit = off"
 
 
 class Database:
@@ -113,7 +115,7 @@ class Database:
         """
 
         async def in_transaction(connection: Connection) -> T:
-            await connection.execute("BEGIN" if synced else _BEGIN_UNSYNCED)
+            await connection.execute(_BEGIN if synced else _BEGIN_UNSYNCED)
             result = await work(connection)
             try:
                 await connection.execute("COMMIT")
@@ -226,8 +228,15 @@ class Database:
             if isinstance(problem, ConnectionGoneError | CommitUnknownError):
                 raise
             if is_lost(problem, raw):
+                if raw.is_closed():
+                    # What ended this one may have ended those, too, and nobody sent anything over them since.
+                    self._let_idle_ones_go()
                 raise ConnectionGoneError(str(problem) or type(problem).__name__) from problem
-            usable = await undo(raw)
+            if isinstance(problem, asyncpg.ReadOnlySQLTransactionError):
+                # The address may lead to the server that takes writes by now: nobody goes on with this one.
+                self._let_idle_ones_go()
+            else:
+                usable = await undo(raw)
             raise
         finally:
             # Whoever was cancelled left a statement behind that may still be running there.
@@ -247,6 +256,10 @@ class Database:
             await raw.close(timeout=2.0)
         else:
             raw.terminate()
+
+    def _let_idle_ones_go(self) -> None:
+        if asyncio.get_running_loop() is self._loop:
+            self._pool.let_idle_ones_go()
 
     async def _connect(self) -> Any:
         raw = await self._connected(self.settings.dsn)

@@ -19,7 +19,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.testing.redis_service import RedisService
-from helix_agents.testing.scenes import SESSION, append_to, commit, said, start, suspend, waiting
+from helix_agents.testing.scenes import SESSION, append_to, commit, said, staged, start, suspend, waiting
 from helix_agents.testing.stream_scenes import STREAM, delta, next_of, open_writer, reading, texts
 
 
@@ -147,6 +147,14 @@ async def test_a_full_server_refuses_and_loses_nothing(backend: Backend, client:
     await client.execute_command("CONFIG", "SET", "maxmemory", "0")
     await commit(backend.state, 2, messages=[said("after")])
     assert (await backend.state.load_state(SESSION)).message_count == 2
+
+
+async def test_more_than_a_script_takes_at_once_is_dropped_too(backend: Backend) -> None:
+    await start(backend.state)
+    await commit(backend.state, stage=tuple(staged(f"c-{number}", step=2) for number in range(9_000)))
+    await start(backend.state, run_id="r-2")
+    assert not await backend.state.has_staged_changes(SESSION)
+    assert (await backend.state.list_runs(SESSION)).total == 2
 
 
 SLOT = Keys("helix", "").slot(SESSION)
