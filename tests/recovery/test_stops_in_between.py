@@ -1,5 +1,6 @@
 """A stop that comes in the worst moment: while its run is suspending, ending, dying, or going on after a wait."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -20,12 +21,13 @@ from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.results import Interrupted, Suspended
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import InterruptSet, SessionState, StopKind
+from helix_agents.domain.sessions import InterruptFlag, InterruptSet, SessionState, StopKind
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor.stage import PieceGate
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+from helix_agents.testing.scattered import ScatteredExecutor
 
 SESSION = "s-1"
 
@@ -72,6 +74,36 @@ def executor(store: type[StoreT], agent: Agent[Any, Any, Any]) -> tuple[StoreT, 
     memory = Memory()
     state, streams, usage = store(memory), InMemoryStreamManager(memory), InMemoryUsageStore(memory)
     return state, Executor(state=state, streams=streams, usage=usage, agents=[agent], janitor_seconds=None)
+
+
+class HardOfHearing(InMemoryStateStore):
+    """A store that wakes no watcher in the time that an effect takes, and counts commits."""
+
+    commits = 0
+
+    async def wait_for_interrupt(self, session_id: SessionId, timeout: float) -> InterruptFlag | None:
+        await asyncio.sleep(0.5)
+        return await super().wait_for_interrupt(session_id, timeout)
+
+    async def save_state_and_promote_staging(self, *given: Any, **named: Any) -> Committed:
+        self.commits += 1
+        return await super().save_state_and_promote_staging(*given, **named)
+
+
+async def test_a_suspension_that_meets_a_stop_takes_one_more_round_also_where_every_effect_opens_its_run_anew():
+    memory = Memory()
+    store = HardOfHearing(memory)
+
+    async def stop(_: RunContext[Any, Any], event: AgentSuspendedEvent) -> None:
+        assert isinstance(await store.set_interrupt_flag(SESSION, "now"), InterruptSet)
+
+    agent = seeker(hooks=Hooks(on_agent_suspended=stop))
+    parts: dict[str, Any] = {"streams": InMemoryStreamManager(memory), "usage": InMemoryUsageStore(memory)}
+    async with ScatteredExecutor(state=store, **parts, janitor_seconds=None, keep_seconds=0.0) as helix:
+        run = await helix.execute(agent, "Go.", SESSION)
+        async with asyncio.timeout(20):
+            assert isinstance(await run.result(), Interrupted)
+    assert store.commits == 2
 
 
 class AbortedLate(InMemoryStateStore):

@@ -24,7 +24,8 @@ class ControlFlow(BaseException):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        # Whoever hands over the exception that he caught means what it says.
+        self.message = str(message)
 
     def __str__(self) -> str:
         return self.message

@@ -20,10 +20,10 @@ from helix_agents.engine.step_work import CANCELLED, StepWork
 async def announce_end(scope: RunScope, work: StepWork) -> None:
     """How the run ends, as chunks that become visible with its last commit."""
     step = work.batch.step
+    for call in work.pending:
+        if work.batch.round == 0 or call.tool_call_id in scope.unknown:
+            await scope.writer.write(_waiting(scope, step, call))
     if work.suspended:
-        for call in work.pending:
-            if work.batch.round == 0 or call.tool_call_id in scope.unknown:
-                await scope.writer.write(_waiting(scope, step, call))
         ids = tuple(call.tool_call_id for call in work.pending)
         await scope.writer.write(scope.chunk(RunPaused, step, reason=work.reason or "", tool_call_ids=ids))
     elif work.ended == "completed":

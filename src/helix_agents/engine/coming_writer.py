@@ -5,7 +5,10 @@ from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
-from helix_agents.domain.chunks import Delta, StreamChunk, with_text
+import msgspec
+
+from helix_agents.domain.chunks import Delta, StreamChunk, SubagentEnd, with_text
+from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.streams import StreamAppend
 from helix_agents.ports.streams import StreamWriter
 
@@ -68,13 +71,22 @@ class ComingWriter:
         writer = await coming
         while self._early:
             chunk, more = self._early.pop(0)
-            await writer.write(chunk)
+            await _write_early(writer, chunk)
             for text in more:
                 if not writer.extend(cast("Delta", chunk), text):
                     chunk = with_text(cast("Delta", chunk), text)
                     await writer.write(chunk)
         self._writer = writer
         return writer
+
+
+async def _write_early(writer: StreamWriter, chunk: StreamChunk) -> None:
+    """Whoever wrote a chunk that turns out to be too large has gone on: what it tells is in the transcript."""
+    try:
+        await writer.write(chunk)
+    except ChunkTooLargeError:
+        if isinstance(chunk, SubagentEnd):
+            await writer.write(msgspec.structs.replace(chunk, result=None))
 
 
 def _hear(arriving: asyncio.Task[StreamWriter]) -> None:

@@ -140,7 +140,8 @@ class Suspend(Record, tag_field="outcome", tag="suspend"):
 
 
 class Announce(Record, tag_field="outcome", tag="announce"):
-    """Companions are to be spoken to, which happens only once the step that says so is durable."""
+    """Companions are to be spoken to, which happens only once the step that says so is durable; calls may wait beside
+    them."""
 
 
 class Stop(Record, tag_field="outcome", tag="stop"):

@@ -137,9 +137,9 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
         case None:
             pass
         case RetryTool():
-            code, content = RETRY_REQUESTED, str(problem)
+            code, content = RETRY_REQUESTED, _text_of(scope, problem)
         case ToolFailed() | FailRun():
-            code, content = "tool_failed", str(problem)
+            code, content = "tool_failed", _text_of(scope, problem)
         case TimeoutError():
             code, content = "tool_timeout", f"Tool {planned.tool_name!r} did not finish in time."
         case StateSizeExceededError():
@@ -147,7 +147,7 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
         case ToolOutputError() | InvalidStateError():
             code, content = "tool_output_invalid", str(problem)
         case _:
-            code, content = "tool_execution_failed", f"{type(problem).__name__}: {problem}"
+            code, content = "tool_execution_failed", f"{type(problem).__name__}: {_text_of(scope, problem)}"
             log_exception("tool.failed", problem, tool=planned.tool_name, session_id=scope.session.session_id)
     return ToolMessage(
         tool_call_id=planned.tool_call_id,
@@ -156,6 +156,17 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
         error=problem is not None,
         code=code,
     )
+
+
+def _text_of(scope: RunScope, problem: BaseException) -> str:
+    """What a problem says, as far as it can be stored: file names and answers of services get into such texts."""
+    try:
+        text = str(problem)
+    except Exception as unsaid:
+        text = f"no text, because of {type(unsaid).__name__}"
+    whole = text.encode(errors="backslashreplace")
+    # Where it is stored, a control character takes six bytes, and more is stored around it.
+    return whole[: scope.services.result_bytes // 8].decode(errors="ignore")
 
 
 async def announce(scope: RunScope, step: int, message: ToolMessage, writes: StepWrites) -> None:

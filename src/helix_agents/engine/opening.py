@@ -97,8 +97,8 @@ async def open_scope(
         delegated_by=delegated_by,
     )
     scope.migration = loaded.writes
-    if session.status == "paused":
-        stop.request()
+    if session.interrupt_flag is not None or session.status == "paused":
+        stop.request(session.interrupt_flag)
     return scope
 
 

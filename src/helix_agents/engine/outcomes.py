@@ -4,6 +4,7 @@ import msgspec
 
 from helix_agents.agent.sub_agents import DelegationTool
 from helix_agents.domain.messages import AssistantMessage, Message
+from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.results import SuspensionKind
 from helix_agents.domain.sessions import ChildWait, InterruptContext, OpenCall, SuspensionContext
 from helix_agents.domain.staging import StagedChange
@@ -73,8 +74,10 @@ def _advance(scope: RunScope, work: StepWork) -> None:
 
 
 def _announce(scope: RunScope, work: StepWork) -> None:
-    """The step is durable as far as it came; its companions are spoken to in the next round."""
+    """The step is durable as far as it came; its companions are spoken to in the next round, and whoever has to answer
+    a call beside them may do so by now."""
     work.announced = True
+    work.pending = _pending(scope, work)
     work.record = {"suspension_context": _hold(scope, work, "suspended_step_partial", ())}
 
 
@@ -92,17 +95,9 @@ async def _hold_or_fail(scope: RunScope, outcome: Announce | Suspend, work: Step
 
 def _suspend(scope: RunScope, work: StepWork) -> None:
     """Somebody has to answer: the rows they answer, the results so far, and all that going on needs."""
-    batch = work.batch
-    # A tool that finishes comes after all others: unless somebody has to say what became of it, it has not begun.
-    waiting = [call for call in batch.unsettled if call.kind != "finish_with" or call.tool_call_id in scope.unknown]
-    children = tuple(wait for call in waiting if (wait := _child_wait(scope, call)) is not None)
-    previews = work.reply.previews if work.reply is not None else {}
-    work.pending = tuple(
-        pending_for(scope, work.step_id, work.open_reply, call, previews.get(call.tool_call_id))
-        for call in waiting
-        if call.kind not in DELEGATED and call.kind != "companion"
-    )
-    kind = suspension_kind(settled=bool(batch.settled), only_children=not work.pending)
+    children = tuple(wait for call in work.batch.unsettled if (wait := _child_wait(scope, call)) is not None)
+    work.pending = _pending(scope, work)
+    kind = suspension_kind(settled=bool(work.batch.settled), only_children=not work.pending)
     work.suspended = True
     work.ended, work.reason = kind, kind
     work.record = {
@@ -110,6 +105,17 @@ def _suspend(scope: RunScope, work: StepWork) -> None:
         "suspended_step_id": work.step_id,
         "suspended_awaiting_children": {wait.tool_call_id: wait for wait in children},
     }
+
+
+def _pending(scope: RunScope, work: StepWork) -> tuple[PendingCall, ...]:
+    """The rows of calls that somebody has to answer. A tool that finishes comes after all others: unless somebody has
+    to say what became of it, it has not begun."""
+    previews = work.reply.previews if work.reply is not None else {}
+    return tuple(
+        pending_for(scope, work.step_id, work.open_reply, call, previews.get(call.tool_call_id))
+        for call in work.batch.unsettled
+        if call.kind not in (*DELEGATED, "companion", "finish_with") or call.tool_call_id in scope.unknown
+    )
 
 
 def _hold(scope: RunScope, work: StepWork, kind: SuspensionKind, children: tuple[ChildWait, ...]) -> SuspensionContext:

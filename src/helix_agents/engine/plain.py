@@ -35,7 +35,7 @@ from helix_agents.engine.effects import (
 )
 from helix_agents.engine.turn import run_turn
 
-EFFECT_SEQUENCE = 3
+EFFECT_SEQUENCE = 4
 """Raised whenever the loop asks for other effects, or in another order: a history of another number is not replayed.
 A run that it belongs to goes on from the store, as its next attempt in a fresh workflow."""
 

@@ -63,14 +63,15 @@ async def run_turn(ops: Ops) -> RunEnd:
 async def _work_off(ops: Ops, batch: OpenBatch) -> tuple[OpenBatch, StepOutcome]:
     """Run what can be run: first everything side by side, then the tools that finish, one after another.
 
-    Companions are left to the round after the commit that announces them.
+    Companions are left to the round after the commit that announces them; calls that wait are announced with them.
     """
     later = ("finish_with",) if batch.round > 0 else ("finish_with", "companion")
     batch, outcome = await _run(ops, batch, tuple(call for call in batch.unsettled if call.kind not in later))
+    announces = batch.round == 0 and any(call.kind == "companion" for call in batch.unsettled)
+    if announces and not isinstance(outcome, Stop):
+        return batch, Announce()
     if outcome is not None:
         return batch, outcome
-    if any(call.kind == "companion" for call in batch.unsettled):
-        return batch, Announce()
     for call in batch.unsettled:
         # A tool that finishes sees the results of all others, so it comes after them.
         batch, outcome = await _run(ops, batch, (call,))

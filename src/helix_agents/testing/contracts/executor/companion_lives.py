@@ -13,6 +13,7 @@ from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterToolEvent, AgentSuspendedEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import ToolApprovalRequest, ToolStart
 from helix_agents.domain.errors import NotARootSessionError
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import InterruptSet
@@ -28,6 +29,7 @@ from helix_agents.testing.contracts.executor.household import (
     boss,
     busy,
     careful,
+    helper,
     notices,
     only_companion,
     pondering,
@@ -41,6 +43,7 @@ from helix_agents.testing.contracts.executor.stage import (
     Gate,
     OpenExecutor,
     ScenarioContract,
+    chunks_of,
     completed,
     failed,
     interrupted,
@@ -380,6 +383,36 @@ class CompanionLivesContract(ScenarioContract):
             await until_ended(parts, child, "interrupted")
             await spoken(helix, child)
             assert (await helix.list_pending()).items == ()
+
+    @pytest.mark.parametrize("mode", ["blocking", "non_blocking"])
+    async def test_a_companion_is_spoken_to_before_its_parent_waits_for_other_calls(
+        self, helix: Executor, open_executor: OpenExecutor, mode: CompanionMode
+    ) -> None:
+        @tool(require_approval=True)
+        async def pay(amount: int) -> str:
+            """Pay."""
+            return f"paid {amount}"
+
+        calls = [call("locate", {"city": "Rome"}, id="where"), spawn(id="spawn"), call("pay", {"amount": 5}, id="pay")]
+        fields: dict[str, Any] = {"keeps": helper("Helped."), "mode": mode, "tools": [locate, pay]}
+        agent = boss(reply(calls=calls), *["Done."] * 2, **fields)
+        handle = await helix.execute(agent, "Hi", SESSION)
+        told = [each for each in await chunks_of(handle) if isinstance(each, ToolStart | ToolApprovalRequest)]
+        assert [each.tool_call_id for each in told] == ["where", "pay"]
+        waits = await suspended(handle)
+        assert (waits.kind, waits.tool_call_ids) == ("suspended_step_partial", ("where", "pay"))
+        assert [each.approval_id for each in waits.pending[1:]] == [
+            each.approval_id for each in told if isinstance(each, ToolApprovalRequest)
+        ]
+        context = (await helix.sessions.get(SESSION)).suspension_context
+        assert context is not None
+        assert [each.tool_call_id for each in context.calls if each.settled] == ["spawn"]
+        async with open_executor() as other:
+            await other.submit_tool_result(SESSION, "where", ToolAnswer(result="here"))
+            await other.submit_tool_result(SESSION, "pay", APPROVED)
+            assert await completed(await other.resume(agent, SESSION)) == "Done."
+            said = [line.split(":")[0] for line in await spoken(other)]
+            assert said[2:5] == ["result locate#where", "result companion__spawnAgent#spawn", "result pay#pay"]
 
     async def test_a_tool_that_fails_the_run_fails_it_before_a_companion_is_spoken_to(
         self, helix: Executor, parts: Backend

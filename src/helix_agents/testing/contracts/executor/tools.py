@@ -1,6 +1,7 @@
 """Scenarios of tools that run here: side by side, with state, and whatever may go wrong with one of them."""
 
 import asyncio
+import logging
 import threading
 from typing import Any
 
@@ -33,6 +34,13 @@ from helix_agents.testing.contracts.executor.stage import (
     transcript,
     within,
 )
+
+
+class MuteError(Exception):
+    """Cannot say what is wrong."""
+
+    def __str__(self) -> str:
+        raise TypeError("no words")
 
 
 class Shelf(BaseModel):
@@ -217,6 +225,35 @@ class ToolsContract(ScenarioContract):
             ("tool_execution_failed", "ZeroDivisionError: division by zero")
         ]
         assert (await helix.sessions.get(SESSION)).custom_state["title"] == ""
+
+    @pytest.mark.parametrize(
+        ("raised", "text"),
+        [
+            (FileNotFoundError("caf\udce9.txt"), "FileNotFoundError: caf\\udce9.txt"),
+            (MuteError(), "MuteError: no text, because of TypeError"),
+            (ToolFailed(ValueError("no such invoice")), "no such invoice"),  # pyright: ignore[reportArgumentType]
+            (ToolFailed("lost \ud800"), "lost \\ud800"),
+            (RetryTool("say \ud800"), "say \\ud800"),
+            (ValueError("\x1f" * 3_000_000), "ValueError: \x1f"),
+        ],
+        ids=["file name", "mute", "caught", "failed", "retry", "long"],
+    )
+    async def test_whatever_an_exception_says_is_an_error_the_model_sees(
+        self, helix: Executor, raised: BaseException, text: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        # Not every reporter of tests can carry such a text.
+        caplog.set_level(logging.CRITICAL, logger="helix_agents")
+
+        @tool
+        async def read() -> str:
+            """Read."""
+            raise raised
+
+        assert await completed(await helix.execute(_agent(call("read"), "Odd.", tools=[read]), "Go", SESSION)) == "Odd."
+        content = result_at(await transcript(helix), 2).content
+        assert isinstance(content, str)
+        assert content[: len(text)] == text
+        assert len(content) < 1_000_000
 
     async def test_a_tool_may_fail_the_run(self, helix: Executor) -> None:
         @tool
