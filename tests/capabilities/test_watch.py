@@ -118,23 +118,22 @@ async def every_revision_once(world: World, processes: Processes, readers: Proce
         start = (await reader.gateway.store.list_events(0, limit=1)).head
     each = changes // WRITERS
     chance = random.Random(changes)
-    written = processes.run(
-        job("write_changes"),
-        [
-            {"url": world.url, "who": f"w{n}", "times": each, "die_after": chance.randint(50, each * 6)}
-            for n in range(WRITERS)
-        ],
-        timeout=100,
-    )
-    writing = asyncio.ensure_future(written)
+    writers = [
+        {"url": world.url, "who": f"w{n}", "times": each, "die_after": chance.randint(50, each * 6)}
+        for n in range(WRITERS)
+    ]
+
+    async def write_to_the_end() -> None:
+        await processes.run(job("write_changes"), writers, timeout=100)
+        # At once: a reader that has read everything before it was to die finds the end.
+        async with world.open("writer") as writer:
+            await writer.shared.set("end", 1, expected_version=0)
+
+    writing = asyncio.ensure_future(write_to_the_end())
     seen: list[tuple[int, str]] = []
     given: dict[str, Any] = {"url": world.url, "subscription": watch.subscription_id, "until": 0}
     while True:
-        ends = writing.done()
-        if ends:
-            async with world.open("writer") as writer:
-                await writer.shared.apply("end", lambda value: (value or 0) + 1)
-        die_after = 0 if ends else chance.randint(100, 400)
+        die_after = 0 if writing.done() else chance.randint(100, 400)
         [outcome] = await readers.run(job("follow"), [{**given, "die_after": die_after}], timeout=100)
         lives = [(int(revision), str(key)) for revision, key in outcome.reports]
         # Who died before its cursor moved is told the last revision again, by the same number.

@@ -1,13 +1,12 @@
 """`helix chat`, typed at a real terminal: streaming, approvals, questions, stops, and coming back."""
 
-import time
 from pathlib import Path
 
 from helix_agents.cli.exit_codes import ExitCode
 from tests.cli.conftest import TALKED
-from tests.support.command_line import Terminal, helix
+from tests.support.command_line import CONTROL_C, Terminal, helix
 
-CONTROL_C, CONTROL_D = "\x03", "\x04"
+CONTROL_D = "\x04"
 
 
 def test_a_conversation_with_everything_it_asks_of_a_person(folder: Path) -> None:
@@ -37,10 +36,7 @@ def test_a_conversation_with_everything_it_asks_of_a_person(folder: Path) -> Non
         terminal.press("/nonsense\n")
         terminal.wait_for("there is no /nonsense")
         terminal.wait_for("you> ")
-        # Readline shows its prompt a moment before it waits for keys; a signal in between is noticed with the next key.
-        time.sleep(0.5)
-        terminal.press(CONTROL_C)
-        terminal.wait_for("Ctrl-D or /exit leaves")
+        terminal.interrupt("Ctrl-D or /exit leaves")
         terminal.wait_for("you> ")
         terminal.press(CONTROL_D)
         terminal.wait_for("helix chat agents:clerk --session c-1")

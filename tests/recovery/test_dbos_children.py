@@ -149,7 +149,7 @@ class Stage:
 
 @pytest.mark.timeout(120)
 async def test_a_store_that_is_lost_while_children_work_costs_no_one_more_than_a_wait(
-    tmp_path: Path, server: PostgresService
+    tmp_path: Path, server: PostgresService, caplog: pytest.LogCaptureFixture
 ):
     """One child ends its tool while the server is away, the other one when everything above it was claimed anew."""
     stage, url = Stage(), server.new_url(connect_patience=0.2, pool_size=8)
@@ -159,7 +159,8 @@ async def test_a_store_that_is_lost_while_children_work_costs_no_one_more_than_a
         await asyncio.gather(*(event.wait() for event in stage.at_work.values()))
         await asyncio.to_thread(server.kill)
         stage.go_on("left")
-        await asyncio.sleep(0.5)
+        while not any(getattr(each, "event", "") == "run.driver_lost" for each in caplog.records):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         await asyncio.to_thread(server.start)
         while (await _attempts(helix))["host"] == 1:  # noqa: ASYNC110  # another attempt shows in the store
             await asyncio.sleep(0.05)

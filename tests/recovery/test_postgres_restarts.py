@@ -1,8 +1,10 @@
 """A Postgres server that loses connections, restarts or dies under work: nothing is lost, doubled or stuck."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -35,6 +37,14 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStateStore]:
 
 async def texts(store: PostgresStateStore) -> list[Any]:
     return [getattr(row.message, "content", None) for row in await store.load_transcript(SESSION)]
+
+
+async def in_sql(server: PostgresService, statements: str) -> None:
+    import asyncpg
+
+    raw = await asyncpg.connect(server.url)
+    await raw.execute(statements)
+    await raw.close()
 
 
 async def break_connections(url: str) -> None:
@@ -128,6 +138,78 @@ async def test_a_transaction_lost_in_its_commit_is_reported_and_not_repeated(
         await other.append_messages(SESSION, [said("once")])
     assert await texts(store) == ["once"]
     await other.close()
+
+
+async def test_a_connection_to_a_server_that_only_follows_is_not_kept(server: PostgresService) -> None:
+    url = server.new_url()
+    store = await PostgresStateStore.open(url)
+    await start(store)
+    await in_sql(server, "ALTER DATABASE postgres SET default_transaction_read_only = on")
+    await break_connections(url)
+    with pytest.raises(StoreUnavailableError, match="takes no writes"):
+        await commit(store, messages=[said("refused")])
+    with pytest.raises(StoreUnavailableError, match="takes no writes"):
+        await store.append_messages(SESSION, [said("refused")])
+    await in_sql(server, "BEGIN READ WRITE; ALTER DATABASE postgres RESET ALL; COMMIT")
+    assert (await commit(store, messages=[said("once")])).new_version == 2
+    assert await texts(store) == ["once"]
+    await store.close()
+
+
+class Address:
+    """Where clients connect. Connections from before a failover look alive until something is sent over them."""
+
+    def __init__(self, url: str) -> None:
+        self._there = urlsplit(url)
+        self._generation = 0
+        self._lines: list[asyncio.Future[None]] = []
+
+    def url_at(self, port: int) -> str:
+        return urlunsplit(self._there._replace(netloc=f"postgres@127.0.0.1:{port}"))
+
+    def fail_over(self) -> None:
+        self._generation += 1
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._lines.append(asyncio.ensure_future(self._carry(reader, writer)))
+
+    async def hung_up(self) -> None:
+        """Every connection was ended."""
+        await asyncio.gather(*self._lines)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        born = self._generation
+        there, back = await asyncio.open_connection(self._there.hostname, self._there.port)
+        answers = asyncio.create_task(_pass_on(there, writer))
+        with contextlib.suppress(OSError):
+            while (data := await reader.read(65_536)) and born == self._generation:
+                back.write(data)
+        for line in (back, writer):
+            line.transport.abort()
+        await answers
+        for line in (back, writer):
+            with contextlib.suppress(OSError):
+                await line.wait_closed()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+
+
+async def test_connections_that_died_unnoticed_are_not_tried_one_after_the_other(postgres_url: str) -> None:
+    address = Address(postgres_url)
+    listening = await asyncio.start_server(address.carry, "127.0.0.1")
+    async with listening:
+        port = listening.sockets[0].getsockname()[1]
+        store = await PostgresStateStore.open(address.url_at(port), pool_size=8)
+        await start(store)
+        await asyncio.gather(*(store.load_state(SESSION) for _ in range(8)))
+        address.fail_over()
+        assert (await store.load_state(SESSION)).version == 1
+        await store.close()
+        await asyncio.wait_for(address.hung_up(), SECONDS)
 
 
 async def test_a_server_that_is_down_is_a_typed_error_and_one_that_comes_back_is_used_again(

@@ -18,24 +18,24 @@ from test_sigterm import worker
 
 async def main():
     async with Executor.open(sys.argv[1], agents=[worker], grace=10.0, lease_ms=600_000) as helix:
-        run = await helix.execute(worker, "go", "s-1")
-        print("begun", flush=True)
-        await run.result()
+        await (await helix.execute(worker, "go", "s-1")).result()
 
 asyncio.run(main())
 """
 
 
 @tool
-async def linger(seconds: float) -> str:
-    """Take a while."""
-    await asyncio.sleep(seconds)
+async def linger() -> str:
+    """Take as long as somebody wants."""
+    print("begun", flush=True)
+    while not Path("may-end").exists():  # noqa: ASYNC110  # another process says so
+        await asyncio.sleep(0.01)
     return "done"
 
 
 worker = Agent(
     name="worker",
-    model=ScriptedModel([reply(calls=[call("linger", {"seconds": 0.5})]), *["more"] * 3]),
+    model=ScriptedModel([reply(calls=[call("linger", {})]), *["more"] * 3]),
     tools=[linger],
     max_steps=5,
 )
@@ -45,13 +45,16 @@ worker = Agent(
 async def test_sigterm_lets_the_step_commit_and_another_process_goes_on_at_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'helix.db'}"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, url, str(Path(__file__).parent), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", PROGRAM, url, str(Path(__file__).parent)), cwd=tmp_path, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     assert await asyncio.wait_for(process.stdout.readline(), 30) == b"begun\n"
     process.send_signal(signal.SIGTERM)
+    # Only now: however slow either process is, the signal finds the step unfinished.
+    await asyncio.to_thread((tmp_path / "may-end").touch)
     assert await asyncio.wait_for(process.wait(), 30) == -signal.SIGTERM
 
+    # Here the tool would never end: the step was committed there.
     async with Executor.open(url, agents=[worker], janitor_seconds=None) as helix:
         [run_id] = (await helix.recover()).run_ids
         handle = await helix.get_handle(worker, "s-1")

@@ -64,7 +64,8 @@ async def test_a_reader_that_waits_in_another_process_sends_at_most_two_statemen
     outcomes = await processes.run(f"{stream_jobs.MODULE}:wait_in_vain", [{"url": url, "seconds": WATCHED_SECONDS}] * 3)
     assert [outcome.error for outcome in outcomes] == [None] * 3
     for outcome in outcomes:
-        assert 1 <= outcome.value <= 2 * WATCHED_SECONDS
+        assert outcome.reports[0] > 0, "what it sends is counted"
+        assert outcome.value <= 2
 
 
 async def test_killed_listeners_leave_no_pipe_behind_once_somebody_rings(tmp_path: Path, processes: Processes):

@@ -20,7 +20,9 @@ from helix_agents.testing.temporal_service import temporal_address as temporal_a
 from helix_agents.testing.temporal_service import temporal_service as temporal_service
 
 QUEUES = itertools.count(1)
-QUICK = TemporalOptions(heartbeat_seconds=2.0, task_seconds=2.0, sticky_seconds=1.0)
+# A process that dies here takes its workflows along, so nobody waits for a heartbeat that does not come; one that is
+# late on a busy machine is no death.
+QUICK = TemporalOptions(heartbeat_seconds=10.0, task_seconds=2.0, sticky_seconds=1.0)
 
 
 class MortalExecutor(TemporalAgentExecutor):

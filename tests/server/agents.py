@@ -19,16 +19,19 @@ class Gate:
     def __init__(self) -> None:
         self.shut_after: int | None = None
         self.seen = 0
+        self.only = ""
 
-    def shut(self, after: int = 0) -> None:
-        """Let that many more pieces through, then hold."""
-        self.seen, self.shut_after = 0, after
+    def shut(self, after: int = 0, *, only: str = "") -> None:
+        """Let that many more pieces through, then hold; where several models talk, `only` pieces with this text."""
+        self.seen, self.shut_after, self.only = 0, after, only
 
     def open(self) -> None:
         self.shut_after = None
 
-    async def pass_(self, _event: ModelEvent) -> None:
+    async def pass_(self, event: ModelEvent) -> None:
         file = os.environ.get("HELIX_TEST_GATE")
+        if self.only not in getattr(event, "delta", ""):
+            return
         self.seen += 1
         while (self.shut_after is not None and self.seen > self.shut_after) or (file and await _exists(file)):  # noqa: ASYNC110
             await asyncio.sleep(0.005)

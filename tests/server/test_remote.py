@@ -1,5 +1,6 @@
 """A sub-agent behind another service: what a parent sees of it, and what reaches it from here."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from helix_agents.domain.pending import AnswerAccepted, PendingFilter
 from helix_agents.domain.usage import UsageFilter
 from helix_agents.engine.remote_stops import OPEN, REMOTE, id_there
 from helix_agents.llm.scripted import call, reply
+from helix_agents.ports.remote_agents import RemoteSession, RemoteStatus
 from helix_agents.server.auth import Principal, bearer_tokens
 from helix_agents.server.remote import ON_BEHALF_OF
 from tests.server.agents import gate, locate
@@ -221,6 +223,32 @@ async def test_a_stop_reaches_a_child_at_work(remote: LiveServer, helix: Executo
     assert REMOTE not in (await helix.sessions.get(child)).metadata
 
 
+class SlowToLook(HttpRemoteAgentTransport):
+    """Takes its time to find out whether the child is there, which is the first thing a parent wants to know."""
+
+    looking: asyncio.Event
+
+    async def status(self, session: RemoteSession) -> RemoteStatus | None:
+        if not self.looking.is_set():
+            self.looking.set()
+            await asyncio.sleep(60)
+        return await super().status(session)
+
+
+@pytest.mark.parametrize("kind", ["interrupt", "abort"])
+async def test_a_child_that_is_stopped_before_it_was_begun_is_not_begun(
+    remote: LiveServer, helix: Executor, kind: str
+) -> None:
+    slow = SlowToLook(remote.url, token=ANN)
+    slow.looking = asyncio.Event()
+    run = await helix.execute(boss(slow, token=None), "remote search", "s")
+    await slow.looking.wait()
+    await getattr(helix, kind)("s", "enough")
+    assert isinstance(await run.result(), Interrupted if kind == "interrupt" else Failed)
+    there = RemoteSession(session_id=id_there(await child_of(helix)), agent="worker")
+    assert await slow.status(there) is None
+
+
 @pytest.mark.parametrize("kind", ["interrupt", "abort"])
 async def test_a_stop_reaches_a_child_that_waits(remote: LiveServer, kind: str) -> None:
     async with Executor.open("memory://", janitor_seconds=60) as helix:
@@ -239,7 +267,7 @@ async def test_a_stop_reaches_a_child_that_waits(remote: LiveServer, kind: str) 
 
 async def test_a_child_that_takes_too_long_is_stopped(remote: LiveServer, helix: Executor) -> None:
     gate.shut(after=2)
-    assert isinstance(await finish(helix, boss(remote.url, timeout=0.3), "remote long story"), Completed)
+    assert isinstance(await finish(helix, boss(remote.url, timeout=0.8), "remote long story"), Completed)
     assert (await delegated(helix)).code == "sub_agent_timeout"
     assert (await status_at(remote, await child_of(helix)))["runStatus"] == "interrupted"
 

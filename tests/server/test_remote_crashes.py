@@ -23,6 +23,7 @@ from helix_agents.engine.remote_stops import (
     pay_stops,
 )
 from helix_agents.engine.services import EngineOptions
+from helix_agents.testing.service_process import free_port
 from tests.server.agents import gate
 from tests.server.chain import boss
 from tests.server.delegating import child_of, eventually, status_at
@@ -133,11 +134,6 @@ async def remote_chunks(live: LiveServer, session: str) -> list[int]:
 # ---------------------------------------------------------------------------------------------------------
 
 Begin = Callable[..., Instance]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
 
 
 @pytest.fixture

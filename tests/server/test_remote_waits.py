@@ -57,7 +57,7 @@ async def test_an_answer_given_there_is_noticed_soon_and_the_parent_goes_on(
 async def test_an_answer_given_there_while_a_sibling_works_is_used_when_it_has_finished(
     remote: LiveServer, helix: Executor
 ) -> None:
-    gate.shut(after=30)
+    gate.shut(only="so")
     run = await helix.execute(boss(remote.url), "remote publish & long story", "s")
     store = helix._services.store
 

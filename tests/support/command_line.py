@@ -20,6 +20,8 @@ from helix_agents.cli.exit_codes import ExitCode
 
 HELIX = str(Path(sys.executable).with_name("helix"))
 WAIT_SECONDS = 60.0
+NUDGE_SECONDS = 0.1
+CONTROL_C, CONTROL_U = "\x03", "\x15"
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,22 @@ class Terminal:
             assert self._read(), f"ended without {text!r}: {self.shown}"
         before, _, self._unread = self._unread.partition(text)
         return before
+
+    def interrupt(self, text: str) -> None:
+        """Press Ctrl-C at a prompt, and wait for what is shown then.
+
+        Readline shows its prompt a moment before it waits for keys; a signal in between is noticed with the next key.
+        So there are more keys, which do nothing where nothing was typed.
+        """
+        self.press(CONTROL_C)
+        give_up = time.monotonic() + WAIT_SECONDS
+        while text not in self._unread:
+            assert time.monotonic() < give_up, f"no {text!r} came: {self.shown}"
+            if select.select([self._keys], [], [], NUDGE_SECONDS)[0]:
+                assert self._read(), f"ended without {text!r}: {self.shown}"
+            else:
+                self.press(CONTROL_U)
+        self.wait_for(text)
 
     def wait(self) -> int:
         """Wait for the end; answers the exit code."""

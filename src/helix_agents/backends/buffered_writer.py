@@ -11,9 +11,9 @@ from helix_agents.backends.stream_rules import StreamHead, check_chunk_size
 from helix_agents.domain.chunks import MOST_BYTES_A_CHARACTER, Delta, StreamChunk, text_of, with_text
 from helix_agents.domain.errors import HelixError, StoreClosedError
 from helix_agents.domain.records import encode
-from helix_agents.domain.streams import StreamAppend
+from helix_agents.domain.streams import StreamAppend, StreamSnapshot
 from helix_agents.ports.clock import Clock
-from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamWriter
+from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamWriter
 
 WAITING_BYTES = 4_194_304
 """How much may wait for a slow store before a write waits too."""
@@ -36,7 +36,7 @@ class BufferedWriter(StreamWriter):
     """Buffers chunks and stores them when the flush policy says so, one flush at a time, in the order of the writes.
 
     A flush whose outcome is not known is sent again as it was; the store recognises it by its batch number. One that
-    `joined` has no numbers of its own, as other handles of the same writer count too.
+    `joins` others has no numbers of its own, as other handles of the same writer count too: it looks into the stream.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class BufferedWriter(StreamWriter):
         store: Callable[[StreamAppend], Awaitable[int]],
         settings: WriterSettings,
         *,
-        joined: bool = False,
+        joins: StreamManager | None = None,
     ) -> None:
         self._head = head
-        self._joined = joined
+        self._joins = joins
         self._store = store
         self._clock = settings.clock
         self._policy = settings.flush
@@ -66,6 +66,7 @@ class BufferedWriter(StreamWriter):
         self._batch = 0
         self._unsettled: StreamAppend | None = None
         self._unsettled_bytes = 0
+        self._may_be_stored = False
         self._failure: BaseException | None = None
         self._closed = False
         self._turn = asyncio.Lock()
@@ -156,6 +157,7 @@ class BufferedWriter(StreamWriter):
         except BaseException:
             self._turn.release()
             raise
+        self._may_be_stored = True
         return self._unsettled
 
     def end_taking(self, *, stored: bool) -> None:
@@ -253,17 +255,24 @@ class BufferedWriter(StreamWriter):
             run_id=self._head.run_id,
             attempt=self._head.attempt,
             writer=self._head.writer,
-            batch=0 if self._joined else self._batch,
+            batch=self._batch if self._joins is None else 0,
             chunks=tuple(self._chunks),
             bodies=tuple(self._bodies),
         )
         self._chunks, self._bodies = [], []
         self._bytes, self._unsettled_bytes = 0, self._bytes
+        self._may_be_stored = False
 
     async def _store_batch(self) -> None:
-        assert self._unsettled is not None
+        append, joins = self._unsettled, self._joins
+        assert append is not None
         try:
-            latest = await self._store(self._unsettled)
+            latest = None
+            if joins is not None and self._may_be_stored:
+                latest = _found_in(await joins.snapshot(append.stream_id, after=self._latest), append)
+            self._may_be_stored = True
+            if latest is None:
+                latest = await self._store(append)
         except HelixError as problem:
             if not problem.retryable:
                 self._fail(problem)
@@ -288,6 +297,17 @@ class BufferedWriter(StreamWriter):
         self._chunks, self._bodies, self._growing, self._growth = [], [], None, []
         self._settle(self._latest)
         self._stop_timer()
+
+
+def _found_in(snapshot: StreamSnapshot | None, append: StreamAppend) -> int | None:
+    """The latest number of a stream that has these chunks already; None where it has not."""
+    if snapshot is None:
+        return None
+    # What was stored at once stands together, whatever others said before and after it.
+    bodies = [encode(replace(chunk, sequence=0)).decode() for chunk in snapshot.chunks]
+    size = len(append.bodies)
+    stands = any(tuple(bodies[at : at + size]) == append.bodies for at in range(len(bodies) - size + 1))
+    return snapshot.info.latest_sequence if stands else None
 
 
 class Taking:

@@ -130,6 +130,9 @@ class _Follower:
     async def _look(self, patience: Patience) -> Rest:
         status = await self._transport.status(self._remote)
         patience.contact()
+        if status is None and self._stop.requested.is_set():
+            # Whoever was stopped before it was begun is not begun any more.
+            return interrupted(None, confirmed=False)
         if status is None and STARTED in self._metadata:
             return self._lost("not_found")
         if status is None:

@@ -7,10 +7,14 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Awaitable
 
 HOLD_SECONDS = 30.0
 """No statement is held longer than this, whatever a test forgot."""
+
+QUIET_SECONDS = 0.2
+"""Who has sent nothing for so long waits."""
 
 
 class ConnectionLostError(Exception):
@@ -33,6 +37,24 @@ class CountingSeam:
     def reset(self) -> None:
         """Forget what passed so far."""
         self.statements.clear()
+
+    async def rate_over(self, seconds: float) -> float:
+        """How many statements pass in each second of so many, once what begins at once has passed.
+
+        The first one counts for nothing: when the seconds begin, one may just be due.
+        """
+        await self._quiet()
+        self.reset()
+        began = time.monotonic()
+        await asyncio.sleep(seconds)
+        return max(0, self.count - 1) / (time.monotonic() - began)
+
+    async def _quiet(self) -> None:
+        seen = -1
+        async with asyncio.timeout(HOLD_SECONDS):
+            while seen != self.count:
+                seen = self.count
+                await asyncio.sleep(QUIET_SECONDS)
 
 
 class _ArmedSeam:

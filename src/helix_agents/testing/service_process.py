@@ -1,6 +1,7 @@
 """A server that belongs to a test process: started on a free port, waited for, and never left behind."""
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -8,11 +9,17 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-READY_SECONDS = 30.0
+READY_SECONDS = 90.0
 STOP_SECONDS = 10.0
 LOOK_SECONDS = 0.02
+
+# The kernel gives ports from 32768 on to whoever connects somewhere. One of those could be gone before its server has
+# it, or while that is being restarted.
+PORTS = range(20_000, 32_768)
+_given: set[int] = set()
 
 
 class ServiceMissingError(RuntimeError):
@@ -20,10 +27,15 @@ class ServiceMissingError(RuntimeError):
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of 127.0.0.1 that nobody listens on, and that nobody is given by chance."""
+    while True:
+        # Whoever seeds the generator of the process would have all processes choose the same ports.
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 def tied_to_us(command: Sequence[str], *, signal_name: str = "TERM") -> list[str]:

@@ -64,19 +64,19 @@ async def read_numbers(job: Job, url: str, cursor: int, last: int, die_after: in
         return reader.sequence
 
 
-async def wait_in_vain(job: Job, url: str, seconds: float) -> int:
-    """Wait at the end of a stream to which nobody writes; answers how many statements that took."""
+async def wait_in_vain(job: Job, url: str, seconds: float) -> float:
+    """Wait at the end of a stream to which nobody writes; answers how many statements a second that took.
+
+    How many it took to begin is reported.
+    """
     seam = CountingSeam()
     async with await open_backend(url, seam=seam) as backend:
         info = await backend.streams.get_stream_info(STREAM)
         assert info is not None
         reader = await reading(backend.streams, after=info.latest_sequence)
         waiting = asyncio.create_task(next_of(reader))
-        # The first looks come at once; what counts is the waiting that follows.
-        await asyncio.sleep(0.2)
-        seam.reset()
-        await asyncio.sleep(seconds)
-        count = seam.count
+        job.report(seam.count)
+        rate = await seam.rate_over(seconds)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        return count
+        return rate

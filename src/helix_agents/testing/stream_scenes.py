@@ -11,7 +11,7 @@ from helix_agents.ports.streams import StreamManager, StreamReader, StreamWriter
 STREAM = "s-1"
 RUN = "r-1"
 AGENT = "writer"
-PATIENCE = 10.0
+PATIENCE = 30.0
 """No wait in a test is longer than this many seconds."""
 
 RESTS = ("ended", "failed", "paused")

@@ -74,7 +74,7 @@ def test_a_refresh_at_any_moment_shows_what_the_whole_run_shows(open_pair: OpenP
     asyncio.run(every_refresh_shows_the_whole_run(open_pair, steps))
 
 
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_the_same_holds_for_state_in_memory_and_streams_in_a_file(tmp_path: Path, steps: list[Step]):
     async def memory_and_file() -> Pair:

@@ -153,7 +153,7 @@ class InMemoryStreamManager(Handle, RestingStreams):
         async with self._changing("create_writer") as now:
             stream = self._find(stream_id)
             if join and stream is not None and rules.can_join(stream.head, claim):
-                return BufferedWriter(stream.head, self._append, self._writers, joined=True)
+                return BufferedWriter(stream.head, self._append, self._writers, joins=self)
             head = rules.with_new_writer(stream and stream.head, claim, agent_type, self._bounds.max_chunks, now)
             if stream is None:
                 stream = MemoryStream(head, self._clock, self._bounds.chunk_bytes)

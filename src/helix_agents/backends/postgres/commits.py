@@ -64,6 +64,7 @@ from helix_agents.domain.commits import (
 from helix_agents.domain.door import check_start, check_step
 from helix_agents.domain.errors import (
     ConflictError,
+    HelixError,
     RunAlreadyExistsError,
     SessionNotFoundError,
     StaleStateError,
@@ -155,7 +156,7 @@ class PostgresCommits(PostgresSessions):
         """What a function in SQL answered; None when it did nothing."""
         try:
             return await self._db.call(statement, values)
-        except StoreError as problem:
+        except HelixError as problem:
             if has_to_be_looked_at(problem.__cause__):
                 return None
             raise

@@ -25,6 +25,7 @@ Value: TypeAlias = str | int | float | bool | Sequence[str | None] | Sequence[in
 Row: TypeAlias = tuple[Any, ...]
 
 HAS_TO_BE_LOOKED_AT = "HX001"
+_OURS = re.compile(r"__agents_(changes\b)?")
 _PLACEHOLDER = re.compile(r"\?(\d*)")
 # A transaction that lost a race inside the server was rolled back: it may simply run again.
 LOST_RACES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -39,6 +40,13 @@ LOST_CONNECTIONS = (
     asyncpg.QueryCanceledError,
     OSError,
     TimeoutError,
+)
+# A server that answers somebody who comes for the first time, and refuses, is the wrong one or asked in the wrong way.
+REFUSALS = (
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.ClientConfigurationError,
 )
 
 
@@ -65,7 +73,11 @@ class Statements:
 
     def in_schema(self, text: str) -> str:
         """The text with every name of ours in the schema; values are bound and never part of a text."""
-        return text.replace("__agents_", f"{self._schema}.__agents_")
+        return _OURS.sub(self._whole_name, text)
+
+    def _whole_name(self, found: re.Match[str]) -> str:
+        # A schema may be named like a word of the language. Channels belong to none, and their names are values.
+        return f"{self._schema}.{found[0]}" if found[1] else f'"{self._schema}".{found[0]}'
 
     def _numbered(self, statement: str) -> str:
         places = itertools.count(1)
@@ -146,8 +158,15 @@ def _without_zero(value: Value) -> Value:
 
 
 def has_to_be_looked_at(problem: BaseException | None) -> bool:
-    """Whether a function in SQL refused to decide; nothing was done."""
+    """Whether a function in SQL refused to decide, or could not read what it was given; nothing was done."""
+    if isinstance(problem, asyncpg.UntranslatableCharacterError):
+        return True
     return isinstance(problem, asyncpg.PostgresError) and problem.sqlstate == HAS_TO_BE_LOOKED_AT
+
+
+def is_unreadable(text: str) -> bool:
+    """Whether no function in SQL can look into this JSON: it keeps a zero character, but cannot make a text of it."""
+    return "\\u0000" in text
 
 
 def is_lost(problem: BaseException, raw: Any) -> bool:

@@ -13,6 +13,7 @@ import asyncpg
 
 from helix_agents.backends.postgres.connection import (
     LOST_RACES,
+    REFUSALS,
     CommitUnknownError,
     Connection,
     ConnectionGoneError,
@@ -27,7 +28,7 @@ from helix_agents.backends.postgres.listener import Listener
 from helix_agents.backends.postgres.migrations import check_schema, known_version, migrate, migrations, schema_version
 from helix_agents.backends.postgres.pool import Pool, uninterrupted
 from helix_agents.backends.postgres.settings import PostgresSettings
-from helix_agents.domain.errors import StoreClosedError
+from helix_agents.domain.errors import InvalidStoreUrlError, StoreClosedError, StoreUnavailableError
 from helix_agents.ports.backend import Migrate
 from helix_agents.ports.seam import Seam
 
@@ -37,7 +38,9 @@ TRIES = 4
 """How often work is sent that may be sent again: once, and after each of three connections that broke or races lost."""
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_BEGIN_UNSYNCED = "BEGIN; SET LOCAL synchronous_commit = off"
+# What was waited for behind a lock has to be seen, whatever the database does by default.
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN_UNSYNCED = f"{_BEGIN}; SET LOCAL synchronous_commit = off"
 
 
 class Database:
@@ -72,11 +75,18 @@ class Database:
         Raises:
             SchemaTooNewError: a newer version of this library has migrated it.
             SchemaTooOldError: it has to be migrated and `migrate="check"` forbids that.
+            InvalidStoreUrlError: there is no such database, or the server does not let us in; says why.
             StoreError: it cannot be reached or used; says why.
         """
         database = cls(settings, seam=seam)
         try:
             await database._prepare(migrate)
+        except (StoreUnavailableError, ValueError) as problem:
+            await database._shut()
+            cause = problem.__cause__ if isinstance(problem, StoreUnavailableError) else problem
+            if isinstance(cause, (ValueError, *REFUSALS)):
+                raise InvalidStoreUrlError(database.name, str(cause)) from cause
+            raise
         except BaseException:
             await database._shut()
             raise
@@ -105,7 +115,7 @@ class Database:
         """
 
         async def in_transaction(connection: Connection) -> T:
-            await connection.execute("BEGIN" if synced else _BEGIN_UNSYNCED)
+            await connection.execute(_BEGIN if synced else _BEGIN_UNSYNCED)
             result = await work(connection)
             try:
                 await connection.execute("COMMIT")
@@ -218,8 +228,15 @@ class Database:
             if isinstance(problem, ConnectionGoneError | CommitUnknownError):
                 raise
             if is_lost(problem, raw):
+                if raw.is_closed():
+                    # What ended this one may have ended those, too, and nobody sent anything over them since.
+                    self._let_idle_ones_go()
                 raise ConnectionGoneError(str(problem) or type(problem).__name__) from problem
-            usable = await undo(raw)
+            if isinstance(problem, asyncpg.ReadOnlySQLTransactionError):
+                # The address may lead to the server that takes writes by now: nobody goes on with this one.
+                self._let_idle_ones_go()
+            else:
+                usable = await undo(raw)
             raise
         finally:
             # Whoever was cancelled left a statement behind that may still be running there.
@@ -239,6 +256,10 @@ class Database:
             await raw.close(timeout=2.0)
         else:
             raw.terminate()
+
+    def _let_idle_ones_go(self) -> None:
+        if asyncio.get_running_loop() is self._loop:
+            self._pool.let_idle_ones_go()
 
     async def _connect(self) -> Any:
         raw = await self._connected(self.settings.dsn)

@@ -58,6 +58,12 @@ class Pool:
             raw.terminate()
         self._wake_one()
 
+    def let_idle_ones_go(self) -> None:
+        """Give up the connections that nobody uses."""
+        idle, self._idle = self._idle, []
+        for raw in idle:
+            raw.terminate()
+
     async def close(self) -> None:
         """Close every connection; what is out may finish what it is at."""
         self._closed = True
@@ -84,6 +90,8 @@ class Pool:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
+            if task.cancelled() and not _is_given_up():
+                raise ConnectionGoneError("the store was closed") from None
             # A caller that gives up leaves the connection to the next one.
             task.add_done_callback(self._adopt)
             raise
@@ -95,6 +103,8 @@ class Pool:
     def _adopt(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is None:
             self.release(task.result(), usable=True)
+        else:
+            self._wake_one()
 
     async def _patiently(self) -> Any:
         """A new connection. A server that restarts is given a while: nothing was sent yet, so nothing is repeated."""
@@ -126,6 +136,12 @@ class Pool:
             if not turn.done():
                 turn.set_result(None)
                 return
+
+
+def _is_given_up() -> bool:
+    """Whether somebody cancelled the task that asks."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def uninterrupted(connecting: Awaitable[Any]) -> Any:

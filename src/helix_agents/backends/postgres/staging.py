@@ -38,9 +38,15 @@ def staged_rows(changes: Iterable[StagedChange], now: int) -> list[dict[str, Any
 
 async def stage(connection: Connection, row: Place, changes: Iterable[StagedChange], now: int) -> None:
     """Upsert changes by step and call."""
-    await connection.execute(
-        "SELECT __agents_stage(?, ?, ?, ?)",
-        (row.namespace, row.session_id, now, encode(staged_rows(changes, now)).decode()),
+    columns = ("step_id", "tool_call_id", "position")
+    await connection.execute_many(
+        "INSERT INTO __agents_staging (namespace, session_id, staged_at, step_id, tool_call_id, position, body)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (namespace, session_id, step_id, tool_call_id)"
+        " DO UPDATE SET position = excluded.position, staged_at = excluded.staged_at, body = excluded.body",
+        [
+            (row.namespace, row.session_id, now, *(each[name] for name in columns), encode(each["body"]).decode())
+            for each in staged_rows(changes, now)
+        ],
     )
 
 

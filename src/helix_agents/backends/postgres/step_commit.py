@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.backends.postgres.checkpoints import read_checkpoint
-from helix_agents.backends.postgres.connection import Connection, Row, Value
+from helix_agents.backends.postgres.connection import Connection, Row, Value, is_unreadable
 from helix_agents.backends.postgres.entry_writes import write_session_entries
 from helix_agents.backends.postgres.flags import aimed_flag
 from helix_agents.backends.postgres.lineage import load_custom_state, materialise, outweighs
@@ -30,7 +30,7 @@ from helix_agents.backends.postgres.staging import stage, staged_rows, take_stag
 from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_after
 from helix_agents.backends.postgres.stream_rows import append_chunks, append_values
 from helix_agents.backends.postgres.sub_sessions import add_refs, ref_rows, some_went_on, update_ref
-from helix_agents.backends.postgres.usage import usage_rows
+from helix_agents.backends.postgres.usage import INSERT_USAGE, usage_rows, usage_values
 from helix_agents.backends.session_rows import checkpoint_name, encode_metadata, encode_suspension, record_of
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit, awaited_children
@@ -88,6 +88,7 @@ class Step:
         limit: int | None = None,
         promote: bool = False,
         sequence: int | None = None,
+        usage: str | None = None,
         more: dict[str, Any] | None = None,
         chunks: tuple[Value, ...] = _NO_CHUNKS,
     ) -> tuple[Value, ...]:
@@ -115,10 +116,15 @@ class Step:
             self.bodies,
             writes,
             promote,
-            usage_rows(commit.usage, self.now) if commit.usage else None,
+            usage,
             encode(more).decode() if more else None,
             *chunks,
         )
+
+    @property
+    def usage(self) -> str | None:
+        """What it used, as the function takes it."""
+        return usage_rows(self.commit.usage, self.now) if self.commit.usage else None
 
     def answer(self, row: Row, ops: Sequence[WriteOp], extra: CommitExtra | None = None) -> Committed:
         """What the caller gets for what the function answered."""
@@ -179,6 +185,7 @@ class PlainStep:
             known=self._known[:2] if self._checked and self._known is not None else None,
             limit=self._state_writes.limit,
             promote=commit.promote_staging,
+            usage=step.usage,
             more=more,
             chunks=append_values(commit.stream) if commit.stream is not None else _NO_CHUNKS,
         )
@@ -205,6 +212,8 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     if remembered is not None:
         return remembered
     commit, before = step.commit, row.version
+    # Rows of children come before the row of a stream, as in their own steps.
+    went_on = commit.suspend and await some_went_on(connection, step.namespace, awaited_children(step.state))
     row.version += 1
     if commit.stage:
         await stage(connection, row, commit.stage, step.now)
@@ -215,7 +224,7 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     if commit.stream is not None:
         sequence = await append_chunks(connection, step.namespace, commit.stream, step.now)
     flag = await aimed_flag(connection, row) if commit.take_stop or commit.suspend else None
-    extra = await _side_rows(connection, step, row, stopped=comes_first(flag, commit))
+    extra = await _side_rows(connection, step, row, goes_on=went_on or comes_first(flag, commit))
     more: dict[str, Any] = {}
     if commit.forget_effects:
         more["forget"] = commit.forget_effects
@@ -225,8 +234,7 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
         more["extra"] = extra
     if commit.run is not None:
         more["run"] = _run_update(commit.run, goes_on=extra.again)
-    stored = await connection.one(COMMIT, step.values(writes=text, sequence=sequence, more=more))
-    assert stored is not None, "the fence was checked under the lock"
+    stored = await _store(connection, step, text, sequence, more)
     if text is not None:
         await _materialise_if_large(connection, row, stored, state_writes)
     if commit.metadata:
@@ -242,6 +250,37 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
             now=step.now,
         )
     return step.answer(stored, ops, extra)
+
+
+async def _store(
+    connection: Connection, step: Step, writes: str | None, sequence: int | None, more: dict[str, Any]
+) -> Row:
+    """Have the function store the step; what it could not read follows by itself."""
+    usage, apart = step.usage, _taken_apart(more)
+    has_readable_usage = usage is None or not is_unreadable(usage)
+    values = step.values(writes=writes, sequence=sequence, usage=usage if has_readable_usage else None, more=more)
+    stored = await connection.one(COMMIT, values)
+    assert stored is not None, "the fence was checked under the lock"
+    if not has_readable_usage:
+        await connection.execute(INSERT_USAGE, usage_values(step.namespace, step.commit.usage, step.now))
+    for table, column, text in apart:
+        await connection.execute(
+            f"UPDATE {table} SET {column} = ? WHERE namespace = ? AND session_id = ? AND run_id = ?",
+            (text, step.namespace, step.session_id, step.commit.fence.run_id),
+        )
+    return stored
+
+
+def _taken_apart(more: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Takes out the texts that no function in SQL can read: the table and column of each."""
+    run: dict[str, JSON] = more.get("run", {})
+    texts = [("__agents_runs", run, name, name) for name in ("completion_reason", "output", "error")]
+    apart: list[tuple[str, str, str]] = []
+    for table, given, name, column in [*texts, ("__agents_sessions", more, "extra", "commit_extra")]:
+        if name in given and is_unreadable(text := encode(given[name]).decode()):
+            del given[name]
+            apart.append((table, column, text))
+    return apart
 
 
 async def _patch_metadata(connection: Connection, row: SessionRow, patch: dict[str, str | None]) -> None:
@@ -301,7 +340,7 @@ async def _materialise_if_large(
         )
 
 
-async def _side_rows(connection: Connection, step: Step, row: SessionRow, *, stopped: bool) -> CommitExtra:
+async def _side_rows(connection: Connection, step: Step, row: SessionRow, *, goes_on: bool) -> CommitExtra:
     """What a commit changes in calls and references; most steps have none of it."""
     commit, now, namespace = step.commit, step.now, step.namespace
     if commit.refs:
@@ -321,11 +360,7 @@ async def _side_rows(connection: Connection, step: Step, row: SessionRow, *, sto
     if not commit.suspend:
         return CommitExtra()
     waiting = tuple(call for call in await calls_below(connection, row) if call.state in OPEN)
-    again = (
-        stopped
-        or any(call.state in READY for call in await driven_calls(connection, row))
-        or await some_went_on(connection, namespace, awaited_children(step.state))
-    )
+    again = goes_on or any(call.state in READY for call in await driven_calls(connection, row))
     return CommitExtra(again=again, pending=waiting)
 
 

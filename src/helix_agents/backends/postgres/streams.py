@@ -156,7 +156,7 @@ class PostgresStreamManager(RestingStreams):
         ):
             return BufferedWriter(first, self._append, self._writers)
         head = await self._db.write(work)
-        return BufferedWriter(head, self._append, self._writers, joined=joined)
+        return BufferedWriter(head, self._append, self._writers, joins=self if joined else None)
 
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
         found = await self._db.one(

@@ -32,8 +32,14 @@ async def add_refs(
     connection: Connection, namespace: str, session_id: SessionId, refs: Iterable[SubSessionRef], now: int
 ) -> None:
     """Add references; one that is there already stays as it is."""
-    await connection.execute(
-        "SELECT __agents_add_refs(?, ?, ?)", (namespace, session_id, encode(ref_rows(refs, now)).decode())
+    columns = ("sub_session_id", "mode", "name", "status")
+    await connection.execute_many(
+        "INSERT INTO __agents_sub_session_refs (namespace, session_id, sub_session_id, mode, name, status, body)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        [
+            (namespace, session_id, *(each[name] for name in columns), encode(each["body"]).decode())
+            for each in ref_rows(refs, now)
+        ],
     )
 
 
@@ -63,8 +69,8 @@ async def link_ref(connection: Connection, namespace: str, session_id: SessionId
 
 
 async def some_went_on(connection: Connection, namespace: str, children: Iterable[SessionId]) -> bool:
-    """Whether one of these children waits no more."""
-    found = [await find_session(connection, namespace, child, keep=False) for child in children]
+    """Whether one of these children waits no more. Those who do are kept from going on until the transaction ends."""
+    found = [await find_session(connection, namespace, child) for child in sorted(children)]
     return any([went_on(await current_run(connection, row)) for row in found if row is not None])
 
 

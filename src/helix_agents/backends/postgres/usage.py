@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from helix_agents.backends.filters import usage_conditions
-from helix_agents.backends.postgres.connection import Connection, Row
+from helix_agents.backends.postgres.connection import Connection, Row, Value
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.rows import children_of, find_session
@@ -29,12 +29,34 @@ _COLUMNS = (
     "agent_type",
     "recorded_at",
 )
+_NUMBERS = ("attempt", "step", "n", "recorded_at")
+_KINDS = ["bigint" if name in _NUMBERS else "text" for name in (*_COLUMNS, "body")]
+
+
+# One that is there already counts nothing.
+INSERT_USAGE = f"""
+INSERT INTO __agents_usage (namespace, {", ".join(_COLUMNS)}, body)
+SELECT ?1, e.* FROM unnest({", ".join(f"?{place}::{kind}[]" for place, kind in enumerate(_KINDS, 2))}) AS e
+ON CONFLICT DO NOTHING
+"""
 
 
 def usage_rows(entries: Iterable[UsageEntry], now: int) -> str:
-    """Entries as the database takes them: what it asks for by name, and the whole as it is kept."""
-    stamped = (entry if entry.recorded_at else msgspec.structs.replace(entry, recorded_at=now) for entry in entries)
-    return encode([{name: getattr(entry, name) for name in _COLUMNS} | {"body": entry} for entry in stamped]).decode()
+    """Entries as the functions in SQL take them: what is asked for by name, and the whole as it is kept."""
+    return encode(
+        [{name: getattr(entry, name) for name in _COLUMNS} | {"body": entry} for entry in _stamped(entries, now)]
+    ).decode()
+
+
+def usage_values(namespace: str, entries: Iterable[UsageEntry], now: int) -> tuple[Value, ...]:
+    """The same as `INSERT_USAGE` takes it."""
+    stamped = _stamped(entries, now)
+    bodies = [encode(entry).decode() for entry in stamped]
+    return (namespace, *([getattr(entry, name) for entry in stamped] for name in _COLUMNS), bodies)
+
+
+def _stamped(entries: Iterable[UsageEntry], now: int) -> list[UsageEntry]:
+    return [entry if entry.recorded_at else msgspec.structs.replace(entry, recorded_at=now) for entry in entries]
 
 
 def entry_of(row: Row) -> UsageEntry:
@@ -53,11 +75,7 @@ class PostgresUsageStore:
     async def record_usage(self, entries: Sequence[UsageEntry]) -> int:
         for entry in entries:
             check_usage(entry)
-        row = await self._db.call(
-            "SELECT __agents_insert_usage(?, ?)", (self._namespace, usage_rows(entries, self._clock.now_ms()))
-        )
-        assert row is not None
-        return row[0]
+        return await self._db.execute(INSERT_USAGE, usage_values(self._namespace, entries, self._clock.now_ms()))
 
     async def query_usage(
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT

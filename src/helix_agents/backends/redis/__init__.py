@@ -58,6 +58,9 @@ def _parse(url: str) -> tuple[str, dict[str, Any]]:
     parts = urlsplit(url)
     if not parts.hostname:
         raise InvalidStoreUrlError(shown(url), "a host is missing; write redis://localhost:6379/0")
+    database = parts.path.strip("/")
+    if database and not database.isdecimal():
+        raise InvalidStoreUrlError(shown(url), f"the database {database!r} is not a number; write …/0")
     asked: dict[str, Any] = {}
     rest: list[tuple[str, str]] = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True):

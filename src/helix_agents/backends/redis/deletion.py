@@ -30,7 +30,7 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
         tx.do("UNLINK", members.key)
         tx.do("UNLINK", segments.key)
     else:
-        tx.do("HDEL", members.key, *gone)
+        tx.do_with_all("HDEL", members.key, gone)
     # What is left of these is read anew when it is needed.
     segments.value = members.value = None  # pyright: ignore[reportAttributeAccessIssue]
     return gone
@@ -94,8 +94,8 @@ async def _delete_calls(tx: Transaction, session_id: SessionId, root: SessionId)
             tx.do("UNLINK", tx.slot.ended_calls(owner))
             calls.value.clear()
         else:
-            tx.do("HDEL", calls.key, *mine)
-            tx.do("HDEL", tx.slot.ended_calls(owner), *mine)
+            tx.do_with_all("HDEL", calls.key, mine)
+            tx.do_with_all("HDEL", tx.slot.ended_calls(owner), mine)
             for call_id in mine:
                 calls.value.pop(call_id, None)
 

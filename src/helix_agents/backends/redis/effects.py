@@ -49,7 +49,7 @@ def _put(tx: Transaction, known: Known[Session], place: int, effect: Effect | No
 def forget_effects(tx: Transaction, known: Known[Session], ids: tuple[ToolCallId, ...]) -> None:
     """Remove entries of the ledger."""
     if ids:
-        tx.do("HDEL", tx.slot.effects(known.value.record.session_id), *ids)
+        tx.do_with_all("HDEL", tx.slot.effects(known.value.record.session_id), ids)
         save_session(tx, known)
 
 

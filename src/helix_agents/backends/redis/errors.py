@@ -1,5 +1,6 @@
 """What Redis says in trouble, as the errors this library has for it."""
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -7,11 +8,16 @@ from redis import exceptions
 
 from helix_agents.domain.errors import (
     HelixError,
+    InvalidStoreUrlError,
     StoreCorruptError,
     StoreFullError,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
+
+# After a failover the old address may still lead to a server that only follows.
+ONLY_FOLLOWS = "the server takes no writes at the moment"
+_IN_A_SCRIPT = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
 
 
 class LookAgainError(Exception):
@@ -24,7 +30,7 @@ def translated(problem: BaseException, store: str) -> HelixError | None:
         case exceptions.OutOfMemoryError():
             return StoreFullError(store)
         case exceptions.ReadOnlyError():
-            return StoreReadOnlyError(store)
+            return StoreUnavailableError(store, ONLY_FOLLOWS)
         case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
             return StoreUnavailableError(store, str(problem) or type(problem).__name__)
         case exceptions.ResponseError():
@@ -33,17 +39,54 @@ def translated(problem: BaseException, store: str) -> HelixError | None:
             return None
 
 
+def translated_at_first(problem: BaseException, store: str) -> HelixError:
+    """The error for what the driver raised for somebody who comes for the first time: a server that answers, and
+    refuses, is the wrong one or is asked in the wrong way."""
+    match problem:
+        case exceptions.RedisClusterException() if "is not enabled" not in str(problem):
+            told = StoreUnavailableError(store, str(problem))
+        case exceptions.AuthenticationError() | exceptions.AuthorizationError() | exceptions.RedisClusterException():
+            told = None
+        case _:
+            told = translated(problem, store)
+    return told or InvalidStoreUrlError(store, f"the server refused us: {problem}")
+
+
 def _translated_reply(text: str, store: str) -> HelixError | None:
-    word = text.partition(" ")[0]
+    word = _word_of(text)
     if word == "OOM" or "OOM command not allowed" in text:
         return StoreFullError(store)
-    if word in ("READONLY", "MISCONF", "NOREPLICAS", "NOPERM"):
+    if word in ("MISCONF", "NOPERM"):
         return StoreReadOnlyError(store)
-    if word in ("LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "UNBLOCKED", "UNKILLABLE"):
+    if word == "READONLY":
+        return StoreUnavailableError(store, ONLY_FOLLOWS)
+    if word in (
+        "NOREPLICAS",
+        "LOADING",
+        "BUSY",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "TRYAGAIN",
+        "MOVED",
+        "ASK",
+        "UNBLOCKED",
+        "UNKILLABLE",
+    ):
         return StoreUnavailableError(store, text)
     if word == "WRONGTYPE":
         return StoreCorruptError(store, text)
     return None
+
+
+def only_follows(problem: BaseException) -> bool:
+    """Whether this is what a server says that may not be written to, because it follows another one."""
+    return isinstance(problem, exceptions.ReadOnlyError) or _word_of(str(problem)) == "READONLY"
+
+
+def _word_of(text: str) -> str:
+    """The word by which a reply tells what is the matter; older servers wrap what stopped a script."""
+    inside = _IN_A_SCRIPT.search(text)
+    return inside[1] if inside is not None else text.partition(" ")[0]
 
 
 @contextmanager

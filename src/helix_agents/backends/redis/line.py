@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any, Protocol, cast
 
+from helix_agents.backends.redis.errors import only_follows
+
 from redis import exceptions  # isort: skip
 
 
@@ -44,6 +46,7 @@ class Line:
 
     Who finds the line free talks himself. While he does, the commands of others gather, and go out together: many tasks
     share a round trip. When the connection is lost, or he gives up, what was out fails; the next get a new connection.
+    So they do after a server said that it only follows: the address may lead to another one by now.
     """
 
     def __init__(self, connection: Any, *, patience: float) -> None:
@@ -64,7 +67,9 @@ class Line:
             async with asyncio.timeout(self._patience):
                 await self._say(packed(command))
                 return await self._connection.read_response()
-        except exceptions.ResponseError:
+        except exceptions.ResponseError as refusal:
+            if only_follows(refusal):
+                await self._connection.disconnect(nowait=True)
             raise
         except BaseException:
             # An answer may still be under way: nobody must take it for his own.
@@ -94,8 +99,9 @@ class Line:
                 try:
                     async with asyncio.timeout(self._patience):
                         await self._say(*(data for data, _ in out))
-                        for _, future in out:
-                            await self._hear(future)
+                        follows = [await self._hear(future) for _, future in out]
+                    if any(follows):
+                        await self._connection.disconnect(nowait=True)
                 except (exceptions.RedisError, OSError) as problem:
                     await self._connection.disconnect(nowait=True)
                     _fail(out, problem)
@@ -112,15 +118,17 @@ class Line:
             await connection.connect()
         await connection.send_packed_command(list(data), check_health=False)
 
-    async def _hear(self, future: asyncio.Future[Any]) -> None:
+    async def _hear(self, future: asyncio.Future[Any]) -> bool:
+        """Hand the next answer on; whether the server says that it only follows."""
         try:
             reply = await self._connection.read_response()
         except exceptions.ResponseError as refusal:
             if not future.done():
                 future.set_exception(refusal)
-        else:
-            if not future.done():
-                future.set_result(reply)
+            return only_follows(refusal)
+        if not future.done():
+            future.set_result(reply)
+        return False
 
 
 def _fail(out: list[Outgoing], problem: Exception) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from helix_agents.backends.redis.bell import Bell
-from helix_agents.backends.redis.errors import translated, translating
+from helix_agents.backends.redis.errors import translated, translated_at_first, translating
 from helix_agents.backends.redis.keys import DEFAULT_PREFIX
 from helix_agents.backends.redis.line import Line
 from helix_agents.backends.redis.scripts import Script
@@ -101,6 +101,8 @@ class RedisServer:
                 sender = Line(new_connection(url), patience=ANSWER_SECONDS)
         except ValueError as problem:
             raise InvalidStoreUrlError(shown(url), str(problem)) from problem
+        except TypeError as problem:
+            raise InvalidStoreUrlError(shown(url), f"the driver does not know an option of it: {problem}") from problem
         server = cls(sender, url, prefix=prefix, seam=seam, cluster=cluster)
         try:
             await server._check(evictable)
@@ -111,12 +113,11 @@ class RedisServer:
 
     async def _check(self, evictable: bool) -> None:
         try:
-            with translating(self.name):
-                about = _facts(await self._sender.send("INFO", "server"))
-                memory = _facts(await self._sender.send("INFO", "memory"))
-                seconds, micros = _time(await self._sender.send("TIME"))
-        except (exceptions.AuthenticationError, exceptions.AuthorizationError) as problem:
-            raise InvalidStoreUrlError(self.name, f"the server refused us: {problem}") from problem
+            about = _facts(await self._sender.send("INFO", "server"))
+            memory = _facts(await self._sender.send("INFO", "memory"))
+            seconds, micros = _time(await self._sender.send("TIME"))
+        except (exceptions.RedisError, exceptions.RedisClusterException, OSError) as problem:
+            raise translated_at_first(problem, self.name) from problem
         self.heard(b"%d" % (seconds * 1_000_000 + micros))
         for node in about:
             version = str(node.get("valkey_version") or node.get("redis_version", "0"))

@@ -68,7 +68,7 @@ def discard(tx: Transaction, known: Known[Session], changes: Sequence[StagedChan
     """Remove staged changes."""
     if changes:
         key = tx.slot.staging(known.value.record.session_id)
-        tx.do("HDEL", key, *(_field(change) for change in changes))
+        tx.do_with_all("HDEL", key, [_field(change) for change in changes])
         save_session(tx, known)
 
 

@@ -20,7 +20,6 @@ from helix_agents.domain.streams import StreamAppend, StreamInfo
 from helix_agents.ports.clock import Clock
 
 _CHUNK: type[StreamChunk] = cast("type[StreamChunk]", StreamChunk)
-READ_AT_ONCE = 1_000
 
 
 class StreamEntry(Record):
@@ -146,8 +145,7 @@ class StreamWork:
         if not ranges:
             return 0
         gone = [f"{sequence}-0" for sequence, goes in found if goes]
-        for first in range(0, len(gone), READ_AT_ONCE):
-            self._tx.do("XDEL", self._chunks, *gone[first : first + READ_AT_ONCE])
+        self._tx.do_with_all("XDEL", self._chunks, gone)
         head, notes = rules.discarded(self.head, claim, step, ranges, len(gone), self._tx.now, after)
         await self._add(head, notes)
         return len(gone)

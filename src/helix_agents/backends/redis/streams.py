@@ -125,7 +125,7 @@ class RedisStreamManager(RestingStreams):
             return stream.head
 
         head = await self._write("create_writer", stream_id, work)
-        return BufferedWriter(head, self._append, self._writers, joined=joined)
+        return BufferedWriter(head, self._append, self._writers, joins=self if joined else None)
 
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
         found = await self._ask(stream_id, _place)

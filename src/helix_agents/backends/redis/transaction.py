@@ -13,6 +13,9 @@ from helix_agents.ports.state_store import StoreLimits
 Command = tuple[Any, ...]
 """A Redis command: its name, its key (None if it has none) and its arguments."""
 
+AT_ONCE = 1_000
+"""A script that unpacks some thousands of arguments fails, with what it did before done."""
+
 V = TypeVar("V")
 
 
@@ -146,6 +149,11 @@ class Transaction:
         """Have a command done with the rest."""
         self.commands.append((name, key, *args))
 
+    def do_with_all(self, name: str, key: str, items: Sequence[Any]) -> None:
+        """Have a command done with so many arguments that a script could not hand them over at once."""
+        for first in range(0, len(items), AT_ONCE):
+            self.do(name, key, *items[first : first + AT_ONCE])
+
     def change(self, known: Known[Any]) -> None:
         """Say that an entity, or what it stands for, is changed by this."""
         self.changed.add(known.key)
@@ -157,8 +165,7 @@ class Transaction:
     def push(self, key: str, items: Sequence[str | bytes], *, after: int) -> None:
         """Add to a list that must have so many items now."""
         self.lengths.setdefault(key, after)
-        for first in range(0, len(items), 1_000):
-            self.commands.append(("RPUSH", key, *items[first : first + 1_000]))
+        self.do_with_all("RPUSH", key, items)
 
     def index(self, key: str, entry: Entry, origin: tuple[str, ...]) -> None:
         """Have an index entry follow the entity under this key; `origin` names what it is made from."""

@@ -109,7 +109,7 @@ class SQLiteStreamManager(RestingStreams):
 
         # Nothing is said yet, and whatever is said is synced together with this.
         head = await self._db.write(work, synced=False)
-        return BufferedWriter(head, self._append, self._writers, joined=joined)
+        return BufferedWriter(head, self._append, self._writers, joins=self if joined else None)
 
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
         seen = await self._db.look_up(

@@ -34,8 +34,7 @@ from helix_agents.domain.pending import (
     PendingFilter,
     SubmitAnswer,
 )
-from helix_agents.domain.runs import Fence, RunRecord
-from helix_agents.domain.session_changes import first_begun
+from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import (
     BranchPoint,
     InterruptOutcome,
@@ -46,8 +45,6 @@ from helix_agents.engine.detached import resume_detached
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.entries import NewSession, began_with, plan_execute, plan_resume, plan_retry, plan_rewind
-from helix_agents.engine.log import log_exception
-from helix_agents.engine.opening import Begun
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
@@ -64,11 +61,11 @@ from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.opening import OpeningExecutor
-from helix_agents.runtimes.executor.owned_runs import backoff
 from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
+from helix_agents.runtimes.executor.starting import start_run
 from helix_agents.runtimes.executor.waking import Waker
 from helix_agents.system import RandomIds, jitter
 
@@ -386,48 +383,8 @@ class ExecutorCore:
         owned = msgspec.structs.replace(
             start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
         )
-        return self._handle(agent, await self._to_the_end(self._start(owned, hooks, adapter)))
-
-    async def _start(self, start: StartRun, hooks: SomeHooks, model: LLMAdapter | None) -> RunRecord:
-        """Commit the start and have the run driven: one that carries this process's lease is found by nobody else."""
-        store = self._services.store
-        try:
-            started = await store.start_run(start)
-        except (ConflictError, SessionAlreadyExistsError) as lost:
-            current = await store.get_current_run(start.session_id)
-            if current is not None and current.status == "running":
-                raise AgentAlreadyRunningError(start.session_id, current.run_id) from lost
-            raise
-        except HelixError as problem:
-            if problem.retryable:
-                self._runtime.in_background(self._submit_if_started(start, hooks, model))
-            raise
-        if started.run.start_sequence:
-            # A reader that comes at once must not take the last turn's end for this one's. Whoever drives the run makes
-            # its stream active too, so this may fail.
-            try:
-                stream_id, run = start.session_id, started.run
-                await self._services.streams.reactivate_stream(stream_id, run.run_id, turn=run.turn)
-            except HelixError as problem:
-                log_exception("stream.not_reactivated", problem, session_id=start.session_id)
-        session = first_begun(start, started)
-        begun = None if session is None else Begun(session, started.run, start.append_messages)
-        await self._runtime.submit(started.run, hooks=hooks, model=model, begun=begun)
-        return started.run
-
-    async def _submit_if_started(self, start: StartRun, hooks: SomeHooks, model: LLMAdapter | None) -> None:
-        """The store did not say whether it began the run: as soon as it answers, a run that it did begin is driven."""
-        for wait in backoff():
-            await asyncio.sleep(wait)
-            try:
-                run = await self._services.store.get_current_run(start.session_id)
-            except HelixError as problem:
-                if not problem.retryable:
-                    raise
-                continue
-            if run is not None and run.status == "running" and run.fence == Fence(run_id=start.run_id):
-                await self._runtime.submit(run, hooks=hooks, model=model)
-            return
+        starting = start_run(self._services, self._runtime, owned, hooks=hooks, model=adapter)
+        return self._handle(agent, await self._to_the_end(starting))
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something that must not stop half-way when its caller is cancelled.

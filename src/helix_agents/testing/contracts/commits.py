@@ -14,6 +14,7 @@ from helix_agents.domain.sessions import (
     SuspensionContext,
 )
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
+from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import MergeWarning
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
@@ -321,6 +322,38 @@ class CommitsContract(StoreContract):
         assert await store.find_interrupt_flag(SESSION) is not None
         await commit(store, 2, take_stop=True, run=RunUpdate(status="interrupted"))
         assert (await store.load_state(SESSION)).interrupt_flag is None
+
+    @proves("records.round-trip")
+    async def test_a_zero_character_is_stored_wherever_a_step_puts_one(self, store: SessionStateStore) -> None:
+        await start(store)
+        await store.stage_changes(SESSION, staged("c-1", data="\0"))
+        later = staged("c-2", data="\0", step=2)
+        used = UsageEntry(
+            session_id=SESSION,
+            root_session_id=SESSION,
+            run_id=RUN,
+            source_type="custom",
+            source_name="x",
+            metadata={"a": "\0"},
+        )
+        helper = child_ref("child", result="\0")
+        await commit(store, 1, promote_staging=True, stage=(later,), refs=(helper,), usage=(used,))
+        assert not await store.has_staged_changes(SESSION, step_meta(1).step_id)
+        (kept,) = await store.get_staged_changes(SESSION, later.step_id)
+        assert kept.data == "\0"
+        assert [ref.result for ref in await store.get_sub_session_refs(SESSION)] == ["\0"]
+        ended = RunUpdate(status="failed", output={"a": "\0"}, error="\0", completion_reason="\0")
+        await commit(store, 2, messages=(said("\0"),), state={"output": "\0", "error": "\0"}, run=ended)
+        run = await store.get_run(RUN)
+        assert run is not None
+        assert (run.status, run.output, run.error, run.completion_reason) == ("failed", {"a": "\0"}, "\0", "\0")
+        await start(store, run_id="r-2")
+        call = waiting(store, "call-1", run_id="r-2", input={"a": "\0"})
+        first = await suspend(store, 1, call, fence=fence_of("r-2"), usage=(replace(used, n=1),))
+        assert [each.input for each in first.pending] == [{"a": "\0"}]
+        assert await suspend(store, 1, call, fence=fence_of("r-2")) == first
+        await start(store, run_id="r-3")
+        assert await store.get_message_count(SESSION) == 1
 
     @proves("commits.leaves-an-unseen-abort")
     @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from helix_agents.testing.contracts.handles import Handles
 from helix_agents.testing.entry_scenes import KEPT, SCOPE, history, put, recount, remove, set_value, values, write
 from helix_agents.testing.requirements.registry import proves
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 class EntryStoreContract(

@@ -78,7 +78,11 @@ class EntryModelContract(EntriesContract):
     @proves("entries.any-history")
     @settings(
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+            HealthCheck.too_slow,
+        ],
     )
     @given(history=acts)
     async def test_any_history_leaves_what_the_model_says(self, store: EntryStore, history: list[Any]) -> None:

@@ -18,7 +18,7 @@ from helix_agents.testing.requirements.locks import LOCKS
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.workers import Processes
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 class OpenLocks(Protocol):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 from helix_agents.domain.commits import Committed, RunStartCommitted, StartRun, StepCommit
 from helix_agents.domain.errors import (
@@ -17,7 +18,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.pending import AnswerAccepted
 from helix_agents.domain.runs import RunRecord, RunUpdate
-from helix_agents.domain.sessions import CreateSession, InterruptSet, NothingRunning, SessionState
+from helix_agents.domain.sessions import ChildWait, CreateSession, InterruptSet, NothingRunning, SessionState
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.operations import record
@@ -90,6 +91,10 @@ def _run(session: str) -> str:
     return f"{session}-run"
 
 
+def _child(session: str) -> str:
+    return f"{session}-child"
+
+
 async def _running(store: SessionStateStore, session: str) -> None:
     await store.start_run(StartRun(session_id=session, run_id=_run(session), create=CreateSession()))
 
@@ -100,11 +105,13 @@ async def _running_with_a_call(store: SessionStateStore, session: str) -> None:
     await _commit(1, pending=(call,))(store, session)
 
 
-def _commit(step: int, expected_version: int | None = None, **fields: Any) -> Side:
+def _commit(
+    step: int, expected_version: int | None = None, *, waits: dict[str, ChildWait] | None = None, **fields: Any
+) -> Side:
     def send(store: SessionStateStore, session: str) -> Awaitable[Committed]:
         return store.save_state_and_promote_staging(
             session,
-            record(session),
+            replace(record(session), suspended_awaiting_children=waits or {}),
             (said("committed"),),
             step_meta(step, _run(session)),
             expected_version=expected_version,
@@ -122,6 +129,25 @@ def _start(number: int, **fields: Any) -> Side:
 
 def _suspend(store: SessionStateStore, session: str) -> Awaitable[Any]:
     return _commit(2, run=RunUpdate(status="suspended_client_tool"), suspend=True)(store, session)
+
+
+async def _running_with_a_child_that_waits(store: SessionStateStore, session: str) -> None:
+    await _running(store, session)
+    child = CreateSession(parent_session_id=session, root_session_id=session)
+    await store.start_run(StartRun(session_id=_child(session), run_id=_run(_child(session)), create=child))
+    await store.update_run_status(_run(_child(session)), "suspended_client_tool")
+
+
+def _wait_for_child(store: SessionStateStore, session: str) -> Awaitable[Any]:
+    wait = ChildWait(tool_call_id="call-1", child_session_id=_child(session), agent_type="helper")
+    run = RunUpdate(status="suspended_awaiting_children")
+    return _commit(2, run=run, suspend=True, waits={"call-1": wait})(store, session)
+
+
+async def _child_goes_on(store: SessionStateStore, session: str) -> RunRecord | None:
+    """Start the child's next run; answers what its parent is at after that."""
+    await store.start_run(StartRun(session_id=_child(session), run_id=f"{session}-again"))
+    return await store.get_current_run(session)
 
 
 def _answer(store: SessionStateStore, session: str) -> Awaitable[Any]:
@@ -222,6 +248,14 @@ class RacesContract(StoreContract):
             run = await store.get_run(_run(race.session))
             assert run is not None
             assert run.status == ("running" if goes_on else "suspended_client_tool")
+
+    @proves("races.child-and-suspension")
+    async def test_a_child_that_goes_on_as_its_parent_comes_to_wait_is_seen_or_sees_it_wait(
+        self, handles: StoreHandles
+    ) -> None:
+        async for _, race in races(handles, _wait_for_child, _child_goes_on, _running_with_a_child_that_waits):
+            goes_on, seen = race.only(Committed).again, race.only(RunRecord).status
+            assert goes_on or seen == "suspended_awaiting_children"
 
     @proves("races.claim-and-commit")
     @EITHER_HELD

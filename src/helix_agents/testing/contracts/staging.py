@@ -27,7 +27,7 @@ class StagingContract(StoreContract):
             set_key("a", {"n": 10**30}, call="c-1"),
             index=3,
             message=ToolMessage(tool_call_id="c-1", tool_name="t", content=[None]),
-            data={"any": ["thing", {}]},
+            data={"any": ["thing\0", {}]},
             staged_at=clock.now_ms(),
         )
         await store.stage_changes(SESSION, full, fence=FENCE)

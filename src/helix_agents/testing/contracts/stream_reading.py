@@ -94,7 +94,8 @@ class ReadingContract(StreamsContract):
             await write(writer, delta(str(n)))
             assert texts([await waiting]) == [str(n)]
             delays.append(time.monotonic() - written_at)
-        assert statistics.median(delays) < 0.1
+        # One that looks now and then would be late each time; a busy machine is late some of the time.
+        assert statistics.quantiles(delays)[0] < 0.1
 
     @proves("reading.from-other-loops")
     async def test_readers_in_other_threads_are_woken(self, handles: StreamHandles, open_streams: OpenStreams):
@@ -130,10 +131,7 @@ class ReadingContract(StreamsContract):
         reader = await reading(two)
         await next_of(reader)
         waiting = asyncio.create_task(next_of(reader))
-        await asyncio.sleep(0.2)
-        seam.reset()
-        await asyncio.sleep(WATCHED_SECONDS)
-        assert seam.count <= 2 * WATCHED_SECONDS
+        assert await seam.rate_over(WATCHED_SECONDS) <= 2
         await write(writer, delta("b"))
         assert texts([await waiting]) == ["b"]
 

@@ -79,9 +79,13 @@ class RidingContract(StreamsContract):
         assert (await whole.state.load_state(STREAM)).message_count == 0
 
     @proves("writing.rides-in-the-commit", "writing.flush-is-repeatable")
-    async def test_a_commit_that_lost_its_connection_stores_its_chunks_once(self, whole: Backend, seam: DyingSeam):
+    @pytest.mark.parametrize("joins", [False, True], ids=["alone", "beside another handle"])
+    async def test_a_commit_that_lost_its_connection_stores_its_chunks_once(
+        self, whole: Backend, seam: DyingSeam, joins: bool
+    ):
         await start(whole.state, STREAM)
-        writer = await whole.streams.create_writer(STREAM, "r-1", "writer", turn=1)
+        await open_writer(whole.streams)
+        writer = await whole.streams.create_writer(STREAM, "r-1", "writer", turn=1, join=joins)
         for step in range(1, STATEMENTS_OF_ONE_COMMIT):
             await writer.write(delta(f"{step}a", step))
             await writer.write(delta(f"{step}b", step))

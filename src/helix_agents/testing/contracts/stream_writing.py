@@ -190,7 +190,8 @@ class WritingContract(StreamsContract):
             await writer.write(delta("token"))
             await asyncio.sleep(max(0.0, started + (n + 1) / 1_000 - time.monotonic()))
         await writer.close()
-        assert seam.count <= 45 * cost
+        # Where the machine takes longer for them, there are as many in each second.
+        assert seam.count <= 45 * cost * (time.monotonic() - started)
 
     @proves("writing.oversized-refused", "numbers.from-one-without-gaps")
     async def test_an_oversized_chunk_is_refused_before_it_takes_a_number(self, handles: StreamHandles):
@@ -210,13 +211,18 @@ class WritingContract(StreamsContract):
         assert await write(writer, *pieces) == 2 + len(pieces)
 
     @proves("writing.flush-is-atomic", "writing.flush-is-repeatable", "numbers.from-one-without-gaps")
-    async def test_a_flush_that_loses_its_connection_is_stored_once(self, handles: StreamHandles):
+    @pytest.mark.parametrize("joins", [False, True], ids=["alone", "beside another handle"])
+    async def test_a_flush_that_loses_its_connection_is_stored_once(self, handles: StreamHandles, joins: bool):
         seam = DyingSeam()
         streams = await handles.open(seam=seam, flush=NEVER)
         other = await handles.open()
-        writer = await open_writer(streams)
+        beside = await open_writer(other)
+        writer = await open_writer(streams, join=joins)
         expected: list[str] = []
         for statement in range(1, STATEMENTS_OF_ONE_FLUSH):
+            if joins:
+                await write(beside, delta(f"beside {statement}"))
+                expected.append(f"beside {statement}")
             batch = [f"{statement}.{n}" for n in range(3)]
             for text in batch:
                 await writer.write(delta(text))

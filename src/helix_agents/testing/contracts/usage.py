@@ -53,7 +53,7 @@ FULL = used(
     success=False,
     agent_type="writer",
     user_id="ann",
-    metadata={"a": [None, {"n": 2**80}]},
+    metadata={"a": [None, {"n": 2**80}, "\0"]},
     recorded_at=123,
 )
 

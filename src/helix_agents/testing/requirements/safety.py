@@ -51,6 +51,7 @@ _RACES = promised_by(
         "races.create-and-create": "Of two creators one wins, wherever the other is held.",
         "races.answer-and-suspension": "An answer that meets a suspension is seen by the run, or told to resume it.",
         "races.stop-and-suspension": "A stop that meets a suspension is seen by the run, or told that none is going.",
+        "races.child-and-suspension": "A child that goes on as its parent suspends is seen, or sees it suspended.",
         "races.claim-and-commit": "A commit that meets a takeover is whole and before it, or refused.",
         "races.delete-and-commit": "A commit that meets a deletion leaves nothing behind.",
         "races.expiry-and-answer": "An answer that meets its deadline is accepted, and nothing is marked twice.",

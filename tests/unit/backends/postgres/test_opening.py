@@ -12,15 +12,18 @@ from helix_agents.backends.postgres import PostgresStateStore, parse_url
 from helix_agents.backends.postgres.database_clock import SLOW_SECONDS
 from helix_agents.backends.postgres.migrations import known_version, migrations
 from helix_agents.domain.errors import (
+    InvalidStoreUrlError,
     SchemaTooNewError,
     SchemaTooOldError,
     StoreClosedError,
     StoreUnavailableError,
 )
+from helix_agents.ports.backend import open_backend
 from helix_agents.testing.jobs import MODULE
 from helix_agents.testing.postgres_service import PostgresService
-from helix_agents.testing.scenes import SESSION, start
+from helix_agents.testing.scenes import SESSION, commit, said, start
 from helix_agents.testing.service_process import free_port
+from helix_agents.testing.stream_scenes import STREAM, delta, open_writer, texts, write
 from helix_agents.testing.workers import Processes
 
 asyncpg = pytest.importorskip("asyncpg")
@@ -84,6 +87,32 @@ async def test_two_schemas_of_one_database_know_nothing_of_each_other(postgres_s
     assert not await two.session_exists(SESSION)
     await one.close()
     await two.close()
+
+
+@pytest.mark.parametrize("schema", ["user", "select", "__agents_own"])
+async def test_any_name_that_is_taken_for_a_schema_is_one(postgres_service: PostgresService, schema: str) -> None:
+    url = f"{postgres_service.url}{'&' if '?' in postgres_service.url else '?'}schema={schema}"
+    async with await open_backend(url) as parts:
+        await start(parts.state)
+        await commit(parts.state, messages=[said("hi")])
+        reader_of = await open_writer(parts.streams)
+        reader = await parts.streams.create_reader(STREAM)
+        assert reader is not None
+        reading = asyncio.create_task(anext(reader))
+        await asyncio.sleep(0.05)
+        await write(reader_of, delta("a"))
+        assert texts([await asyncio.wait_for(reading, 10)]) == ["a"]
+        await reader.close()
+    await in_sql(url, f'DROP SCHEMA "{schema}" CASCADE')
+
+
+async def test_a_database_that_isolates_more_by_default_changes_nothing(postgres_url: str) -> None:
+    strict = f"{postgres_url}&default_transaction_isolation=repeatable%20read"
+    store = await PostgresStateStore.open(strict)
+    await start(store)
+    await asyncio.gather(*(store.append_messages(SESSION, [said(str(number))]) for number in range(20)))
+    assert await store.get_message_count(SESSION) == 20
+    await store.close()
 
 
 async def test_a_server_that_is_not_there_is_named_without_a_password() -> None:
@@ -153,3 +182,24 @@ async def test_renewing_a_lease_sets_the_clock_by_the_server(postgres_url: str) 
     clock.heard(0, time.monotonic() - 2 * SLOW_SECONDS)
     assert store.now_ms() >= right, "an answer that took too long says nothing of the time"
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/nowhere", 'database "nowhere" does not exist'),
+        ("/postgres?colour=blue", "colour"),
+        ("/postgres?sslmode=perhaps", "sslmode"),
+    ],
+)
+async def test_a_server_that_refuses_is_not_tried_again(
+    postgres_service: PostgresService, path: str, reason: str
+) -> None:
+    address = postgres_service.new_url().partition("?")[0].rpartition("/")[0]
+    with pytest.raises(InvalidStoreUrlError, match=reason):
+        await PostgresStateStore.open(address + path)
+
+
+async def test_an_address_that_cannot_be_read_says_so() -> None:
+    with pytest.raises(InvalidStoreUrlError, match="'port'"):
+        await PostgresStateStore.open("postgresql://localhost:port/postgres")

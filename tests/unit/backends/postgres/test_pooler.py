@@ -36,7 +36,7 @@ async def test_a_conversation_needs_no_session(parts: Backend) -> None:
     assert (await store.load_state(SESSION)).custom_state == {"list": [1]}
     assert await store.get_message_count(SESSION) == 2
     await store.update_run_status("r-2", "completed", RunUpdate(output={"a": 1}))
-    lock = await parts.locks.acquire("door", ttl_ms=1_000)
+    lock = await parts.locks.acquire("door", ttl_ms=60_000)
     await parts.locks.release(lock)
 
 

@@ -134,7 +134,7 @@ async def live_through_everything(backend: Backend) -> None:
     await backend.usage.get_usage_rollup("s-1")
     await streams.end_stream("s-1", "r-1", status="completed")
     await streams.prune(0)
-    lock = await backend.locks.acquire("a key", ttl_ms=1_000)
+    lock = await backend.locks.acquire("a key", ttl_ms=60_000)
     await backend.locks.release(lock)
     await store.delete_session("s-1")
     assert [m.message for m in await store.load_transcript("branch")] == [said("hi"), said("on a branch")]

@@ -19,7 +19,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.testing.redis_service import RedisService
-from helix_agents.testing.scenes import SESSION, append_to, commit, said, start, suspend, waiting
+from helix_agents.testing.scenes import SESSION, append_to, commit, said, staged, start, suspend, waiting
 from helix_agents.testing.stream_scenes import STREAM, delta, next_of, open_writer, reading, texts
 
 
@@ -149,6 +149,14 @@ async def test_a_full_server_refuses_and_loses_nothing(backend: Backend, client:
     assert (await backend.state.load_state(SESSION)).message_count == 2
 
 
+async def test_more_than_a_script_takes_at_once_is_dropped_too(backend: Backend) -> None:
+    await start(backend.state)
+    await commit(backend.state, stage=tuple(staged(f"c-{number}", step=2) for number in range(9_000)))
+    await start(backend.state, run_id="r-2")
+    assert not await backend.state.has_staged_changes(SESSION)
+    assert (await backend.state.list_runs(SESSION)).total == 2
+
+
 SLOT = Keys("helix", "").slot(SESSION)
 
 
@@ -192,6 +200,9 @@ async def test_a_session_with_a_part_gone_is_corrupt_and_never_a_smaller_one(
         ("redis://localhost?cluster=maybe", "neither true nor false"),
         ("redis://localhost?prefix=a{b}", "cannot begin a key"),
         ("redis://localhost/0?prefix=", "cannot begin a key"),
+        ("redis://localhost/sessions", "'sessions' is not a number"),
+        ("redis://localhost:port/0", "port"),
+        ("redis://localhost/0?colour=blue", "colour"),
     ],
 )
 async def test_a_url_that_cannot_be_is_refused(url: str, reason: str) -> None:
@@ -199,10 +210,19 @@ async def test_a_url_that_cannot_be_is_refused(url: str, reason: str) -> None:
         await open_backend(url)
 
 
+@pytest.mark.parametrize(
+    ("ending", "reason"), [("/99999", "index is out of range"), ("/0?cluster=true", "is not enabled on this node")]
+)
+async def test_a_server_that_refuses_is_not_tried_again(service: RedisService, ending: str, reason: str) -> None:
+    address = service.url.partition("?")[0].rpartition("/")[0]
+    with pytest.raises(InvalidStoreUrlError, match=reason):
+        await open_backend(address + ending)
+
+
 async def test_a_password_is_never_told(service: RedisService, client: Redis) -> None:
     await client.execute_command("CONFIG", "SET", "requirepass", "right")
     wrong = service.url.replace("redis://", "redis://:wrong@")
-    with pytest.raises((InvalidStoreUrlError, StoreUnavailableError)) as refusal:
+    with pytest.raises(InvalidStoreUrlError) as refusal:
         await open_backend(wrong)
     assert "wrong" not in str(refusal.value).replace("WRONGPASS", "")
     async with await open_backend(service.url.replace("redis://", "redis://:right@")) as backend:

@@ -59,7 +59,7 @@ async def migrate(connection: Connection, statements: Statements, schema: str) -
     await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (f"helix migrations {schema}",))
     there = await connection.one("SELECT 1 FROM pg_namespace WHERE nspname = ?", (schema,))
     if there is None:
-        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        await connection.raw.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
     version = await schema_version(connection)
     for step in migrations():
         if step.version <= version:

@@ -21,7 +21,7 @@ from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.testing.contracts.contract import Contract
 from helix_agents.testing.requirements.registry import promised_by
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """No scenario waits longer than this for anything, in seconds."""
 
 SESSION = "s-1"

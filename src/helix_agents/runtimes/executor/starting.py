@@ -1,0 +1,75 @@
+"""Starting a run: the commit that begins it, and then somebody who drives it."""
+
+import asyncio
+
+from helix_agents.agent.hooks import SomeHooks
+from helix_agents.domain.commits import StartRun
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    ConflictError,
+    HelixError,
+    SessionAlreadyExistsError,
+)
+from helix_agents.domain.runs import Fence, RunRecord
+from helix_agents.domain.session_changes import first_begun
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.opening import Begun
+from helix_agents.engine.services import Services
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.runtimes.executor.owned_runs import backoff
+from helix_agents.runtimes.executor.runtime import Runtime
+
+
+async def start_run(
+    services: Services, runtime: Runtime, start: StartRun, *, hooks: SomeHooks, model: LLMAdapter | None
+) -> RunRecord:
+    """Commit the start and have the run driven: one that carries this process's lease is found by nobody else.
+
+    Raises:
+        AgentAlreadyRunningError: somebody else was first, and goes on.
+        ConflictError, SessionAlreadyExistsError: somebody else was first.
+    """
+    try:
+        started = await services.store.start_run(start)
+    except (ConflictError, SessionAlreadyExistsError) as lost:
+        current = await services.store.get_current_run(start.session_id)
+        if current is not None and current.status == "running":
+            raise AgentAlreadyRunningError(start.session_id, current.run_id) from lost
+        raise
+    except HelixError as problem:
+        if problem.retryable:
+            runtime.in_background(_submit_if_started(services, runtime, start, hooks, model))
+        raise
+    run = started.run
+    if run.start_sequence:
+        await _reactivate_stream(services, run)
+    session = first_begun(start, started)
+    begun = None if session is None else Begun(session, run, start.append_messages)
+    await runtime.submit(run, hooks=hooks, model=model, begun=begun)
+    return run
+
+
+async def _reactivate_stream(services: Services, run: RunRecord) -> None:
+    """A reader that comes at once must not take the last turn's end for this one's. Whoever drives the run makes its
+    stream active too, so this may fail."""
+    try:
+        await services.streams.reactivate_stream(run.session_id, run.run_id, turn=run.turn)
+    except HelixError as problem:
+        log_exception("stream.not_reactivated", problem, session_id=run.session_id)
+
+
+async def _submit_if_started(
+    services: Services, runtime: Runtime, start: StartRun, hooks: SomeHooks, model: LLMAdapter | None
+) -> None:
+    """The store did not say whether it began the run: as soon as it answers, a run that it did begin is driven."""
+    for wait in backoff():
+        await asyncio.sleep(wait)
+        try:
+            run = await services.store.get_current_run(start.session_id)
+        except HelixError as problem:
+            if not problem.retryable:
+                raise
+            continue
+        if run is not None and run.status == "running" and run.fence == Fence(run_id=start.run_id):
+            await runtime.submit(run, hooks=hooks, model=model)
+        return
