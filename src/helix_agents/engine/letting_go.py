@@ -31,17 +31,28 @@ async def end_children(scope: RunScope, batch: OpenBatch) -> None:
 
 
 async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall]) -> None:
-    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound."""
-    if not any(isinstance(tool, DelegationTool) for tool in scope.agent.tools):
+    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound. Companions
+    that stand on their own are not among them."""
+    if not scope.agent.persistent_agents and not any(isinstance(tool, DelegationTool) for tool in scope.agent.tools):
         return
     store, session = scope.services.store, scope.session
-    kept = {planned.child_session_id for planned in going_on}
+    kept = {planned.tool_call_id for planned in going_on}
     for ref in await store.get_sub_session_refs(session.session_id):
-        if ref.mode == "ephemeral" and ref.status == "running" and ref.sub_session_id not in kept:
-            await let_go(scope, ref.sub_session_id)
+        if ref.status != "running" or ref.tool_call_id in kept:
+            continue
+        if ref.mode == "persistent" and not await _works_for_a_call(scope, ref.sub_session_id):
+            continue
+        await let_go(scope, ref.sub_session_id)
+        if ref.mode == "ephemeral":
             await write_end(scope, _end_of(ref, session, scope.run, None))
-            ended = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
-            await store.update_sub_session_ref(session.session_id, ended)
+        ended = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
+        await store.update_sub_session_ref(session.session_id, ended)
+
+
+async def _works_for_a_call(scope: RunScope, companion: SessionId) -> bool:
+    """Whether a companion is driven by a run of its parent, or waits until one drives it on."""
+    run = await scope.services.store.get_current_run(companion)
+    return run is not None and run.parent_run_id is not None and (run.status == "running" or run.status in SUSPENDED)
 
 
 def end_chunk(
