@@ -11,7 +11,7 @@ from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
-from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sessions import ChildWait, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.engine.effects import DELEGATED, OpenBatch, PlannedCall
 from helix_agents.engine.remote_stops import is_remote, stop_remote
@@ -26,8 +26,20 @@ async def end_children(scope: RunScope, batch: OpenBatch) -> None:
             tool = scope.agent.find_tool(planned.tool_name)
             agent_type = tool.child_type if isinstance(tool, DelegationTool) else planned.tool_name
             await write_end(scope, end_chunk(scope, batch.step, planned, agent_type, "interrupted"))
-        elif planned.tool_call_id in scope.companion_waits:
-            await let_go(scope, scope.companion_waits[planned.tool_call_id].child_session_id)
+        elif planned.kind == "companion" and (wait := await _companion_of(scope, planned)) is not None:
+            scope.companion_waits[planned.tool_call_id] = wait
+            await let_go(scope, wait.child_session_id)
+
+
+async def _companion_of(scope: RunScope, planned: PlannedCall) -> ChildWait | None:
+    """The companion that a call waits for, or that works for it since before a process died."""
+    if planned.tool_call_id in scope.companion_waits:
+        return scope.companion_waits[planned.tool_call_id]
+    for ref in await scope.services.store.get_sub_session_refs(scope.session.session_id):
+        if ref.tool_call_id == planned.tool_call_id and await _works_for_a_call(scope, ref.sub_session_id):
+            about = {"tool_call_id": ref.tool_call_id, "agent_type": ref.agent_type}
+            return ChildWait(**about, child_session_id=ref.sub_session_id)
+    return None
 
 
 async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall]) -> None:
