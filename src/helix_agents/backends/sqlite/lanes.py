@@ -140,8 +140,8 @@ class Lane:
 class WriteLane(Lane):
     """The lane that writes: what is queued at one moment shares one transaction and one sync to disk.
 
-    A job that fails before it changed anything leaves the group as it is. If one fails later, the group is undone and
-    each job runs again alone, so no job ever depends on its neighbours.
+    A job that fails before it changed anything leaves the group as it is. If one fails later, or SQLite gave the whole
+    transaction up for it, the group is undone and each job runs again alone, so no job ever depends on its neighbours.
     """
 
     def __init__(
@@ -161,27 +161,30 @@ class WriteLane(Lane):
 
     def _together(self, jobs: list[Job]) -> bool:
         """All jobs in one transaction; False when each has to be tried alone."""
-        committing = False
+        working = False
         try:
             connection = self._connected()
             connection.sync_commits(any(job.synced for job in jobs))
             connection.execute("BEGIN IMMEDIATE")
+            working = True
             for job in jobs:
                 before = connection.raw.total_changes()
                 try:
                     job.result = job.work(connection)
                 except Exception as problem:
-                    if connection.raw.total_changes() != before:
+                    # On a full disk and the like SQLite undoes the transaction: what follows would be in none.
+                    if connection.raw.total_changes() != before or not connection.raw.in_transaction:
                         raise
                     job.problem = self._told(problem)
-            committing = True
+            working = False
             connection.execute("COMMIT")
         except BaseException as problem:
             self._roll_back()
             for job in jobs:
+                # What could not begin is over for all of them, who need not wait for the same lock one after the other.
                 # Nobody knows whether a commit that failed took place, so what was in it must not be tried again.
-                job.problem = self._told(problem) if committing else None
-            return committing
+                job.problem = None if working else self._told(problem)
+            return not working
         self._committed(connection)
         return True
 

@@ -1,10 +1,13 @@
 """What can be wrong with a SQLite file gets a clear, typed error, and nothing that was stored is lost."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import apsw
@@ -14,6 +17,7 @@ from helix_agents.backends.sqlite import Database, SQLiteStateStore, database, o
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.domain.errors import (
     InvalidStoreUrlError,
+    InvalidWriteError,
     SchemaTooNewError,
     SchemaTooOldError,
     StoreClosedError,
@@ -23,6 +27,8 @@ from helix_agents.domain.errors import (
     UnsafeSQLiteError,
 )
 from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.writes import Append, Delete, StepWrites
 
 
 def message(size: int = 10) -> UserMessage:
@@ -210,4 +216,83 @@ async def test_deleting_and_vacuuming_leaves_no_byte_of_text_behind(tmp_path: Pa
         return [file.name for file in tmp_path.iterdir() if file.is_file() and secret.encode() in file.read_bytes()]
 
     assert await asyncio.to_thread(found) == []
+    await store.close()
+
+
+async def test_a_file_whose_name_is_too_long_is_told(tmp_path: Path) -> None:
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreUnavailableError, match="name too long"):
+            await SQLiteStateStore.open(tmp_path / ("x" * 300))
+
+
+async def test_a_full_disk_in_a_group_of_writers_leaves_whole_writes_only(tmp_path: Path) -> None:
+    """SQLite undoes the transaction by itself then; nobody's statements may run outside of one."""
+    db = await Database.open(tmp_path / "helix.db")
+    await db.write(lambda connection: connection.execute("CREATE TABLE t (n INTEGER, body TEXT)"))
+
+    def leave_little_room(connection: Connection) -> None:
+        [[pages]] = connection.all("PRAGMA page_count")
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+
+    def insert(number: int, size: int, times: int = 1):
+        def work(connection: Connection) -> None:
+            for _ in range(times):
+                connection.execute("INSERT INTO t VALUES (?, ?)", (number, "x" * size))
+            if times > 1:
+                raise ValueError("this one is undone")
+
+        return work
+
+    await db.write(leave_little_room)
+    outcomes = await _grouped(db, [insert(1, 10), insert(2, 1_000_000), insert(3, 10, times=2), insert(4, 10)])
+    assert [type(outcome).__name__ for outcome in outcomes] == ["NoneType", "StoreFullError", "ValueError", "NoneType"]
+    assert await db.read(lambda connection: connection.all("SELECT n FROM t ORDER BY n")) == [(1,), (4,)]
+    await db._shut()  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_group_that_meets_a_locked_file_waits_for_it_once(tmp_path: Path) -> None:
+    db = await Database.open(tmp_path / "helix.db", busy_ms=300)
+    other = apsw.Connection(str(tmp_path / "helix.db"))
+    other.execute("BEGIN IMMEDIATE")
+    started = asyncio.get_running_loop().time()
+    outcomes = await _grouped(db, [lambda connection: connection.execute("DELETE FROM __agents_locks")] * 20)
+    assert asyncio.get_running_loop().time() - started < 2
+    assert {type(outcome) for outcome in outcomes} == {StoreUnavailableError}
+    other.close()
+    await db.write(lambda connection: connection.execute("DELETE FROM __agents_locks"))
+    await db._shut()  # pyright: ignore[reportPrivateUsage]
+
+
+async def _grouped(db: Database, jobs: Sequence[Callable[[Connection], object]]) -> list[object]:
+    """What becomes of jobs that were all queued before the first of them began."""
+    queued = threading.Event()
+
+    async def hold() -> None:
+        with contextlib.suppress(StoreUnavailableError):
+            await db._writer.do(lambda _: queued.wait(10), transaction=False)  # pyright: ignore[reportPrivateUsage]
+
+    holding = asyncio.create_task(hold())
+    await asyncio.sleep(0.05)
+    tasks = [asyncio.create_task(db.write(job)) for job in jobs]
+    await asyncio.sleep(0)
+    queued.set()
+    await holding
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_refused_write_in_a_group_does_not_change_what_is_known_of_the_state(tmp_path: Path) -> None:
+    store = await SQLiteStateStore.open(tmp_path / "helix.db")
+    await store.create_session("s-1", CreateSession(custom_state={"a": 1, "b": 2, "list": []}))
+    await store.merge_custom_state("s-1", StepWrites(ops=(Append(key="list", items=[1]),)))
+    refused = StepWrites(ops=(Delete(key="a"), Append(key="b", items=[1])))
+    outcomes = await asyncio.gather(
+        *(store.create_session(f"before-{n}") for n in range(5)),
+        store.merge_custom_state("s-1", refused),
+        *(store.create_session(f"after-{n}") for n in range(5)),
+        return_exceptions=True,
+    )
+    assert isinstance(outcomes[5], InvalidWriteError)
+    with pytest.raises(InvalidWriteError):
+        await store.merge_custom_state("s-1", StepWrites(ops=(Append(key="a", items=[1]),)))
+    assert (await store.load_state("s-1")).custom_state == {"a": 1, "b": 2, "list": [1]}
     await store.close()
