@@ -1,9 +1,10 @@
 """Threads that own a connection each: one that writes, grouping commits, and one that reads what takes long."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
@@ -51,6 +52,7 @@ class Lane:
         self._connect = connect
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._closed = False
+        self._ended = False
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -64,15 +66,24 @@ class Lane:
             raise StoreClosedError(self._store)
         job = Job(work, asyncio.get_running_loop(), transaction=transaction, synced=synced)
         self._queue.put(job)
+        if self._ended:
+            self._refuse_queued()
         return await job.future
 
-    async def close(self) -> None:
-        """Finish what is queued and end the thread."""
-        if self._closed:
-            return
+    def end(self) -> None:
+        """Have the thread finish what is queued and end; `join` waits for that."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait for the thread to end."""
+        self._thread.join()
+
+    def disown(self, store: str) -> None:
+        """Refuse all further work: this process is a fork, and the thread stayed behind."""
+        self._store = store
         self._closed = True
-        self._queue.put(None)
-        await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
@@ -91,6 +102,20 @@ class Lane:
                 break
         if self._connection is not None:
             self._connection.close()
+        # In this order a job that another event loop queues now is refused here or by whoever queued it.
+        self._ended = True
+        self._refuse_queued()
+
+    def _refuse_queued(self) -> None:
+        """Tell whoever came too late; callable from any thread."""
+        late: list[Job] = []
+        with contextlib.suppress(Empty):
+            while True:
+                job = self._queue.get_nowait()
+                if job is not None:
+                    job.problem = StoreClosedError(self._store)
+                    late.append(job)
+        _answer(late)
 
     def _work_off(self, jobs: list[Job]) -> None:
         for job in jobs:

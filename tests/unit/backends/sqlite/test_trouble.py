@@ -296,3 +296,123 @@ async def test_a_refused_write_in_a_group_does_not_change_what_is_known_of_the_s
         await store.merge_custom_state("s-1", StepWrites(ops=(Append(key="a", items=[1]),)))
     assert (await store.load_state("s-1")).custom_state == {"a": 1, "b": 2, "list": [1]}
     await store.close()
+
+
+async def test_whoever_is_cancelled_while_closing_leaves_nothing_open(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "cancelled.db")
+    reading = threading.Event()
+    long_read = asyncio.create_task(store.database.read(lambda _: reading.wait(10)))
+    await asyncio.sleep(0.05)
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    reading.set()
+    await long_read
+    await eventually(lambda: not any("cancelled.db" in thread.name for thread in threading.enumerate()))
+    await eventually(lambda: not _open_files(tmp_path))
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+def _open_files(folder: Path) -> list[str]:
+    links = [Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+    found: list[str] = []
+    for link in links:
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(link))
+    return [name for name in found if name.startswith(str(folder))]
+
+
+async def test_a_write_that_comes_after_the_end_from_another_loop_is_refused(tmp_path: Path) -> None:
+    """The other loop looked before the file was closed, and queued its work after the thread had ended."""
+    db = await Database.open(tmp_path / "helix.db")
+    lane = db._writer  # pyright: ignore[reportPrivateUsage]
+    await db._shut()  # pyright: ignore[reportPrivateUsage]
+    lane._closed = False  # pyright: ignore[reportPrivateUsage]
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreClosedError):
+            await lane.do(lambda _: None)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files")
+async def test_threads_and_loops_that_ended_leave_no_file_open(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+
+    async def use() -> None:
+        assert await store.session_exists("s-1")
+        await store.wait_for_interrupt("s-1", 0.001)
+
+    async def use_elsewhere() -> int:
+        thread = threading.Thread(target=lambda: asyncio.run(use()))
+        thread.start()
+        await eventually(lambda: not thread.is_alive())
+        return len(_open_files(tmp_path))
+
+    counts = [await use_elsewhere() for _ in range(20)]
+    assert counts[-1] == counts[3], counts
+    await store.close()
+    assert not _open_files(tmp_path)
+
+
+async def test_a_file_that_is_gone_is_told_to_a_loop_that_comes_later(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+    (tmp_path / "helix.db").rename(tmp_path / "elsewhere.db")
+
+    def look() -> object:
+        try:
+            return asyncio.run(store.session_exists("s-1"))
+        except Exception as problem:
+            return problem
+
+    told = await asyncio.to_thread(look)
+    assert isinstance(told, StoreUnavailableError), told
+    await store.close()
+
+
+async def test_a_part_that_is_closed_twice_leaves_the_others_open(tmp_path: Path) -> None:
+    backend = await open_backend(f"sqlite:///{tmp_path}/helix.db")
+    assert backend.usage is not None
+    for _ in range(5):
+        await backend.locks.close()
+        await backend.usage.close()
+    assert not await backend.state.session_exists("s-1")
+    await backend.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_fork_is_told_to_open_the_file_itself(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, os, sys\n"
+        "from helix_agents.backends.sqlite import SQLiteStateStore\n"
+        "from helix_agents.domain.errors import StoreClosedError\n"
+        "async def use(*calls):\n"
+        "    for call in calls:\n"
+        "        try:\n"
+        "            await asyncio.wait_for(call, 10)\n"
+        "        except StoreClosedError as told:\n"
+        "            print(told, flush=True)\n"
+        "store = asyncio.run(SQLiteStateStore.open(sys.argv[1]))\n"
+        "if os.fork() == 0:\n"
+        "    asyncio.run(use(store.create_session('a'), store.session_exists('a'), store.list_sessions()))\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "asyncio.run(store.create_session('b'))\n"
+        "print('the parent goes on')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "helix.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    *told, parent = done.stdout.splitlines()
+    assert len(told) == 3, done
+    assert all("before this process was forked" in line for line in told)
+    assert parent == "the parent goes on", done.stderr
