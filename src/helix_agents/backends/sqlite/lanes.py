@@ -22,7 +22,18 @@ LOG_PAGES = 1_000
 class Job:
     """One piece of work and the task that waits for it."""
 
-    __slots__ = ("future", "loop", "problem", "result", "synced", "transaction", "work")
+    __slots__ = (
+        "_unclaimed",
+        "answered",
+        "begun",
+        "future",
+        "loop",
+        "problem",
+        "result",
+        "synced",
+        "transaction",
+        "work",
+    )
 
     def __init__(
         self, work: Callable[[Connection], Any], loop: asyncio.AbstractEventLoop, *, transaction: bool, synced: bool
@@ -34,8 +45,36 @@ class Job:
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: Any = None
         self.problem: BaseException | None = None
+        self.begun = False
+        self.answered = False
+        self._unclaimed = [None]
+
+    def begin(self) -> bool:
+        """Whether the thread is to do the work; not when whoever asked has given up before."""
+        self.begun = self.begun or self._claim()
+        return self.begun
+
+    def give_up(self) -> bool:
+        """Have the work not done; False when it was begun."""
+        return self._claim()
+
+    async def outlast(self) -> None:
+        """Wait until the work is done, whatever becomes of it and however often the task is cancelled meanwhile."""
+        while not self.answered:
+            self.future = self.loop.create_future()
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await self.future
+
+    def _claim(self) -> bool:
+        # Of two threads that pop, one gets it.
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
+        return True
 
     def answer(self) -> None:
+        self.answered = True
         if self.future.done():
             return
         if self.problem is not None:
@@ -46,6 +85,8 @@ class Job:
 
 class Lane:
     """A thread with one connection that works off a queue, in order."""
+
+    outlasts = False
 
     def __init__(self, name: str, store: str, connect: Callable[[], Connection]) -> None:
         self._store = store
@@ -60,6 +101,7 @@ class Lane:
     async def do(self, work: Callable[[Connection], T], *, transaction: bool = True, synced: bool = True) -> T:
         """Run the work in the thread, in a transaction unless told not to; what it raises is raised here.
 
+        Whoever is cancelled leaves work that was not begun undone.
         What is not `synced` survives the process, but reaches the disk only with the next commit that is.
         """
         if self._closed:
@@ -68,7 +110,12 @@ class Lane:
         self._queue.put(job)
         if self._ended:
             self._refuse_queued()
-        return await job.future
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            if not job.give_up() and self.outlasts and transaction:
+                await job.outlast()
+            raise
 
     def end(self) -> None:
         """Have the thread finish what is queued and end; `join` waits for that."""
@@ -134,7 +181,8 @@ class Lane:
             connection.sync_commits(job.synced)
             if job.transaction:
                 connection.execute(begin)
-            job.result = job.work(connection)
+            if job.begin():
+                job.result = job.work(connection)
             if job.transaction:
                 connection.execute("COMMIT")
         except BaseException as problem:
@@ -167,7 +215,11 @@ class WriteLane(Lane):
 
     A job that fails before it changed anything leaves the group as it is. If one fails later, or SQLite gave the whole
     transaction up for it, the group is undone and each job runs again alone, so no job ever depends on its neighbours.
+    A task that is cancelled in the middle of its job waits for the commit first: whoever looks afterwards sees what
+    became of it.
     """
+
+    outlasts = True
 
     def __init__(
         self, name: str, store: str, connect: Callable[[], Connection], ring: Callable[[set[str]], None]
@@ -193,6 +245,8 @@ class WriteLane(Lane):
             connection.execute("BEGIN IMMEDIATE")
             working = True
             for job in jobs:
+                if not job.begin():
+                    continue
                 before = connection.raw.total_changes()
                 try:
                     job.result = job.work(connection)

@@ -416,3 +416,33 @@ def test_a_fork_is_told_to_open_the_file_itself(tmp_path: Path) -> None:
     assert len(told) == 3, done
     assert all("before this process was forked" in line for line in told)
     assert parent == "the parent goes on", done.stderr
+
+
+async def test_a_cancelled_write_never_happens_or_has_happened(tmp_path: Path) -> None:
+    db = await Database.open(tmp_path / "helix.db")
+    working, go_on = threading.Event(), threading.Event()
+
+    def take(key: str) -> Callable[[Connection], None]:
+        def work(connection: Connection) -> None:
+            connection.execute("INSERT INTO __agents_locks VALUES ('', ?, 1, NULL, 0)", (key,))
+            working.set()
+            go_on.wait(10)
+
+        return work
+
+    begun = asyncio.create_task(db.write(take("begun")))
+    await asyncio.to_thread(working.wait, 10)
+    queued = asyncio.create_task(db.write(take("queued")))
+    await asyncio.sleep(0)
+    queued.cancel()
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await queued
+    await asyncio.sleep(0.05)
+    begun.cancel()
+    assert not begun.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+    assert await db.read(lambda connection: connection.all("SELECT key FROM __agents_locks")) == [("begun",)]
+    await db._shut()  # pyright: ignore[reportPrivateUsage]
