@@ -25,7 +25,7 @@ class ControlFlow(BaseException):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         # Whoever hands over the exception that he caught means what it says.
-        self.message = str(message)
+        self.message = storable(str(message))
 
     def __str__(self) -> str:
         return self.message
@@ -45,6 +45,20 @@ class FailRun(ControlFlow):
     @property
     def reason(self) -> str:
         return self.message
+
+
+def text_of(problem: BaseException) -> str:
+    """What an exception says, as far as it can be stored: file names and answers of services get into such texts."""
+    try:
+        text = str(problem)
+    except Exception as unsaid:
+        text = f"no text, because of {type(unsaid).__name__}"
+    return storable(text)
+
+
+def storable(text: str) -> str:
+    """The text with what UTF-8 has no form for spelt out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from helix_agents.agent.context import Approval
-from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed, text_of
 from helix_agents.agent.hook_events import BeforeToolEvent, StateChangeEvent
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
@@ -159,14 +159,9 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
 
 
 def _text_of(scope: RunScope, problem: BaseException) -> str:
-    """What a problem says, as far as it can be stored: file names and answers of services get into such texts."""
-    try:
-        text = str(problem)
-    except Exception as unsaid:
-        text = f"no text, because of {type(unsaid).__name__}"
-    whole = text.encode(errors="backslashreplace")
+    """What a problem says, as much of it as is stored."""
     # Where it is stored, a control character takes six bytes, and more is stored around it.
-    return whole[: scope.services.result_bytes // 8].decode(errors="ignore")
+    return text_of(problem).encode()[: scope.services.result_bytes // 8].decode(errors="ignore")
 
 
 async def announce(scope: RunScope, step: int, message: ToolMessage, writes: StepWrites) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.context import CompletedStep
+from helix_agents.agent.failures import ControlFlow, FailRun, contained, storable, text_of
 from helix_agents.agent.names import FINISH
 from helix_agents.domain.errors import ToolOutputError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
@@ -119,12 +120,15 @@ def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
     agent, number = scope.agent, step.batch.step
     if agent.stop_when is not None:
         try:
-            stop = agent.stop_when(_completed_step(scope, step))
-        except Exception as problem:
+            with contained("stop_when"):
+                stop = agent.stop_when(_completed_step(scope, step))
+        except FailRun:
+            raise
+        except (Exception, ControlFlow) as problem:
             log_exception("stop_when.failed", problem, session_id=scope.session.session_id)
-            return Failure("stop_when_failed", f"stop_when raised {type(problem).__name__}: {problem}")
+            return Failure("stop_when_failed", f"stop_when raised {type(problem).__name__}: {text_of(problem)}")
         if stop:
-            reason = stop if isinstance(stop, str) else "stop_when"
+            reason = storable(stop) if isinstance(stop, str) else "stop_when"
             if agent.output_type is not None:
                 return Failure("stopped_without_output", f"stop_when ended the run before its output: {reason}")
             return Finished(output=step.reply.text, reason=reason)
