@@ -6,7 +6,7 @@ import msgspec
 
 from helix_agents.agent.sub_agents import DelegationTool
 from helix_agents.domain.chunks import SubagentEnd
-from helix_agents.domain.commits import SettleSession
+from helix_agents.domain.commits import SettleSession, is_detached
 from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.records import JSON
@@ -32,16 +32,26 @@ async def end_children(scope: RunScope, batch: OpenBatch) -> None:
 
 async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall]) -> None:
     """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound."""
-    if not any(isinstance(tool, DelegationTool) for tool in scope.agent.tools):
+    if not scope.agent.persistent_agents and not any(isinstance(tool, DelegationTool) for tool in scope.agent.tools):
         return
     store, session = scope.services.store, scope.session
     kept = {planned.child_session_id for planned in going_on}
     for ref in await store.get_sub_session_refs(session.session_id):
-        if ref.mode == "ephemeral" and ref.status == "running" and ref.sub_session_id not in kept:
-            await let_go(scope, ref.sub_session_id)
+        if ref.status != "running" or ref.sub_session_id in kept:
+            continue
+        if ref.mode == "persistent" and await _stands_alone(scope, ref.sub_session_id):
+            continue
+        await let_go(scope, ref.sub_session_id)
+        if ref.mode == "ephemeral":
             await write_end(scope, _end_of(ref, session, scope.run, None))
-            ended = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
-            await store.update_sub_session_ref(session.session_id, ended)
+        ended = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
+        await store.update_sub_session_ref(session.session_id, ended)
+
+
+async def _stands_alone(scope: RunScope, companion_id: SessionId) -> bool:
+    """Whether a companion needs no run of its parent to come back to it."""
+    store = scope.services.store
+    return is_detached(await store.load_state(companion_id), await store.get_current_run(companion_id))
 
 
 def end_chunk(
