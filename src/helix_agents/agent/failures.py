@@ -18,6 +18,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import cast
 
+from helix_agents.domain.problem_texts import storable
+
 
 class ControlFlow(BaseException):
     """A decision on its way from user code to the engine; it never leaves the effect it was made in."""
@@ -44,7 +46,7 @@ class FailRun(ControlFlow):
 
     @property
     def reason(self) -> str:
-        return self.message
+        return storable(self.message)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import HelixError, InvalidStateError, StateSizeExceededError, ToolOutputError
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import ToolCall, ToolMessage
+from helix_agents.domain.problem_texts import text_of
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.corrections import RETRY_REQUESTED
@@ -159,14 +160,8 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
 
 
 def _text_of(scope: RunScope, problem: BaseException) -> str:
-    """What a problem says, as far as it can be stored: file names and answers of services get into such texts."""
-    try:
-        text = str(problem)
-    except Exception as unsaid:
-        text = f"no text, because of {type(unsaid).__name__}"
-    whole = text.encode(errors="backslashreplace")
     # Where it is stored, a control character takes six bytes, and more is stored around it.
-    return whole[: scope.services.result_bytes // 8].decode(errors="ignore")
+    return text_of(problem, scope.services.result_bytes // 8)
 
 
 async def announce(scope: RunScope, step: int, message: ToolMessage, writes: StepWrites) -> None:

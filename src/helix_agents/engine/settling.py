@@ -3,6 +3,7 @@
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.problem_texts import text_of
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState, StatusChanged, StopKind
 from helix_agents.engine.ending import end_stream
@@ -65,7 +66,7 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
             expected=("active", "paused"),
             expected_run=fence,
             status="failed",
-            error=str(problem),
+            error=text_of(problem),
             failure_reason=code,
             completion_reason=code,
         )
