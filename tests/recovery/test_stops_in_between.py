@@ -9,6 +9,7 @@ import pytest
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.hook_events import AgentSuspendedEvent
 from helix_agents.agent.hooks import Hooks
@@ -68,6 +69,33 @@ async def test_a_stop_outlives_a_process_that_dies_while_its_run_suspends(kind: 
             assert again.run_id == run.run_id
             assert (await again.result()).status == ("interrupted" if kind == "interrupt" else "failed")
             assert (await second.list_pending()).items == ()
+
+
+@pytest.mark.parametrize("kind", ["interrupt", "abort"])
+async def test_a_stop_reaches_a_companion_whose_driver_died(kind: StopKind):
+    """The call had begun to wait for it, and nobody had written that down."""
+    steady = Agent(name="steady", description="Keeps.", model=ScriptedModel(["Kept."]))
+    spawn = call("companion__spawnAgent", {"agent": "steady", "initialMessage": "Keep."}, id="spawn")
+    agent = Agent(name="boss", model=ScriptedModel([spawn, "Done."]), persistent_agents=[PersistentAgent(steady)])
+    async with await open_backend(f"memory://stop-companion-{kind}") as parts:
+        named: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        settings: dict[str, Any] = {**named, "agents": [agent], "janitor_seconds": None, "grace": 0.0}
+        dying = Recorder(StopAt(kind="ask_model", effect=2, side="after"))
+        async with RecordingExecutor(recorder=dying, **settings) as first:
+            run = await first.execute(agent, "Go.", SESSION)
+            with pytest.raises(ExecutorClosedError):
+                await run.result()
+        assert isinstance(await parts.state.set_interrupt_flag(SESSION, "now", kind=kind), InterruptSet)
+        async with Executor(**settings) as second:
+            await second.recover()
+            again = await second.get_handle(agent, SESSION)
+            assert again is not None
+            ended = "interrupted" if kind == "interrupt" else "failed"
+            assert (await again.result()).status == ended
+            (ref,) = await parts.state.get_sub_session_refs(SESSION)
+            companion = await parts.state.get_current_run(ref.sub_session_id)
+            assert companion is not None
+            assert (companion.status, ref.status) == (ended, "interrupted")
 
 
 def executor(store: type[StoreT], agent: Agent[Any, Any, Any]) -> tuple[StoreT, Executor]:

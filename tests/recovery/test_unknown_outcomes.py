@@ -199,9 +199,14 @@ async def test_a_policy_holds_for_whoever_goes_on(died: Died) -> None:
             result = await desk.result()
             assert (result[1], desk.letter.sent) == (code, sent)
             assert content is None or result[0] == content
-    async with after_a_death(Letter(died, lost)) as desk:
-        assert isinstance(await desk.enter("resume"), Suspended)
-        assert await desk.asked()
+
+    async def odd(given: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        return Happened(object())
+
+    for policy in (lost, odd):
+        async with after_a_death(Letter(died, policy)) as desk:
+            assert isinstance(await desk.enter("resume"), Suspended)
+            assert await desk.asked()
 
 
 async def test_a_message_that_came_before_the_death_does_not_keep_anybody_from_being_asked() -> None:

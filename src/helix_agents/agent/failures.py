@@ -18,7 +18,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import cast
 
-from helix_agents.domain.problem_texts import storable
+from helix_agents.domain.texts import said_by
 
 
 class ControlFlow(BaseException):
@@ -27,7 +27,7 @@ class ControlFlow(BaseException):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         # Whoever hands over the exception that he caught means what it says.
-        self.message = str(message)
+        self.message = said_by(message) if isinstance(message, BaseException) else str(message)
 
     def __str__(self) -> str:
         return self.message
@@ -46,7 +46,7 @@ class FailRun(ControlFlow):
 
     @property
     def reason(self) -> str:
-        return storable(self.message)
+        return said_by(self)
 
 
 @contextmanager

@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
-from helix_agents.agent.failures import FailRun
+from helix_agents.agent.failures import ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
 from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
-from helix_agents.domain.problem_texts import text_of
+from helix_agents.domain.texts import said_by
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
 from helix_agents.engine.detached import tell_finished_companions
@@ -36,13 +36,13 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
     except FailRun as decision:
         return await _failed(scope, ask, Failure("hook_failed_run", decision.reason))
     except (ModelError, InvalidStateError) as problem:
-        return await _failed(scope, ask, Failure(problem.code, text_of(problem), problem.retryable))
+        return await _failed(scope, ask, Failure(problem.code, said_by(problem), problem.retryable))
     except HelixError:
         raise
-    except Exception as problem:
+    except (Exception, ControlFlow) as problem:
         # An adapter or an instruction function broke: asking again would break it again.
         log_exception("model.broken", problem, session_id=scope.session.session_id, step=ask.step)
-        return await _failed(scope, ask, Failure("internal_error", f"{type(problem).__name__}: {text_of(problem)}"))
+        return await _failed(scope, ask, Failure("internal_error", f"{type(problem).__name__}: {said_by(problem)}"))
 
 
 async def _ask(scope: RunScope, step: int) -> Reply | Stopped:

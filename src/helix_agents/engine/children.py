@@ -27,11 +27,11 @@ from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaCha
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.pending import READY
-from helix_agents.domain.problem_texts import text_of
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord, went_on
 from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState
 from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSessionRefUpdate, SubSessionStatus
+from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import abandoned, tool_is_gone
 from helix_agents.engine.desk import Note, RestingResult
@@ -309,7 +309,7 @@ async def fail_child(services: Services, session_id: SessionId, fence: Fence, pr
             expected=("active", "paused"),
             expected_run=fence,
             status="failed",
-            error=text_of(problem),
+            error=said_by(problem),
             failure_reason=code,
             completion_reason=code,
         )

@@ -267,9 +267,8 @@ class _Companions:
         while not self._scope.stop.requested.is_set():
             run = await self._store.get_current_run(child)
             assert run is not None
-            if _is_at_work(run):
-                await self._check_can_go_on(ref)
             if run.status in SUSPENDED and await self._has_answer(child):
+                await self._check_can_go_on(ref)
                 root, owner = self._scope.session.root_session_id, self._scope.run.owner
                 for begun in await resume_detached(services, root, owner, companion=child):
                     services.drive_detached(begun)

@@ -5,7 +5,6 @@ from typing import NamedTuple, Protocol
 from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
-from helix_agents.domain.problem_texts import storable
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.sessions import ChildWait
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
@@ -75,11 +74,6 @@ class Failure(NamedTuple):
     code: str
     error: str
     retryable: bool = False
-
-    @property
-    def storable(self) -> "Failure":
-        """The same, in words that can be stored."""
-        return self._replace(error=storable(self.error))
 
 
 class StepLost(Exception):  # noqa: N818  # nothing went wrong here: the step begins again

@@ -13,8 +13,8 @@ from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import HelixError, InvalidStateError, StateSizeExceededError, ToolOutputError
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import ToolCall, ToolMessage
-from helix_agents.domain.problem_texts import text_of
 from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.corrections import RETRY_REQUESTED
 from helix_agents.engine.desk import RestingResult, StepLost
@@ -161,7 +161,7 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
 
 def _text_of(scope: RunScope, problem: BaseException) -> str:
     # Where it is stored, a control character takes six bytes, and more is stored around it.
-    return text_of(problem, scope.services.result_bytes // 8)
+    return said_by(problem, scope.services.result_bytes // 8)
 
 
 async def announce(scope: RunScope, step: int, message: ToolMessage, writes: StepWrites) -> None:

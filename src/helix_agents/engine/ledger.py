@@ -22,7 +22,7 @@ from helix_agents.domain.effects import (
 from helix_agents.domain.errors import HelixError, SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import ToolMessage
-from helix_agents.domain.records import decode, decode_json, encode
+from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
@@ -176,16 +176,18 @@ async def _resolve_unknown(
         return await _settle_known(scope, batch, msgspec.structs.replace(unknown_result(planned), once=True))
     if policy != "ask":
         context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), Notes())
+        content: JSON = None
         try:
             found = await tool.reconcile(context, values, in_thread=scope.services.in_thread)
+            content = tool.dump(found.result) if isinstance(found, Happened) else None
         except Exception as problem:
             log_exception("effect.reconcile_failed", problem, tool=tool.name)
             found = StillUnknown()
         match found:
             case DidNotHappen():
                 return None
-            case Happened(result=result):
-                message = ToolMessage(tool_call_id=planned.tool_call_id, tool_name=tool.name, content=tool.dump(result))
+            case Happened():
+                message = ToolMessage(tool_call_id=planned.tool_call_id, tool_name=tool.name, content=content)
                 return await _settle_known(scope, batch, RestingResult(message=message, once=True))
             case StillUnknown():
                 pass

@@ -6,12 +6,12 @@ import msgspec
 
 from helix_agents.agent.sub_agents import DelegationTool
 from helix_agents.domain.chunks import SubagentEnd
-from helix_agents.domain.commits import SettleSession, is_detached
+from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
-from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sessions import ChildWait, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.engine.effects import DELEGATED, OpenBatch, PlannedCall
 from helix_agents.engine.remote_stops import is_remote, stop_remote
@@ -26,20 +26,33 @@ async def end_children(scope: RunScope, batch: OpenBatch) -> None:
             tool = scope.agent.find_tool(planned.tool_name)
             agent_type = tool.child_type if isinstance(tool, DelegationTool) else planned.tool_name
             await write_end(scope, end_chunk(scope, batch.step, planned, agent_type, "interrupted"))
-        elif planned.tool_call_id in scope.companion_waits:
-            await let_go(scope, scope.companion_waits[planned.tool_call_id].child_session_id)
+        elif planned.kind == "companion" and (wait := await _companion_of(scope, planned)) is not None:
+            scope.companion_waits[planned.tool_call_id] = wait
+            await let_go(scope, wait.child_session_id)
+
+
+async def _companion_of(scope: RunScope, planned: PlannedCall) -> ChildWait | None:
+    """The companion that a call waits for, or that works for it since before a process died."""
+    if planned.tool_call_id in scope.companion_waits:
+        return scope.companion_waits[planned.tool_call_id]
+    for ref in await scope.services.store.get_sub_session_refs(scope.session.session_id):
+        if ref.tool_call_id == planned.tool_call_id and await _works_for_a_call(scope, ref.sub_session_id):
+            about = {"tool_call_id": ref.tool_call_id, "agent_type": ref.agent_type}
+            return ChildWait(**about, child_session_id=ref.sub_session_id)
+    return None
 
 
 async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall]) -> None:
-    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound."""
+    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound. Companions
+    that stand on their own are not among them."""
     if not scope.agent.persistent_agents and not any(isinstance(tool, DelegationTool) for tool in scope.agent.tools):
         return
     store, session = scope.services.store, scope.session
-    kept = {planned.child_session_id for planned in going_on}
+    kept = {planned.tool_call_id for planned in going_on}
     for ref in await store.get_sub_session_refs(session.session_id):
-        if ref.status != "running" or ref.sub_session_id in kept:
+        if ref.status != "running" or ref.tool_call_id in kept:
             continue
-        if ref.mode == "persistent" and await _stands_alone(scope, ref.sub_session_id):
+        if ref.mode == "persistent" and not await _works_for_a_call(scope, ref.sub_session_id):
             continue
         await let_go(scope, ref.sub_session_id)
         if ref.mode == "ephemeral":
@@ -48,10 +61,10 @@ async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall
         await store.update_sub_session_ref(session.session_id, ended)
 
 
-async def _stands_alone(scope: RunScope, companion_id: SessionId) -> bool:
-    """Whether a companion needs no run of its parent to come back to it."""
-    store = scope.services.store
-    return is_detached(await store.load_state(companion_id), await store.get_current_run(companion_id))
+async def _works_for_a_call(scope: RunScope, companion: SessionId) -> bool:
+    """Whether a companion is driven by a run of its parent, or waits until one drives it on."""
+    run = await scope.services.store.get_current_run(companion)
+    return run is not None and run.parent_run_id is not None and (run.status == "running" or run.status in SUSPENDED)
 
 
 def end_chunk(

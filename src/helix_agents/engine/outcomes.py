@@ -37,6 +37,9 @@ async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> Non
 
 async def end_batch(scope: RunScope, work: StepWork) -> None:
     """Give every call its result, so that the transcript is legal however the run ends; then what came meanwhile."""
+    if not work.batch.calls and work.reply is not None:
+        # It was cut before its calls were planned.
+        work.messages.extend(not_executed(work.reply.message.tool_calls, RUN_STOPPED))
     if work.batch.unsettled:
         work.begun = await begun_calls(scope.services.store, scope.session.session_id)
     work.messages.extend(map(work.result_of, work.batch.calls))
@@ -170,8 +173,6 @@ async def _stop(scope: RunScope, work: StepWork) -> None:
     if keeps_companions(scope.agent):
         kind = flag.kind if flag is not None else "interrupt"
         await stop_companions(scope.services, scope.session.session_id, kind, reason)
-    if not work.batch.calls and work.reply is not None:
-        work.messages.extend(not_executed(work.reply.message.tool_calls, RUN_STOPPED))
     await end_batch(scope, work)
     if flag is not None and flag.kind == "abort":
         work.messages = [_aborted(message) for message in work.messages]

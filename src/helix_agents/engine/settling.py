@@ -3,9 +3,9 @@
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.problem_texts import text_of
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState, StatusChanged, StopKind
+from helix_agents.domain.texts import said_by
 from helix_agents.engine.ending import end_stream
 from helix_agents.engine.log import log_event
 from helix_agents.engine.salvage import results_of_open_calls
@@ -66,7 +66,7 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
             expected=("active", "paused"),
             expected_run=fence,
             status="failed",
-            error=text_of(problem),
+            error=said_by(problem),
             failure_reason=code,
             completion_reason=code,
         )

@@ -80,7 +80,7 @@ class StepWork:
 
     def fail(self, failure: Failure) -> None:
         """The run ends here, as failed."""
-        self.failure = failure = failure.storable
+        self.failure = failure
         self.ended, self.reason = "failed", failure.code
         self.suspended = self.announced = False
         self.pending = self.stage = ()

@@ -9,12 +9,10 @@ from helix_agents.domain.rendering import surviving
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.testing.contracts.executor.household import (
-    DEPLOYING,
     WORKING,
     about,
     boss,
     busy,
-    careful,
     companions,
     helper,
     notices,
@@ -31,7 +29,6 @@ from helix_agents.testing.contracts.executor.stage import (
     ScenarioContract,
     completed,
     scripted,
-    suspended,
     until,
     within,
 )
@@ -169,20 +166,4 @@ class CompanionCrashesContract(ScenarioContract):
             rewound = await other.resume(cast(*script), SESSION, mode="from_checkpoint", checkpoint_id=before)
             assert await completed(rewound) == "Fine."
             assert await results(other) == {"wait": "The sub-agent was interrupted."}
-            assert (await only_companion(parts)).status == "interrupted"
-
-    async def test_a_question_of_a_companion_that_was_taken_back_is_waited_for_by_nobody(
-        self, open_executor: OpenExecutor, parts: Backend
-    ) -> None:
-        def cast(*script: Any) -> Agent[Any, Any, Any]:
-            return boss(*script, keeps=careful(*DEPLOYING))
-
-        async with open_executor() as helix:
-            await completed(await helix.execute(cast("Hello."), "Hi", SESSION))
-            before = (await helix.sessions.checkpoints(SESSION)).items[0].checkpoint_id
-            await suspended(await helix.execute(cast("Hello.", spawn()), "Go", SESSION))
-            script = ("Hello.", about("waitForResult", "helper-1", id="wait"), "Fine.")
-            rewound = await helix.resume(cast(*script), SESSION, mode="from_checkpoint", checkpoint_id=before)
-            assert await completed(rewound) == "Fine."
-            assert await results(helix) == {"wait": "The sub-agent was interrupted."}
             assert (await only_companion(parts)).status == "interrupted"

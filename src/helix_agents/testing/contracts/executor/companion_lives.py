@@ -201,6 +201,21 @@ class CompanionLivesContract(ScenarioContract):
         said = await spoken(helix, (await only_companion(parts)).sub_session_id)
         assert said[-2:] == ["user: Better?", "assistant: Deployed."]
 
+    async def test_whoever_is_rewound_to_before_a_companion_waited_leaves_it_without_a_question(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        script = ("Hello.", spawn(), about("waitForResult", "helper-1", id="wait"), "Fine.")
+        agent = boss(*script, keeps=careful(*DEPLOYING), mode="blocking")
+        await completed(await helix.execute(agent, "Hi", SESSION))
+        before = (await helix.sessions.checkpoints(SESSION)).items[0].checkpoint_id
+        await suspended(await helix.execute(agent, "Start", SESSION))
+        again = boss("Hello.", about("waitForResult", "helper-1", id="wait"), "Fine.", keeps=careful(*DEPLOYING))
+        rewound = await helix.resume(again, SESSION, mode="from_checkpoint", checkpoint_id=before, message="Well?")
+        assert await completed(rewound) == "Fine."
+        ref = await only_companion(parts)
+        assert (ref.status, (await helix.sessions.get(ref.sub_session_id)).status) == ("interrupted", "interrupted")
+        assert (await helix.list_pending()).items == ()
+
     async def test_whoever_goes_on_leaves_the_question_of_a_non_blocking_companion_as_it_is(
         self, helix: Executor, parts: Backend
     ) -> None:

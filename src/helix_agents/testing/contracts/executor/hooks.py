@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import RunContext, RunInfo, ToolContext
-from helix_agents.agent.failures import FailRun
+from helix_agents.agent.failures import FailRun, ToolFailed
 from helix_agents.agent.hook_events import (
     AfterLLMCallEvent,
     AfterToolEvent,
@@ -356,6 +356,41 @@ class HooksContract(ScenarioContract):
         assert (result.code, result.error, paid) == ("hook_failed_run", "not any more", [])
         assert (await spoken(helix))[2:4] == ["error pay#pay: run_stopped", "error locate#open: run_stopped"]
         assert (await helix.list_pending()).items == ()
+
+    @pytest.mark.parametrize(
+        ("raised", "code", "text"),
+        [
+            (FailRun("enough \ud800"), "hook_failed_run", "enough \\ud800"),
+            (ToolFailed("not here"), "stop_when_failed", "stop_when raised ToolFailed: not here"),
+            (ValueError("odd \ud800"), "stop_when_failed", "stop_when raised ValueError: odd \\ud800"),
+        ],
+        ids=["fails the run", "not for a tool", "undecodable"],
+    )
+    async def test_whatever_stop_when_raises_fails_the_run_with_every_result_in_place(
+        self, helix: Executor, raised: BaseException, code: str, text: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        # Not every reporter of tests can carry such a text.
+        caplog.set_level(logging.CRITICAL, logger="helix_agents")
+
+        def stop_when(_: Any) -> bool:
+            raise raised
+
+        agent = _agent(call("note", {"text": "a"}), "Never.", stop_when=stop_when)
+        result = await failed(await helix.execute(agent, "Go", SESSION))
+        assert (result.code, result.error) == (code, text)
+        assert [line.split(":")[0] for line in await spoken(helix)] == ["user", "assistant", "result note#call_1_1"]
+
+    async def test_a_run_fails_for_its_reason_whatever_that_says(self, helix: Executor) -> None:
+        async def refuse(ctx: RunContext[Any, Any], event: BeforeLLMCallEvent) -> None:
+            raise FailRun("caf\udce9 " * 10_000)
+
+        result = await failed(await helix.execute(_agent("Never.", hooks=Hooks(before_llm_call=refuse)), "Go", SESSION))
+        assert result.code == "hook_failed_run"
+        assert result.error.startswith("caf\\udce9 caf")
+        refused = ModelRefusedError("scripted", "not caf\udce9")
+        result = await failed(await helix.execute(_agent(refused), "Go", "other"))
+        assert result.code == "provider_refused"
+        assert result.error.endswith("not caf\\udce9")
 
     async def test_hooks_of_one_call_that_moved_to_another_process_are_reported_lost(
         self, open_executor: OpenExecutor, caplog: pytest.LogCaptureFixture

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import RunContext, ToolContext
-from helix_agents.agent.hook_events import AgentSuspendedEvent
+from helix_agents.agent.failures import FailRun
+from helix_agents.agent.hook_events import AgentSuspendedEvent, MessageEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import RunInterrupted, TextDelta
@@ -118,6 +119,21 @@ class StoppingContract(ScenarioContract):
             await interrupted(handle)
             assert await spoken(helix) == ["user: Go"]
             assert await completed(await helix.resume(_agent("Back."), SESSION)) == "Back."
+
+    async def test_a_hook_that_fails_a_run_whose_model_was_cut_leaves_no_call_without_a_result(
+        self, helix: Executor
+    ) -> None:
+        async def refuse(ctx: RunContext[Any, Any], event: MessageEvent) -> None:
+            raise FailRun("no such words")
+
+        gate = PieceGate(8)
+        calls = [call("note", {"text": "a"}), call("note", {"text": "bb"})]
+        held = ScriptedModel([reply("Hm", calls=calls)], pace=gate)
+        handle = await helix.execute(_agent(model=held, hooks=Hooks(on_message=refuse)), "Go", SESSION)
+        await gate.until_reached()
+        await helix.interrupt(SESSION)
+        assert (await failed(handle)).error == "no such words"
+        assert (await spoken(helix))[2:] == ["error note#call_1_1: run_stopped"]
 
     async def test_calls_the_model_had_written_when_it_was_cut_count_as_not_executed(self, helix: Executor) -> None:
         # The first call is whole, the second one is being written.

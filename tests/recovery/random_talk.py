@@ -1,0 +1,334 @@
+"""A conversation that goes anywhere: a model that asks for whatever it likes, people who do what they like, and a
+process that dies now and then. What must hold however it goes is checked whenever all is at rest."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from random import Random
+from typing import Any
+
+from pydantic import BaseModel
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.companions import PersistentAgent
+from helix_agents.agent.context import ToolContext
+from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.sub_agents import sub_agent_tool
+from helix_agents.agent.tools import tool
+from helix_agents.domain.errors import CallerError, ConflictError
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
+from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
+from helix_agents.domain.runs import SUSPENDED
+from helix_agents.domain.sessions import SessionFilter, SessionState
+from helix_agents.engine.services import EngineOptions
+from helix_agents.llm.script import Call, Step
+from helix_agents.ports.backend import Backend
+from helix_agents.ports.llm import ModelRequest
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import ScriptedModel, call, reply
+from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+
+ROOT = "root"
+OPTIONS = EngineOptions(effect_lease_ms=1, cancel_grace_seconds=0.01, first_retry_seconds=0.001)
+MOST_ROUNDS = 60
+
+_numbers = itertools.count(1)
+
+
+class Pad(BaseModel):
+    """What was written down."""
+
+    notes: list[str] = []
+
+
+@client_tool
+def locate(city: str) -> str:
+    """Where the client is."""
+    raise NotImplementedError
+
+
+class Talk:
+    """One conversation, whose every choice follows from a seed and from what was said before."""
+
+    def __init__(self, seed: int, parts: Backend) -> None:
+        self._seed = seed
+        self._parts = parts
+        self._random = Random(seed)
+        self.sent: Counter[str] = Counter()
+        self.allowed: Counter[str] = Counter()
+        self.agent = self._boss()
+        self.did: list[str] = []
+
+    # -- who talks
+
+    def _tools(self) -> list[Any]:
+        talk = self
+
+        @tool
+        async def note(ctx: ToolContext[Pad], text: str) -> str:
+            """Write something down."""
+            ctx.state.notes.append(text)
+            return f"noted {text}"
+
+        @tool
+        async def fail(how: str) -> str:
+            """Go wrong."""
+            problems = {
+                "for good": ToolFailed("no"),
+                "again": RetryTool("otherwise"),
+                "badly": ValueError("caf\udce9"),
+                "whole": FailRun("all of it"),
+            }
+            raise problems[how]
+
+        @tool(effect="once")
+        async def send(ctx: ToolContext[Pad], text: str) -> str:
+            """Send a letter."""
+            talk.sent[ctx.tool_call_id] += 1
+            await asyncio.sleep(0)
+            return f"sent {text}"
+
+        @tool(require_approval=True)
+        async def pay(ctx: ToolContext[Pad], amount: int) -> str:
+            """Pay."""
+            talk.sent[ctx.tool_call_id] += 1
+            await asyncio.sleep(0)
+            return f"paid {amount}"
+
+        return [note, fail, send, pay, locate]
+
+    def _boss(self) -> Agent[Any, Any, Any]:
+        @tool(finish_with=True)
+        async def hand_in(text: str) -> str:
+            """Hand the work in."""
+            return text
+
+        clerk = self._agent("clerk", self._tools())
+        helper = self._agent("helper", [*self._tools(), sub_agent_tool(clerk)])
+        steady, eager = self._agent("steady", self._tools()), self._agent("eager", self._tools())
+        keeps = [PersistentAgent(steady, mode="blocking"), PersistentAgent(eager, mode="non_blocking")]
+        return self._agent("boss", [*self._tools(), hand_in, sub_agent_tool(helper)], persistent_agents=keeps)
+
+    def _agent(self, name: str, tools: list[Any], **settings: Any) -> Agent[Any, Any, Any]:
+        model = ScriptedModel(self._reply)
+        return Agent(
+            name=name, description="Works.", model=model, tools=tools, state=Pad, max_steps=5, retries=1, **settings
+        )
+
+    def _reply(self, request: ModelRequest) -> Step:
+        random = Random(f"{self._seed}/{request.agent_type}/{len(request.messages)}/{request.step}")
+        if random.random() < 0.35:
+            return reply("Done.")
+        names = {"boss": _CALLS, "helper": (*_SIMPLE, "clerk")}.get(request.agent_type, _SIMPLE)
+        return reply("Well. ", calls=[_call(random, random.choice(names)) for _ in range(random.randint(1, 3))])
+
+    # -- what people do
+
+    async def go(self, moves: Sequence[int]) -> None:
+        """Make the moves, each in a process of its own, and look at everything after each."""
+        for number in moves:
+            await self._in_a_process(number)
+        await self._come_to_an_end()
+
+    async def _in_a_process(self, number: int) -> None:
+        dies = number % 5 == 0
+        at = StopAt(effect=number // 5 % 12 + 1, side="after" if number // 60 % 2 else "before")
+        async with self._executor(Recorder(at if dies else None)) as helix:
+            await helix.recover()
+            await self._let_be(self._move(helix, number // 120), helix)
+        if not dies:
+            return
+        async with self._executor(Recorder()) as helix:
+            await helix.recover()
+            await helix.idle()
+            await self.check(helix)
+
+    async def _let_be(self, move: Awaitable[Any], helix: RecordingExecutor) -> None:
+        try:
+            await move
+        except (CallerError, ConflictError) as refusal:
+            # Whoever asks for something that cannot be is told so, and nothing happens.
+            self.did.append(type(refusal).__name__)
+        await helix.idle()
+        if not helix.recorder.has_stopped:
+            await self.check(helix)
+
+    async def _move(self, helix: Executor, number: int) -> None:
+        moves = (
+            self._execute,
+            self._resume,
+            self._answer,
+            self._answer_all,
+            self._stop,
+            self._stop_at_work,
+            self._go_on_with_words,
+            self._retry,
+            self._rewind,
+            self._two_at_once,
+        )
+        move = moves[number % len(moves)]
+        self.did.append(move.__name__)
+        await move(helix, number // len(moves))
+
+    async def _execute(self, helix: Executor, number: int) -> None:
+        await helix.execute(self.agent, f"Message {number}", ROOT)
+
+    async def _resume(self, helix: Executor, number: int) -> None:
+        await helix.resume(self.agent, ROOT)
+
+    async def _go_on_with_words(self, helix: Executor, number: int) -> None:
+        await helix.resume(self.agent, ROOT, mode="with_message", message=f"Words {number}")
+
+    async def _answer(self, helix: Executor, number: int) -> None:
+        calls = await self._waiting(helix)
+        if calls:
+            await self._submit(helix, calls[number % len(calls)], number)
+            await helix.resume(self.agent, ROOT)
+
+    async def _answer_all(self, helix: Executor, number: int) -> None:
+        for each in await self._waiting(helix):
+            await self._submit(helix, each, number)
+        await helix.resume(self.agent, ROOT)
+
+    async def _stop(self, helix: Executor, number: int) -> None:
+        await (helix.abort if number % 3 == 0 else helix.interrupt)(ROOT, "enough")
+
+    async def _stop_at_work(self, helix: Executor, number: int) -> None:
+        await helix.execute(self.agent, "Work.", ROOT)
+        for _ in range(number % 40):
+            await asyncio.sleep(0)
+        await self._stop(helix, number // 40)
+
+    async def _retry(self, helix: Executor, number: int) -> None:
+        await helix.retry(self.agent, ROOT)
+
+    async def _rewind(self, helix: Executor, number: int) -> None:
+        found = (await helix.sessions.checkpoints(ROOT)).items
+        if found:
+            to = found[number % len(found)].checkpoint_id
+            # What happened since is not taken back, but the model may ask for it anew.
+            self.sent.clear()
+            self.allowed.clear()
+            await helix.resume(self.agent, ROOT, mode="from_checkpoint", checkpoint_id=to)
+
+    async def _two_at_once(self, helix: Executor, number: int) -> None:
+        for each in await self._waiting(helix):
+            await self._submit(helix, each, number)
+        outcomes = await asyncio.gather(
+            helix.resume(self.agent, ROOT), helix.resume(self.agent, ROOT), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, CallerError | ConflictError):
+                raise outcome
+
+    async def _submit(self, helix: Executor, waiting: PendingCall, number: int) -> None:
+        if waiting.kind != "approval":
+            await helix.submit_tool_result(ROOT, waiting.tool_call_id, ToolAnswer(result="here"))
+            return
+        approves = number % 3 != 0
+        self.allowed[waiting.tool_call_id] += approves
+        await helix.submit_tool_result(ROOT, waiting.tool_call_id, ApprovalAnswer(approved=approves))
+
+    async def _waiting(self, helix: Executor) -> tuple[PendingCall, ...]:
+        return (await helix.list_pending(PendingFilter(root_session_id=ROOT))).items
+
+    def _executor(self, recorder: Recorder) -> RecordingExecutor:
+        parts = self._parts
+        named: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        return RecordingExecutor(
+            recorder=recorder, agents=[self.agent], janitor_seconds=None, grace=0.0, options=OPTIONS, **named
+        )
+
+    # -- what has to hold
+
+    async def _come_to_an_end(self) -> None:
+        """Whatever is open can be brought to an end by answering it."""
+        async with self._executor(Recorder()) as helix:
+            await helix.recover()
+            for number in range(MOST_ROUNDS):
+                await helix.idle()
+                await self.check(helix)
+                waiting = await self._waiting(helix)
+                run = await self._parts.state.get_current_run(ROOT) if await self._is_there() else None
+                if not waiting and (run is None or run.status not in SUSPENDED):
+                    return
+                for each in waiting:
+                    await self._submit(helix, each, number)
+                await self._let_be(helix.resume(self.agent, ROOT), helix)
+        raise AssertionError(f"it never ends: {self.did}")
+
+    async def _is_there(self) -> bool:
+        return await self._parts.state.session_exists(ROOT)
+
+    async def check(self, helix: Executor) -> None:
+        """Everything at rest is as it has to be."""
+        if not await self._is_there():
+            return
+        waiting = Counter(each.session_id for each in await self._waiting(helix))
+        for summary in (await self._parts.state.list_sessions(SessionFilter(), limit=200)).items:
+            session = await self._parts.state.load_state(summary.session_id)
+            run = await self._parts.state.get_current_run(session.session_id)
+            assert run is not None
+            assert run.status != "running", f"{session.session_id} is driven by nobody: {self.did}"
+            is_open = run.status in SUSPENDED
+            transcript = [row.message for row in await self._parts.state.load_transcript(session.session_id)]
+            self._check_transcript(session, transcript, is_open=is_open)
+            assert is_open or not waiting[session.session_id], f"{session.session_id} waits and is over: {self.did}"
+        run = await self._parts.state.get_current_run(ROOT)
+        if run is not None and run.status in SUSPENDED and not waiting:
+            reason = await helix.can_resume(self.agent, ROOT)
+            assert reason is None, f"it waits for nothing: {self.did}"
+        for call_id, times in self.sent.items():
+            assert times <= max(1, self.allowed[call_id]), f"{call_id} took effect {times} times: {self.did}"
+
+    def _check_transcript(self, session: SessionState, transcript: Sequence[Message], *, is_open: bool) -> None:
+        """Each call has one result, after the reply that asked for it and before anything else is said."""
+        open_calls: list[str] = []
+        for message in transcript:
+            if isinstance(message, ToolMessage):
+                assert open_calls, f"a result without a call in {session.session_id}: {self.did}"
+                assert message.tool_call_id == open_calls.pop(0), f"out of order in {session.session_id}: {self.did}"
+                continue
+            assert not open_calls, f"a call without a result in {session.session_id}: {self.did}"
+            if isinstance(message, AssistantMessage):
+                open_calls = [each.id for each in message.tool_calls]
+        # Of a child that was let go of nobody reads on; a companion's calls get their results when it is spoken to again.
+        may_be_open = is_open or session.parent_session_id is not None
+        assert may_be_open or not open_calls, f"{session.session_id} ends in open calls: {self.did}"
+
+
+_SIMPLE = ("note", "note", "fail", "send", "pay", "locate", "nonsense", "wrong")
+_CALLS = (*_SIMPLE, "helper", "helper", "steady", "eager", "hand_in", "wait", "tell", "end")
+
+
+def _call(random: Random, name: str) -> Call:
+    match name:
+        case "note" | "send":
+            return call(name, {"text": str(random.randint(1, 9))})
+        case "fail":
+            return call(name, {"how": random.choice(("for good", "again", "badly", "badly", "for good", "whole"))})
+        case "pay":
+            return call(name, {"amount": random.randint(1, 9)})
+        case "locate":
+            return call(name, {"city": "Rome"})
+        case "wrong":
+            return call("pay", {"amount": "much"})
+        case "helper" | "clerk":
+            return call(f"subagent__{name}", {"message": "Do it."})
+        case "steady" | "eager":
+            return call("companion__spawnAgent", {"agent": name, "initialMessage": "Do it."})
+        case "tell":
+            return call("companion__sendMessage", {"name": random.choice(_NAMES), "message": "And this."})
+        case "wait":
+            return call("companion__waitForResult", {"name": random.choice(_NAMES)})
+        case "end":
+            return call("companion__terminateChild", {"name": random.choice(_NAMES)})
+        case "hand_in":
+            return call(name, {"text": "All of it."})
+        case _:
+            return call("nonsense", {})
+
+
+_NAMES = ("steady-1", "eager-1", "eager-2")
