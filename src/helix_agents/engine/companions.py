@@ -171,7 +171,7 @@ class _Companions:
     ) -> RunRecord:
         """Start a run of the companion with this message: in its session if that goes on, else in a new one."""
         session = await self._continuable(existing)
-        start = self._new_session(agent, message) if session is None else await self._next_turn(session, message)
+        start = self._new_session(agent, message) if session is None else await self._next_turn(agent, session, message)
         ref = SubSessionRef(
             sub_session_id=start.session_id,
             agent_type=agent.agent.name,
@@ -368,13 +368,19 @@ class _Companions:
             workflow_id=self._scope.services.name_workflow(agent.agent.name, child_id_of(self._planned), 1),
         )
 
-    async def _next_turn(self, session: SessionState, message: str) -> StartRun:
+    async def _next_turn(self, agent: PersistentAgent, session: SessionState, message: str) -> StartRun:
+        """A turn in the companion's session, whose state is that of its present version from now on.
+
+        Raises:
+            StateSchemaChangedError: its stored state no longer fits the agent; nothing was written.
+        """
         run = await self._store.get_current_run(session.session_id)
         return StartRun(
             session_id=session.session_id,
             run_id=self._run_id,
             expected_version=session.version,
             expected_run=run.fence if run is not None else None,
+            writes=agent.agent.load_state(session.custom_state, session.agent_version).writes,
             append_messages=(*await results_of_open_calls(self._store, session), UserMessage(content=message)),
             abandon_pending=True,
             workflow_id=self._scope.services.name_workflow(

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
-from helix_agents.agent.companions import PersistentAgent
+from helix_agents.agent.companions import CompanionMode, PersistentAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
@@ -33,8 +33,10 @@ from helix_agents.testing.contracts.executor.household import (
     DEPLOYING,
     about,
     careful,
+    helper,
     only_companion,
     results,
+    send,
     spawn,
     until_ended,
 )
@@ -421,3 +423,43 @@ class DeploysContract(ScenarioContract):
             assert await completed(await new.execute(boss(ChangedState), "And?", SESSION)) == "Fine."
             assert "notes" in (await results(new))["wait"]
             assert (await statuses(parts))["helper"] == "active suspended_client_tool"
+
+    @pytest.mark.parametrize("mode", ["blocking", "non_blocking"])
+    async def test_the_state_of_a_companion_that_is_told_more_is_migrated_from_the_version_that_stored_it(
+        self, open_executor: OpenExecutor, parts: Backend, mode: CompanionMode
+    ) -> None:
+        def boss(**fields: Any) -> Agent[Any, Any, Any]:
+            kept = [PersistentAgent(helper("One.", "Two.", **fields), mode=mode)]
+            script = [spawn(), "Started.", send("helper-1", "More", id="send"), "Fine."]
+            return scripted(script, {}, name="boss", persistent_agents=kept)
+
+        async with open_executor() as old:
+            await completed(await old.execute(boss(state=OldState), "Go", SESSION))
+            child = (await only_companion(parts)).sub_session_id
+            await until_ended(parts, child)
+        async with open_executor() as new:
+            present = boss(state=NewState, version=2, migrate_state=_renamed)
+            await completed(await new.execute(present, "More", SESSION))
+            await until_ended(parts, child)
+            session = await parts.state.load_state(child)
+            assert (session.agent_version, session.custom_state) == (
+                2,
+                {"entries": [], "owner": "nobody", "language": "en"},
+            )
+
+    async def test_a_companion_whose_state_does_not_fit_is_told_nothing_and_stays_as_it_is(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        def boss(**fields: Any) -> Agent[Any, Any, Any]:
+            kept = [PersistentAgent(helper("One.", "Two.", "Three.", **fields))]
+            script = [spawn(), "Started.", send("helper-1", "More", id="send"), "Fine."]
+            return scripted(script, {}, name="boss", persistent_agents=kept)
+
+        async with open_executor() as old:
+            await completed(await old.execute(boss(state=OldState), "Go", SESSION))
+        child = (await only_companion(parts)).sub_session_id
+        before = await parts.state.load_state(child)
+        async with open_executor() as new:
+            await completed(await new.execute(boss(state=ChangedState, version=2), "More", SESSION))
+            assert "does not fit version 2" in (await results(new))["send"]
+            assert await parts.state.load_state(child) == before
