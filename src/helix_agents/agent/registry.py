@@ -52,13 +52,7 @@ class AgentRegistry:
 
     def everyone(self) -> list[Agent[Any, Any, Any]]:
         """The agents that were made known, and then those they delegate to, at any depth."""
-        ahead = list(self._agents.values())
-        seen = {id(agent) for agent in ahead}
-        for agent in ahead:
-            below = [below for below in _delegates(agent) if id(below) not in seen]
-            seen.update(map(id, below))
-            ahead.extend(below)
-        return ahead
+        return _with_delegates(self._agents.values())
 
     def get(self, name: str) -> Agent[Any, Any, Any]:
         """The agent of this name.
@@ -79,6 +73,26 @@ class AgentRegistry:
 
     def __contains__(self, agent: object) -> bool:
         return (agent.name if isinstance(agent, Agent) else agent) in self._agents
+
+
+def keeps_companions(agent: Agent[Any, Any, Any]) -> bool:
+    """Whether an agent, or one that it delegates to at any depth, may have companions."""
+    return any(each.persistent_agents for each in _with_delegates((agent,)))
+
+
+def find_delegate(agent: Agent[Any, Any, Any], name: str) -> Agent[Any, Any, Any] | None:
+    """Whom an agent means by this name; another one may delegate to somebody else of the same name."""
+    return next((below for below in _delegates(agent) if below.name == name), None)
+
+
+def _with_delegates(agents: Iterable[Agent[Any, Any, Any]]) -> list[Agent[Any, Any, Any]]:
+    ahead = list(agents)
+    seen = {id(agent) for agent in ahead}
+    for agent in ahead:
+        below = [below for below in _delegates(agent) if id(below) not in seen]
+        seen.update(map(id, below))
+        ahead.extend(below)
+    return ahead
 
 
 def _delegates(agent: Agent[Any, Any, Any]) -> list[Agent[Any, Any, Any]]:

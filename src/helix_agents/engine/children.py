@@ -82,8 +82,7 @@ async def _bring_to_drive(
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
     if not isinstance(tool, DelegationTool):
-        await let_go(scope, child_id_of(planned))
-        return await settle(scope, batch, tool_is_gone(call))
+        return await _settle_without_tool(scope, batch, planned, tool_is_gone(call))
     if scope.stop.requested.is_set() and not driven:
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     try:
@@ -103,6 +102,20 @@ async def _bring_to_drive(
             await follow_remote(scope, planned, run, tool, _first_message(tool, given), stop)
         return await _outcome(scope, batch, planned)
     return run if run.status == "running" else await _outcome(scope, batch, planned)
+
+
+async def _settle_without_tool(
+    scope: RunScope, batch: Batch, planned: PlannedCall, result: RestingResult
+) -> CallOutcome:
+    """A deploy took the tool away: its child, if it has one, is over with it."""
+    child_id = child_id_of(planned)
+    if await let_go(scope, child_id):
+        child = await scope.services.store.load_state(child_id)
+        await write_end(scope, end_chunk(scope, batch.step, planned, child.agent_type, "interrupted"))
+        update = SubSessionRefUpdate(sub_session_id=child_id, status="interrupted")
+        result = msgspec.structs.replace(result, child=update)
+    await announce(scope, batch.step, result.message, NO_WRITES)
+    return await settle(scope, batch, result)
 
 
 async def _open_child(

@@ -5,10 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from helix_agents.domain.commits import SettleSession, is_expired
-from helix_agents.domain.errors import SessionNotFoundError
+from helix_agents.domain.errors import HelixError, SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
-from helix_agents.domain.sessions import SessionFilter, SessionState, StatusChanged, StatusConflict, StatusOutcome
+from helix_agents.domain.sessions import (
+    SessionFilter,
+    SessionState,
+    SessionSummary,
+    StatusChanged,
+    StatusConflict,
+    StatusOutcome,
+)
 from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -91,13 +98,27 @@ async def is_over(state_store: SessionStateStore, session_id: SessionId) -> bool
 
 async def _expired(store: SessionStateStore, page_size: int, now: int) -> list[SessionId]:
     """All ids first: what is marked would otherwise move later pages."""
-    found: list[SessionId] = []
-    where = SessionFilter(statuses=_LIVE, expires_before=now + 1, roots_only=True)
+    found: list[SessionSummary] = []
+    where = SessionFilter(statuses=_LIVE, expires_before=now + 1)
     while True:
         page = await store.list_sessions(where, offset=len(found), limit=page_size)
-        found.extend(item.session_id for item in page.items)
+        found.extend(page.items)
         if not page.has_more:
-            return found
+            break
+    return [item.session_id for item in found if await _expires_alone(store, item, now)]
+
+
+async def _expires_alone(store: SessionStateStore, found: SessionSummary, now: int) -> bool:
+    """A tree expires with its root, whose time is moved by whoever comes back; a companion may outlive a root that is
+    at its end, and then nothing else ends it."""
+    if found.parent_session_id is None:
+        return True
+    try:
+        root = await store.load_state(found.root_session_id)
+    except HelixError:
+        # It was deleted meanwhile, or cannot be read: then the tree is left as it is.
+        return False
+    return root.status not in _LIVE and is_expired(root, now)
 
 
 async def _delete_snapshots(session: SessionState, providers: Mapping[str, WorkspaceProvider]) -> int:

@@ -5,14 +5,16 @@ so a call that is run again after a crash finds the child it started before and 
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from helix_agents.agent.companions import PersistentAgent
+from helix_agents.agent.tools import Tool
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.messages import ToolMessage, UserMessage
+from helix_agents.domain.messages import ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, CreateSession, SessionState, StopKind
@@ -52,16 +54,13 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
     """Run one companion tool."""
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
-    if tool is None:
-        return await settle(scope, batch, tool_is_gone(call))
-    if scope.stop.requested.is_set():
-        return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     companion = _Companions(scope, batch, planned)
+    if tool is not None and scope.stop.requested.is_set():
+        return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     try:
-        given = tool.parse(call.arguments)
-        result = await companion.run(given)
+        result = await companion.let_go(tool_is_gone(call)) if tool is None else await companion.run(tool, call)
     except CompanionError as refused:
-        result = _error(planned, str(refused))
+        result = await companion.let_go(_error(planned, str(refused)))
     except HelixError as problem:
         if problem.retryable or isinstance(problem, SupersededError):
             # Another driver took over, or the store is not answering: neither is for the model to know.
@@ -85,8 +84,19 @@ class _Companions:
         # Minted for this call and recorded with its step: whoever runs the call again finds what it started.
         self._run_id = f"{child_id_of(planned)}.run"
 
-    async def run(self, given: Mapping[str, JSON]) -> RestingResult | CallOutcome:
+    async def let_go(self, result: RestingResult) -> RestingResult:
+        """End what this call began, as nobody here can go on with it: a deploy took the tool or the kind of companion
+        away. One that stands on its own is nobody's to end."""
+        begun = await self._begun()
+        if begun is None or begun.parent_run_id is None:
+            return result
+        await let_go(self._scope, begun.session_id)
+        update = SubSessionRefUpdate(sub_session_id=begun.session_id, status="interrupted")
+        return msgspec.structs.replace(result, child=update)
+
+    async def run(self, tool: Tool[..., Any], call: ToolCall) -> RestingResult | CallOutcome:
         """Do what the tool's name says; a companion that went on in between is looked at once more."""
+        given = tool.parse(call.arguments)
         while True:
             try:
                 return await self._run(given)
@@ -161,7 +171,7 @@ class _Companions:
     ) -> RunRecord:
         """Start a run of the companion with this message: in its session if that goes on, else in a new one."""
         session = await self._continuable(existing)
-        start = self._new_session(agent, message) if session is None else await self._next_turn(session, message)
+        start = self._new_session(agent, message) if session is None else await self._next_turn(agent, session, message)
         ref = SubSessionRef(
             sub_session_id=start.session_id,
             agent_type=agent.agent.name,
@@ -258,6 +268,7 @@ class _Companions:
             run = await self._store.get_current_run(child)
             assert run is not None
             if run.status in SUSPENDED and await self._has_answer(child):
+                await self._check_can_go_on(ref)
                 root, owner = self._scope.session.root_session_id, self._scope.run.owner
                 for begun in await resume_detached(services, root, owner, companion=child):
                     services.drive_detached(begun)
@@ -266,6 +277,16 @@ class _Companions:
                 return await self._result(child, run.run_id)
             await services.sleep(LOOK_AGAIN)
         return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
+
+    async def _check_can_go_on(self, ref: SubSessionRef) -> None:
+        """Whoever waits here for a companion that is left to another deploy may wait for ever.
+
+        Raises:
+            CompanionError: its kind is gone.
+            StateSchemaChangedError: its stored state no longer fits the agent.
+        """
+        session = await self._store.load_state(ref.sub_session_id)
+        self._kind(ref.agent_type).agent.load_state(session.custom_state, session.agent_version)
 
     async def _terminate(self, ref: SubSessionRef) -> RestingResult:
         child, reason = ref.sub_session_id, "terminated by its parent"
@@ -347,13 +368,19 @@ class _Companions:
             workflow_id=self._scope.services.name_workflow(agent.agent.name, child_id_of(self._planned), 1),
         )
 
-    async def _next_turn(self, session: SessionState, message: str) -> StartRun:
+    async def _next_turn(self, agent: PersistentAgent, session: SessionState, message: str) -> StartRun:
+        """A turn in the companion's session, whose state is that of its present version from now on.
+
+        Raises:
+            StateSchemaChangedError: its stored state no longer fits the agent; nothing was written.
+        """
         run = await self._store.get_current_run(session.session_id)
         return StartRun(
             session_id=session.session_id,
             run_id=self._run_id,
             expected_version=session.version,
             expected_run=run.fence if run is not None else None,
+            writes=agent.agent.load_state(session.custom_state, session.agent_version).writes,
             append_messages=(*await results_of_open_calls(self._store, session), UserMessage(content=message)),
             abandon_pending=True,
             workflow_id=self._scope.services.name_workflow(

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from helix_agents.agent.agent import Agent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
 from helix_agents.agent.hooks import HookOrder, SomeHooks, ordered
+from helix_agents.agent.registry import find_delegate
 from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
@@ -71,7 +73,7 @@ async def open_scope(
         session, run = await _standing(services.store, session_id, begun)
         if run is None or run.fence != fence or run.status != "running":
             return _elsewhere(session, run, fence)
-        agent = services.agents.get(session.agent_type)
+        agent = _agent_of(services, session, parent)
         loaded = agent.load_state(session.custom_state, session.agent_version)
         writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
         # Gathering gives way even for what is there already: the writer sets out now, and not when the run waits for
@@ -100,6 +102,12 @@ async def open_scope(
     if session.interrupt_flag is not None or session.status == "paused":
         stop.request(session.interrupt_flag)
     return scope
+
+
+def _agent_of(services: Services, session: SessionState, parent: RunScope | None) -> Agent[Any, Any, Any]:
+    """Who does the work: for a child that is whom its parent delegates to, whoever else has the name."""
+    meant = None if parent is None else find_delegate(parent.agent, session.agent_type)
+    return meant or services.agents.get(session.agent_type)
 
 
 async def _standing(

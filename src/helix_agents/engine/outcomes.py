@@ -2,6 +2,7 @@
 
 import msgspec
 
+from helix_agents.agent.registry import keeps_companions
 from helix_agents.agent.sub_agents import DelegationTool
 from helix_agents.domain.messages import AssistantMessage, Message
 from helix_agents.domain.pending import PendingCall
@@ -169,7 +170,7 @@ async def _stop(scope: RunScope, work: StepWork) -> None:
         flag = stored
     reason = flag.reason if flag is not None else None
     work.stopped = True
-    if scope.agent.persistent_agents:
+    if keeps_companions(scope.agent):
         kind = flag.kind if flag is not None else "interrupt"
         await stop_companions(scope.services, scope.session.session_id, kind, reason)
     await end_batch(scope, work)

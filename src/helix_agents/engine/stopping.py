@@ -36,10 +36,11 @@ async def stop_session(
 async def stop_companions(
     services: Services, session_id: SessionId, kind: StopKind, reason: str | None
 ) -> InterruptOutcome:
-    """Stop the companions that work or wait for a session; says whether there was one."""
+    """Stop the companions that work or wait for a session, or for children whose own work is done; says whether there
+    was one."""
     stopped: InterruptOutcome = NothingRunning()
     for ref in await services.store.get_sub_session_refs(session_id):
-        if ref.mode == "persistent":
-            outcome = await stop_session(services, ref.sub_session_id, kind, reason)
-            stopped = outcome if isinstance(outcome, InterruptSet) else stopped
+        stop = stop_session if ref.mode == "persistent" else stop_companions
+        outcome = await stop(services, ref.sub_session_id, kind, reason)
+        stopped = outcome if isinstance(outcome, InterruptSet) else stopped
     return stopped

@@ -147,3 +147,23 @@ class CompanionCrashesContract(ScenarioContract):
         async with open_executor(max_running=1) as helix:
             assert await completed(await within(helix.execute(agent, "Hi", SESSION))) == "Fine."
             assert (await results(helix))["wait"] == "Helped."
+
+    async def test_a_companion_that_worked_for_a_turn_which_is_taken_back_works_for_nobody(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+
+        def cast(*script: Any) -> Agent[Any, Any, Any]:
+            return boss(*script, keeps=busy(gate, *WORKING))
+
+        async with open_executor(grace=0) as dying:
+            await completed(await dying.execute(cast("Hello."), "Hi", SESSION))
+            before = (await dying.sessions.checkpoints(SESSION)).items[0].checkpoint_id
+            await dying.execute(cast("Hello.", spawn()), "Go", SESSION)
+            await gate.until_reached()
+        async with open_executor() as other:
+            script = ("Hello.", about("waitForResult", "helper-1", id="wait"), "Fine.")
+            rewound = await other.resume(cast(*script), SESSION, mode="from_checkpoint", checkpoint_id=before)
+            assert await completed(rewound) == "Fine."
+            assert await results(other) == {"wait": "The sub-agent was interrupted."}
+            assert (await only_companion(parts)).status == "interrupted"

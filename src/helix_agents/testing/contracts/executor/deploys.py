@@ -1,5 +1,6 @@
 """Scenarios of a deploy in between: other deps, another version of the agent, tools that changed or are gone."""
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,14 +10,36 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.companions import CompanionMode, PersistentAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import StateSchemaChangedError
-from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
+from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.testing.contracts.executor.family import (
+    agent,
+    answer_to,
+    assert_well_told,
+    children,
+    delegate,
+    statuses,
+    worker,
+)
+from helix_agents.testing.contracts.executor.household import (
+    DEPLOYING,
+    about,
+    careful,
+    helper,
+    only_companion,
+    results,
+    send,
+    spawn,
+    until_ended,
+)
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,
@@ -29,6 +52,7 @@ from helix_agents.testing.contracts.executor.stage import (
     spoken,
     suspended,
 )
+from helix_agents.testing.contracts.executor.tools import MuteError
 
 
 class OldState(BaseModel):
@@ -126,6 +150,14 @@ async def _park_below(open_executor: OpenExecutor) -> None:
             await helix.submit_tool_result(SESSION, waiting.tool_call_id, answer)
 
 
+async def _go_on(helix: Executor, agent: Agent[Any, Any, Any], waiting: PendingCall, how: str) -> RunHandle[Any]:
+    """Go on with a session in which a call waits."""
+    if how == "with a message":
+        return await helix.execute(agent, "Never mind", SESSION)
+    await helix.submit_tool_result(SESSION, waiting.tool_call_id, answer_to(waiting))
+    return await helix.resume(agent, SESSION)
+
+
 class DeploysContract(ScenarioContract):
     """Parked work survives a deploy, and one that does not fit leaves everything as it was."""
 
@@ -172,15 +204,29 @@ class DeploysContract(ScenarioContract):
             *["open pool-2 for s-1 ann", "close pool-2"] * 2,
         ]
 
-    async def test_deps_that_cannot_be_opened_fail_the_run_with_a_reason(self, open_executor: OpenExecutor) -> None:
+    @pytest.mark.parametrize(
+        ("problem", "text"),
+        [
+            (ConnectionError("no database"), "no database"),
+            (FileNotFoundError("caf\udce9.db"), "caf\\udce9.db"),
+            (MuteError(), "no text, because of TypeError"),
+        ],
+        ids=["plain", "file name", "mute"],
+    )
+    async def test_deps_that_cannot_be_opened_fail_the_run_with_a_reason(
+        self, open_executor: OpenExecutor, problem: Exception, text: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        # Not every reporter of tests can carry such a text.
+        caplog.set_level(logging.CRITICAL, logger="helix_agents")
+
         @asynccontextmanager
         async def broken(session_id: str, user_id: str | None) -> AsyncGenerator[str]:
-            raise ConnectionError("no database")
+            raise problem
             yield ""
 
         async with open_executor(deps=broken) as helix:
             result = await failed(await helix.execute(_old(), "Go", SESSION))
-            assert "no database" in result.error
+            assert text in result.error
         async with open_executor() as helix:
             await suspended(await helix.retry(_old(), SESSION))
 
@@ -324,3 +370,96 @@ class DeploysContract(ScenarioContract):
         await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
         await suspended(await helix.resume(slim, SESSION))
         assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["x"]
+
+    @pytest.mark.parametrize("goes_on", ["with the answer", "with a message"])
+    async def test_a_sub_agent_that_is_gone_leaves_no_child_behind(
+        self, open_executor: OpenExecutor, parts: Backend, goes_on: str
+    ) -> None:
+        def boss(*tools: Any) -> Agent[Any, Any, Any]:
+            return agent("boss", delegate("worker", id="w"), "Fine.", tools=[*tools])
+
+        async with open_executor() as old:
+            (waiting,) = (await suspended(await old.execute(boss(worker().as_tool()), "Go", SESSION))).pending
+        async with open_executor() as new:
+            assert await completed(await _go_on(new, boss(), waiting, goes_on)) == "Fine."
+            assert (await statuses(parts))["worker"] == "interrupted interrupted"
+            assert [ref.status for ref in await children(parts)] == ["interrupted"]
+            assert_well_told(await parts.streams.get_all_chunks(SESSION))
+
+    @pytest.mark.parametrize("goes_on", ["with the answer", "with a message"])
+    @pytest.mark.parametrize("left", [0, 1])
+    async def test_a_kind_of_companion_that_is_gone_leaves_nobody_waiting(
+        self, open_executor: OpenExecutor, parts: Backend, goes_on: str, left: int
+    ) -> None:
+        def boss(*keeps: Agent[Any, Any, Any]) -> Agent[Any, Any, Any]:
+            kept = [PersistentAgent(each) for each in keeps]
+            return scripted([spawn(), "Fine."], {}, name="boss", persistent_agents=kept)
+
+        async with open_executor() as old:
+            (waiting,) = (await suspended(await old.execute(boss(careful(*DEPLOYING)), "Go", SESSION))).pending
+        async with open_executor() as new:
+            others = [scripted(["x"], {}, name="other")] * left
+            assert await completed(await _go_on(new, boss(*others), waiting, goes_on)) == "Fine."
+            assert (await statuses(parts))["helper"] == "interrupted interrupted"
+            assert [ref.status for ref in await children(parts)] == ["interrupted"]
+            assert (await new.list_pending()).items == ()
+
+    async def test_whoever_waits_for_a_companion_whose_state_does_not_fit_is_told_so(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        def boss(state: type[BaseModel]) -> Agent[Any, Any, Any]:
+            keeps = careful(*DEPLOYING, state=state)
+            kept = [PersistentAgent(keeps, mode="non_blocking"), PersistentAgent(scripted(["x"], {}, name="other"))]
+            script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine."]
+            return scripted(script, {}, name="boss", persistent_agents=kept)
+
+        async with open_executor() as old:
+            await completed(await old.execute(boss(OldState), "Go", SESSION))
+            child = (await only_companion(parts)).sub_session_id
+            await until_ended(parts, child, "suspended_client_tool")
+            (waiting,) = (await old.list_pending()).items
+        async with open_executor() as new:
+            await new.submit_tool_result(SESSION, waiting.tool_call_id, answer_to(waiting))
+            assert await completed(await new.execute(boss(ChangedState), "And?", SESSION)) == "Fine."
+            assert "notes" in (await results(new))["wait"]
+            assert (await statuses(parts))["helper"] == "active suspended_client_tool"
+
+    @pytest.mark.parametrize("mode", ["blocking", "non_blocking"])
+    async def test_the_state_of_a_companion_that_is_told_more_is_migrated_from_the_version_that_stored_it(
+        self, open_executor: OpenExecutor, parts: Backend, mode: CompanionMode
+    ) -> None:
+        def boss(**fields: Any) -> Agent[Any, Any, Any]:
+            kept = [PersistentAgent(helper("One.", "Two.", **fields), mode=mode)]
+            script = [spawn(), "Started.", send("helper-1", "More", id="send"), "Fine."]
+            return scripted(script, {}, name="boss", persistent_agents=kept)
+
+        async with open_executor() as old:
+            await completed(await old.execute(boss(state=OldState), "Go", SESSION))
+            child = (await only_companion(parts)).sub_session_id
+            await until_ended(parts, child)
+        async with open_executor() as new:
+            present = boss(state=NewState, version=2, migrate_state=_renamed)
+            await completed(await new.execute(present, "More", SESSION))
+            await until_ended(parts, child)
+            session = await parts.state.load_state(child)
+            assert (session.agent_version, session.custom_state) == (
+                2,
+                {"entries": [], "owner": "nobody", "language": "en"},
+            )
+
+    async def test_a_companion_whose_state_does_not_fit_is_told_nothing_and_stays_as_it_is(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        def boss(**fields: Any) -> Agent[Any, Any, Any]:
+            kept = [PersistentAgent(helper("One.", "Two.", "Three.", **fields))]
+            script = [spawn(), "Started.", send("helper-1", "More", id="send"), "Fine."]
+            return scripted(script, {}, name="boss", persistent_agents=kept)
+
+        async with open_executor() as old:
+            await completed(await old.execute(boss(state=OldState), "Go", SESSION))
+        child = (await only_companion(parts)).sub_session_id
+        before = await parts.state.load_state(child)
+        async with open_executor() as new:
+            await completed(await new.execute(boss(state=ChangedState, version=2), "More", SESSION))
+            assert "does not fit version 2" in (await results(new))["send"]
+            assert await parts.state.load_state(child) == before

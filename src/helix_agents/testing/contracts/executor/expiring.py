@@ -16,6 +16,7 @@ from helix_agents.ports.backend import Backend
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.household import boss, helper, only_companion, spawn, until_ended
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     OpenExecutor,
@@ -248,3 +249,22 @@ class ExpiringContract(ScenarioContract):
         await helix.sweep()
         assert await completed(await helix.execute(agent, "Hello again", SESSION, expires_in=3600)) == "There."
         assert (await helix.sweep()).expired_sessions == 0
+
+    async def test_a_companion_that_outlived_its_root_expires_with_it(
+        self, helix: Executor, parts: Backend, clock: ManualClock
+    ) -> None:
+        keeps = helper(call("locate", {"city": "Rome"}), "There.", tools=[locate])
+        agent = boss(spawn(), "Started.", "Again.", keeps=keeps, mode="non_blocking")
+        await completed(await helix.execute(agent, "Go", SESSION, expires_in=timedelta(hours=1)))
+        companion = (await only_companion(parts)).sub_session_id
+        await until_ended(parts, companion, "suspended_client_tool")
+        clock.advance(HOUR_MS - 1)
+        await completed(await helix.execute(agent, "And?", SESSION, expires_in=timedelta(hours=1)))
+        clock.advance(2)
+        assert (await helix.sweep()).expired_sessions == 0
+        assert len((await helix.list_pending()).items) == 1
+        clock.advance(HOUR_MS)
+        assert (await helix.sweep()).expired_sessions == 1
+        assert (await helix.list_pending()).items == ()
+        assert (await parts.state.load_state(companion)).failure_reason == "session_expired"
+        assert (await helix.sessions.get(SESSION)).status == "completed"

@@ -67,7 +67,7 @@ def pondering(gate: Gate) -> Tool[..., Any]:
     return ponder
 
 
-def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None) -> Agent[Any, Any, Any]:
+def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None, **fields: Any) -> Agent[Any, Any, Any]:
     """A companion whose tool `deploy` needs somebody's approval."""
 
     @tool(require_approval=True)
@@ -75,7 +75,7 @@ def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None) -> A
         """Deploy."""
         return f"deployed {env}" if work is None else await work()
 
-    return helper(*script, tools=[deploy])
+    return helper(*script, tools=[deploy], **fields)
 
 
 NO_GRACE = EngineOptions(cancel_grace_seconds=0.01)

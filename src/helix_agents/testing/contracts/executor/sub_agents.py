@@ -387,3 +387,11 @@ class SubAgentsContract(ScenarioContract):
         newest = (await helix.sessions.list()).items
         child = next(each.session_id for each in newest if each.session_id != SESSION)
         assert (await spoken(helix, child))[2].endswith(": unknown_tool")
+
+    async def test_agents_that_delegate_to_others_of_the_same_name_each_get_their_own(self, helix: Executor) -> None:
+        for words in ("One.", "Two."):
+            boss = agent(
+                f"boss-{words[:3]}", delegate("worker", id="w"), "Fine.", tools=[agent("worker", words).as_tool()]
+            )
+            await completed(await helix.execute(boss, "Go", boss.name))
+            assert f"result subagent__worker#w: {words}" in await spoken(helix, boss.name)

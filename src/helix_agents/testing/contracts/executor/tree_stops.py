@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.companions import PersistentAgent
 from helix_agents.domain.chunks import RunInterrupted, TextDelta
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.sessions import InterruptSet
-from helix_agents.llm.scripted import ScriptedModel, reply
+from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.family import (
@@ -23,8 +24,18 @@ from helix_agents.testing.contracts.executor.family import (
     told,
     worker,
 )
+from helix_agents.testing.contracts.executor.household import (
+    NO_GRACE,
+    WORKING,
+    busy,
+    only_companion,
+    pondering,
+    spawn,
+    until_ended,
+)
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
+    Gate,
     OpenExecutor,
     PieceGate,
     ScenarioContract,
@@ -195,3 +206,20 @@ class TreeStopsContract(ScenarioContract):
             assert await completed(won[0]) == "All done."
         for ref in await children(parts):
             assert len((await parts.state.list_runs(ref.sub_session_id)).items) == 2
+
+    async def test_a_stop_reaches_a_companion_of_a_child_that_is_done(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        working, waiting = Gate(), Gate()
+        keeps = [PersistentAgent(busy(working, *WORKING), mode="non_blocking")]
+        middle = agent("middle", spawn(), "Done.", persistent_agents=keeps)
+        tools = [middle.as_tool(), pondering(waiting)]
+        boss = agent("boss", delegate("middle", id="d"), call("ponder"), "Never.", tools=tools)
+        async with open_executor(options=NO_GRACE) as helix:
+            handle = await helix.execute(boss, "Go", SESSION)
+            await working.until_reached()
+            await waiting.until_reached()
+            await helix.interrupt(SESSION)
+            await interrupted(handle)
+            (ref,) = await children(parts)
+            await until_ended(parts, (await only_companion(parts, ref.sub_session_id)).sub_session_id, "interrupted")
