@@ -197,6 +197,12 @@ async def _trim(connection: Connection, segment: int) -> None:
             "DELETE FROM __agents_state_log WHERE id BETWEEN ? AND ?", (at << 32 | writes + 1, at << 32 | _LOW)
         )
         if branches:
-            return
-        await connection.execute("DELETE FROM __agents_segments WHERE segment = ?", (at,))
+            # It lives on for them, and holds no more of its parents than they see.
+            await connection.execute(
+                "UPDATE __agents_segments SET message_boundary = least(message_boundary, ?),"
+                " state_boundary = least(state_boundary, ?) WHERE segment = ?",
+                (messages, writes, at),
+            )
+        else:
+            await connection.execute("DELETE FROM __agents_segments WHERE segment = ?", (at,))
         at = row[1]
