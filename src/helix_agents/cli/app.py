@@ -77,6 +77,7 @@ def app() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; an expected error never shows a traceback."""
     output = Output()
+    output.spell_out()
     try:
         return _run(arguments, output)
     finally:
@@ -85,6 +86,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str], output: Output) -> int:
     try:
+        _check_encoding(arguments)
         outcome = app.main(list(arguments), prog_name="helix", standalone_mode=False, obj=output)
     except click.ClickException as error:
         if output.as_json:
@@ -103,6 +105,15 @@ def _run(arguments: Sequence[str], output: Output) -> int:
         return _explain(error, output)
     # Outside its standalone mode click returns the code given to `ctx.exit`, or else what the command returned.
     return outcome if isinstance(outcome, int) else ExitCode.OK
+
+
+def _check_encoding(arguments: Sequence[str]) -> None:
+    """Nothing of what arguments say, a session's id or a message, can be stored if it is no text."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as problem:
+            raise click.UsageError(f"{argument!r} is no text in UTF-8.") from problem
 
 
 def _explain(error: Exception, output: Output) -> int:

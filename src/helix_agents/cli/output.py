@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -19,6 +20,12 @@ class Output:
 
     as_json: bool = False
     _stdout: TextIO | None = None
+
+    def spell_out(self) -> None:
+        """Show characters that the terminal has none for by their numbers: nobody should lose an answer for one."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
 
     def reserve(self) -> None:
         """Keep standard output for the answer: what agents and their modules print goes beside it."""
@@ -57,7 +64,10 @@ class Output:
     def answer(self, document: Mapping[str, Any]) -> None:
         """Give a script the whole answer; silent for people, who were told along the way."""
         if self.as_json:
-            click.echo(json.dumps(document, ensure_ascii=False, default=str), file=self._stdout)
+            text = json.dumps(document, ensure_ascii=False, default=str)
+            if not _can_show(self._stdout or sys.stdout, text):
+                text = json.dumps(document, default=str)
+            click.echo(text, file=self._stdout)
 
     def fail(self, error: "HelixError") -> None:
         """Say what went wrong: a sentence on standard error, or `{"error": …}` where a script expects its answer."""
@@ -73,6 +83,14 @@ class Output:
             self.answer({"error": {"code": code, "message": message}})
         else:
             click.echo(f"Error: {message}", err=True)
+
+
+def _can_show(stream: TextIO, text: str) -> bool:
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _one_line(text: str) -> str:

@@ -115,10 +115,11 @@ async def _with_retries(
             return await stream.run(request)
         except ModelError as problem:
             failures += 1
-            if not problem.retryable or failures > options.model_retries:
+            wished = problem.retry_after or 0
+            if not problem.retryable or failures > options.model_retries or wished > options.longest_retry_seconds:
                 raise
             backoff = options.first_retry_seconds * 2 ** (failures - 1)
-            wait = max(problem.retry_after or 0, backoff * scope.services.jitter())
+            wait = max(wished, backoff * scope.services.jitter())
             log_event("model.retry", session_id=scope.session.session_id, step=step, code=problem.code, wait=wait)
             stream.reset()
             # A stop between two writers would leave the run without one.

@@ -46,10 +46,15 @@ _ENVELOPE_BYTES = 600
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Settings of an executor that its runs follow."""
+    """Settings of an executor that its runs follow.
+
+    A provider that wants to be left alone for longer than `longest_retry_seconds` is not waited for: the run fails, and
+    `retry()` continues it when the time has come.
+    """
 
     model_retries: int = 3
     first_retry_seconds: float = 1.0
+    longest_retry_seconds: float = 120.0
     cancel_grace_seconds: float = 5.0
     pending_deadline_ms: int | None = 7 * DAY_MS
     effect_lease_ms: int = 30_000

@@ -165,3 +165,25 @@ def test_the_shell_is_told_how_to_complete() -> None:
     asked = {"_HELIX_COMPLETE": "bash_complete", "COMP_WORDS": "helix se", "COMP_CWORD": "1"}
     told = subprocess.run([helix], capture_output=True, text=True, check=True, env=os.environ | asked).stdout
     assert told == "plain,serve\nplain,sessions\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_a_character_costs_no_answer(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "talking.py").write_text(
+        "from helix_agents import Agent, ScriptedModel\n"
+        "agent = Agent(name='agent', model=ScriptedModel(lambda _: 'Tide \\N{WATER WAVE}'), instructions='Talk.')\n",
+        encoding="utf-8",
+    )
+    settings = {**os.environ, "PYTHONIOENCODING": encoding, "HELIX_STORE": f"sqlite:///{tmp_path}/helix.db"}
+    command = [str(Path(sys.executable).with_name("helix")), "run", "talking.py:agent", "Hello"]
+    told = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, check=True, timeout=60)
+    assert told.stdout.startswith(b"Tide ")
+    asked = subprocess.run(
+        [*command, "--json"], cwd=tmp_path, env=settings, capture_output=True, check=True, timeout=60
+    )
+    assert json.loads(asked.stdout.decode("ascii"))["output"] == "Tide \N{WATER WAVE}"
+
+
+def test_an_argument_that_is_no_text_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sessions", "show", "a\udcffb"]) == ExitCode.USAGE
+    assert "is no text in UTF-8" in capsys.readouterr().err

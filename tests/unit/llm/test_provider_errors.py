@@ -149,6 +149,13 @@ async def test_an_error_inside_a_stream_is_told_like_one_before_it(
     assert "come back later" in str(error)
 
 
+async def test_a_stream_that_makes_no_sense_may_make_some_next_time(server: ProviderServer, connect: Any) -> None:
+    frames = CHAT.frames(Wired(text="The tide is rising."))
+    for nonsense in ("[1, 2]", '{"choices": 5}', "{"):
+        server.will(Stream(frames=[*frames[:3], f"data: {nonsense}\n\n", *frames[3:]]))
+        assert type(await failure_of(connect(CHAT))) is ModelUnavailableError
+
+
 async def test_a_reply_the_provider_gave_up_on_is_no_reply(server: ProviderServer, connect: Any) -> None:
     server.will(GOOGLE.stream(Wired(text="well", stop="MALFORMED_FUNCTION_CALL")))
     error = await failure_of(connect(GOOGLE))

@@ -9,7 +9,7 @@ from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import ModelResponseStreamEvent
 from pydantic_ai.models import Model, StreamedResponse
 
-from helix_agents.domain.errors import ModelError
+from helix_agents.domain.errors import ModelError, ModelRefusedError, ModelUnavailableError
 from helix_agents.llm.pydantic_ai.connections import closing_responses, open_client
 from helix_agents.llm.pydantic_ai.conversations import Conversations
 from helix_agents.llm.pydantic_ai.failures import as_model_error
@@ -40,8 +40,11 @@ class Exchange:
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         reader = ReplyReader(self._name)
+        otherwise: type[ModelError] = ModelRefusedError
         try:
             async with self._stream(request) as stream, aclosing(_events(stream)) as events:
+                # What the libraries stumble over from here on came from the provider, and may be in order next time.
+                otherwise = ModelUnavailableError
                 async for event in events:
                     for piece in reader.read(event):
                         yield piece
@@ -49,7 +52,7 @@ class Exchange:
         except ModelError:
             raise
         except Exception as problem:
-            raise as_model_error(self._name, problem) from problem
+            raise as_model_error(self._name, problem, otherwise=otherwise) from problem
         yield done
 
     @asynccontextmanager

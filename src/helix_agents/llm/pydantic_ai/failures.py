@@ -37,14 +37,17 @@ _WORTH_ANOTHER_TRY = frozenset({408, 409, 425})
 _TOO_LARGE = 413
 
 
-def as_model_error(model: str, problem: Exception) -> ModelError:
-    """The error of ours that says whether asking again may help, with the provider's own words and wish to wait."""
-    kind = _kind(problem)
+def as_model_error(model: str, problem: Exception, *, otherwise: type[ModelError] = ModelRefusedError) -> ModelError:
+    """The error of ours that says whether asking again may help, with the provider's own words and wish to wait.
+
+    `otherwise` is what a problem that nobody knows counts as.
+    """
+    kind = _kind(problem) or otherwise
     retry_after = problem.retry_after if isinstance(problem, theirs.ModelAPIError) else None
     return kind(model, _reason(problem), retry_after)
 
 
-def _kind(problem: Exception) -> type[ModelError]:
+def _kind(problem: Exception) -> type[ModelError] | None:
     # A status that says what it means is believed before the category it was filed under.
     if isinstance(problem, theirs.ModelHTTPError):
         if problem.status_code == _TOO_LARGE:
@@ -57,7 +60,7 @@ def _kind(problem: Exception) -> type[ModelError]:
     # What the provider reports without a status arrives in the middle of a stream, which may go better next time.
     if isinstance(problem, theirs.ModelAPIError) and not isinstance(problem, theirs.ModelHTTPError):
         return ModelUnavailableError
-    return ModelRefusedError
+    return None
 
 
 def _reason(problem: Exception) -> str:

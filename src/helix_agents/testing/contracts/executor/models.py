@@ -111,6 +111,15 @@ class ModelsContract(ScenarioContract):
             assert await completed(await other.retry(_agent("Back."), SESSION)) == "Back."
             assert await spoken(other) == ["user: Ask", "assistant: Back."]
 
+    async def test_a_provider_that_wants_to_be_left_alone_for_hours_is_not_waited_for(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        model = ScriptedModel([ModelOverloadedError("scripted", "no more today", 86_400.0), "Never."])
+        async with open_executor(options=QUICK) as helix:
+            result = await failed(await helix.execute(_agent(model=model), "Ask", SESSION))
+            assert (result.code, result.retryable) == (ModelOverloadedError.code, True)
+            assert model.asked == 1
+
     async def test_a_context_that_is_too_long_is_an_error_of_its_own_and_not_retried(
         self, open_executor: OpenExecutor
     ) -> None:
