@@ -17,7 +17,7 @@ from helix_agents.agent.context import ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
-from helix_agents.domain.errors import CallerError, ConflictError
+from helix_agents.domain.errors import CallerError, ConflictError, ModelRefusedError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.runs import SUSPENDED
@@ -28,10 +28,13 @@ from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call, reply
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 
 ROOT = "root"
-OPTIONS = EngineOptions(effect_lease_ms=1, cancel_grace_seconds=0.01, first_retry_seconds=0.001)
+OPTIONS = EngineOptions(
+    pending_deadline_ms=50_000, effect_lease_ms=1, cancel_grace_seconds=0.01, first_retry_seconds=0.001
+)
 MOST_ROUNDS = 60
 
 _numbers = itertools.count(1)
@@ -52,9 +55,10 @@ def locate(city: str) -> str:
 class Talk:
     """One conversation, whose every choice follows from a seed and from what was said before."""
 
-    def __init__(self, seed: int, parts: Backend) -> None:
+    def __init__(self, seed: int, parts: Backend, clock: ManualClock) -> None:
         self._seed = seed
         self._parts = parts
+        self._clock = clock
         self._random = Random(seed)
         self.sent: Counter[str] = Counter()
         self.allowed: Counter[str] = Counter()
@@ -119,6 +123,8 @@ class Talk:
 
     def _reply(self, request: ModelRequest) -> Step:
         random = Random(f"{self._seed}/{request.agent_type}/{len(request.messages)}/{request.step}")
+        if random.random() < 0.05:
+            return ModelRefusedError("scripted", "not today")
         if random.random() < 0.35:
             return reply("Done.")
         names = {"boss": _CALLS, "helper": (*_SIMPLE, "clerk")}.get(request.agent_type, _SIMPLE)
@@ -138,6 +144,8 @@ class Talk:
         async with self._executor(Recorder(at if dies else None)) as helix:
             await helix.recover()
             await self._let_be(self._move(helix, number // 120), helix)
+        # Who died leaves leases behind, which run out.
+        self._clock.advance(10)
         if not dies:
             return
         async with self._executor(Recorder()) as helix:
@@ -151,7 +159,10 @@ class Talk:
         except (CallerError, ConflictError) as refusal:
             # Whoever asks for something that cannot be is told so, and nothing happens.
             self.did.append(type(refusal).__name__)
-        await helix.idle()
+        resting = asyncio.create_task(helix.idle())
+        while not resting.done() and not helix.recorder.has_stopped:
+            await asyncio.wait((resting,), timeout=0.02)
+        resting.cancel()
         if not helix.recorder.has_stopped:
             await self.check(helix)
 
@@ -167,6 +178,9 @@ class Talk:
             self._retry,
             self._rewind,
             self._two_at_once,
+            self._pause,
+            self._let_time_pass,
+            self._answer_strangely,
         )
         move = moves[number % len(moves)]
         self.did.append(move.__name__)
@@ -222,6 +236,25 @@ class Talk:
         for outcome in outcomes:
             if isinstance(outcome, BaseException) and not isinstance(outcome, CallerError | ConflictError):
                 raise outcome
+
+    async def _pause(self, helix: Executor, number: int) -> None:
+        await helix.execute(self.agent, "Work.", ROOT)
+        for _ in range(number % 40):
+            await asyncio.sleep(0)
+        await self._parts.state.compare_and_set_status(ROOT, ("active",), "paused")
+
+    async def _let_time_pass(self, helix: Executor, number: int) -> None:
+        """Some of what waits is answered by its deadline, and the janitor goes on with it."""
+        self._clock.advance(number % 100_000)
+        await helix.sweep()
+
+    async def _answer_strangely(self, helix: Executor, number: int) -> None:
+        for each in await self._waiting(helix):
+            strange = (ToolAnswer(result=[number]), ToolAnswer(error="no"), ApprovalAnswer(approved=False, reason="no"))
+            edited = ApprovalAnswer(approved=True, edited_input={"amount": 7} if number % 2 else {"amount": "all"})
+            self.allowed[each.tool_call_id] += each.kind == "approval"
+            await helix.submit_tool_result(ROOT, each.tool_call_id, (*strange, edited)[number % 4])
+        await helix.resume(self.agent, ROOT)
 
     async def _submit(self, helix: Executor, waiting: PendingCall, number: int) -> None:
         if waiting.kind != "approval":
@@ -294,7 +327,7 @@ class Talk:
             assert not open_calls, f"a call without a result in {session.session_id}: {self.did}"
             if isinstance(message, AssistantMessage):
                 open_calls = [each.id for each in message.tool_calls]
-        # Of a child that was let go of nobody reads on; a companion's calls get their results when it is spoken to again.
+        # Of a child that was let go of nobody reads on; a companion's calls get results when it is spoken to again.
         may_be_open = is_open or session.parent_session_id is not None
         assert may_be_open or not open_calls, f"{session.session_id} ends in open calls: {self.did}"
 

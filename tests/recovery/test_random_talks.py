@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing.clock import ManualClock
 from tests.recovery.random_talk import Talk
 
 _numbers = count(1)
@@ -21,8 +22,10 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def talk(seed: int, moves: list[int]) -> None:
-    async with await open_backend(f"memory://talk-{next(_numbers)}") as parts, asyncio.timeout(60):
-        await Talk(seed, parts).go([0, *moves])
+    clock = ManualClock()
+    url = f"memory://talk-{next(_numbers)}"
+    async with await open_backend(url, clock=clock) as parts, asyncio.timeout(60):
+        await Talk(seed, parts, clock).go([0, *moves])
 
 
 @given(seed=st.integers(0, 10_000), moves=st.lists(st.integers(0, 200_000), max_size=6))

@@ -164,10 +164,19 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         return self.retries if tool is None or tool.retries is None else tool.retries
 
     async def write_instructions(self, ctx: RunContext[AgentStateT, DepsT]) -> str:
-        """What the model is told first, in this step; raises what an instruction function raises."""
+        """What the model is told first, in this step.
+
+        Raises:
+            Exception: what an instruction function raised.
+            TypeError: it returned no text.
+        """
         if isinstance(self.instructions, str):
             return self.instructions
-        return await call_quick(f"The instructions of {self.name!r}", self.instructions, ctx)
+        what = f"The instructions of {self.name!r}"
+        written = cast("object", await call_quick(what, self.instructions, ctx))
+        if not isinstance(written, str):
+            raise TypeError(f"{what} are a {type(written).__name__}; the function has to return a string")
+        return written
 
     def check_output(self, result: Any, tool: str) -> JSON:
         """The output that a `finish_with` tool returned, as it is stored.

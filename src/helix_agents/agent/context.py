@@ -16,7 +16,7 @@ from helix_agents.agent.state_type import NoState, StateT
 from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
-from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.records import JSON, Record, check_record
 from helix_agents.domain.usage import TokenCount
 from helix_agents.ports.entries import EntryStore
 
@@ -33,6 +33,13 @@ class UsageReport(Record):
     tokens: TokenCount | None = None
     success: bool = True
     metadata: dict[str, JSON] = {}
+
+
+class UserEvent(Record):
+    """Something user code tells the readers of the stream."""
+
+    name: str
+    data: JSON = None
 
 
 def _ignore(*_: object) -> None:
@@ -134,9 +141,11 @@ class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
         """Put an event of your own into the stream; readers see it at once.
 
         Raises:
-            UnstorableValueError: the data has no JSON form.
+            UnstorableValueError: the name is no text, or the data has no JSON form.
         """
-        self.link.emit(name, jsonable(data))
+        event = UserEvent(name=name, data=jsonable(data))
+        check_record(event)
+        self.link.emit(event.name, event.data)
 
     def record_usage(
         self,
@@ -150,11 +159,13 @@ class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
         """Count something of your own; it is stored with the step and adds up under its name.
 
         Raises:
-            UnstorableValueError: the metadata has no JSON form.
+            UnstorableValueError: something in it is not what it should be, or has no JSON form.
         """
-        self.link.record_usage(
-            UsageReport(name=name, amount=amount, tokens=tokens, success=success, metadata=jsonable(metadata or {}))
+        report = UsageReport(
+            name=name, amount=amount, tokens=tokens, success=success, metadata=jsonable(metadata or {})
         )
+        check_record(report)
+        self.link.record_usage(report)
 
 
 class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):

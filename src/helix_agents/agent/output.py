@@ -3,12 +3,19 @@
 from collections.abc import Mapping
 from typing import Any, Generic
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
-from pydantic_core import PydanticSerializationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from typing_extensions import TypeVar
 
 from helix_agents.agent.names import FINISH
-from helix_agents.agent.schemas import SCHEMA_PROBLEMS, adapter_for, arguments_json, is_object, json_schema, sentence
+from helix_agents.agent.schemas import (
+    REFUSALS,
+    SCHEMA_PROBLEMS,
+    adapter_for,
+    arguments_json,
+    is_object,
+    json_schema,
+    refusal,
+)
 from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError
 from helix_agents.domain.records import JSON, decode_json, encode
 from helix_agents.ports.llm import ToolSpec
@@ -51,8 +58,8 @@ class OutputType(Generic[OutputT]):
             if self._wrapper is None:
                 return self._stored(self._adapter.validate_json(data))
             return self._stored(getattr(self._wrapper.model_validate_json(data), WRAPPED_UNDER))
-        except ValidationError as problem:
-            raise ToolInputError(FINISH, sentence(problem)) from problem
+        except REFUSALS as problem:
+            raise ToolInputError(FINISH, refusal(problem)) from problem
 
     def check(self, result: Any, tool: str) -> JSON:
         """The output that a `finish_with` tool returned, as it is stored.
@@ -62,10 +69,8 @@ class OutputType(Generic[OutputT]):
         """
         try:
             return self._stored(self._adapter.validate_python(result))
-        except ValidationError as problem:
-            raise ToolOutputError(tool, sentence(problem)) from problem
-        except PydanticSerializationError as problem:
-            raise ToolOutputError(tool, str(problem)) from problem
+        except REFUSALS as problem:
+            raise ToolOutputError(tool, refusal(problem)) from problem
 
     def load(self, stored: JSON) -> OutputT:
         """A stored output as the object it was.
@@ -75,8 +80,11 @@ class OutputType(Generic[OutputT]):
         """
         try:
             return self._adapter.validate_json(encode(stored), by_alias=False, by_name=True)
-        except ValidationError as problem:
-            raise ToolOutputError(FINISH, sentence(problem)) from problem
+        except REFUSALS as problem:
+            raise ToolOutputError(FINISH, refusal(problem)) from problem
 
     def _stored(self, value: OutputT) -> JSON:
-        return decode_json(self._adapter.dump_json(value, by_alias=False, round_trip=True))
+        """The value as stored; a run must not end with what nobody can read back, such as a number that is none."""
+        data = self._adapter.dump_json(value, by_alias=False, round_trip=True)
+        self._adapter.validate_json(data, by_alias=False, by_name=True)
+        return decode_json(data)

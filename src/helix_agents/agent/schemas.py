@@ -8,11 +8,17 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from helix_agents.agent.failures import ControlFlow, RetryTool, ToolFailed
 from helix_agents.domain.errors import UnstorableValueError
 from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.texts import said_by, storable
 
 SCHEMA_PROBLEMS = (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError)
 """What pydantic raises for a type it cannot work with."""
+
+REFUSALS = (Exception, RetryTool, ToolFailed)
+"""What working with a value of somebody's type raises: its validators and serialisers are their code, and pydantic
+takes only some exceptions for a verdict on the value."""
 
 _MOST_PROBLEMS = 8
 _LONGEST_VALUE = 80
@@ -65,12 +71,33 @@ def sentence(problem: ValidationError) -> str:
         where = ".".join(str(step) for step in error["loc"])
         what = error["msg"].rstrip(".")
         if error["type"] not in ("missing", "json_invalid", "extra_forbidden"):
-            shown = repr(error["input"])
-            what += f", got {shown if len(shown) <= _LONGEST_VALUE else shown[:_LONGEST_VALUE] + '…'}"
+            what += f", got {shown(error['input'])}"
         parts.append(f"{where}: {what}" if where else what)
     if len(errors) > _MOST_PROBLEMS:
         parts.append(f"and {len(errors) - _MOST_PROBLEMS} more")
-    return "; ".join(parts)
+    return storable("; ".join(parts))
+
+
+def shown(value: object) -> str:
+    """A value of any kind in a few words."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…"
+
+
+def refusal(problem: BaseException) -> str:
+    """What a type has against a value, whichever of `REFUSALS` it said it with."""
+    match problem:
+        case ValidationError():
+            return sentence(problem)
+        case UnstorableValueError():
+            return problem.reason
+        case PydanticSerializationError() | ControlFlow():
+            return said_by(problem)
+        case _:
+            return f"{type(problem).__name__}: {said_by(problem)}"
 
 
 def jsonable(value: Any) -> JSON:
@@ -81,8 +108,8 @@ def jsonable(value: Any) -> JSON:
     """
     try:
         plain = value if type(value) is str else to_jsonable_python(value, inf_nan_mode="null")
-    except (PydanticSerializationError, ValueError, RecursionError) as problem:
-        raise UnstorableValueError(type(value).__name__, str(problem)) from problem
+    except REFUSALS as problem:
+        raise UnstorableValueError(type(value).__name__, refusal(problem)) from problem
     # Whatever cannot be encoded has to be found here, where somebody can be told, and not in a commit.
     encode(plain)
     return plain

@@ -6,13 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+)
 from pydantic.fields import FieldInfo
 
 from helix_agents.agent.context import RunContext, ToolContext
-from helix_agents.agent.schemas import SCHEMA_PROBLEMS, json_schema
+from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, json_schema, shown
 from helix_agents.domain.errors import DefinitionError
-from helix_agents.domain.records import JSON
+from helix_agents.domain.records import JSON, encode
 
 NOTHING: Any = inspect.Signature.empty
 """The annotation of what has none."""
@@ -43,8 +51,24 @@ class Signature:
 
     def dump(self, values: Mapping[str, Any]) -> dict[str, JSON]:
         """The values as JSON that `parse` reads back."""
-        given = self.arguments.model_construct(**{made_up: values[name] for made_up, name in self.parameters.items()})
-        return given.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False, fallback=repr)
+        given = {made_up: values[name] for made_up, name in self.parameters.items()}
+        try:
+            return self._dumped(given)
+        except REFUSALS:
+            return {name: self._shown(made_up, given[made_up]) for made_up, name in self.parameters.items()}
+
+    def _dumped(self, given: Mapping[str, Any]) -> dict[str, JSON]:
+        arguments = self.arguments.model_construct(**given)
+        dumped = arguments.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False, fallback=repr)
+        encode(dumped)
+        return dumped
+
+    def _shown(self, made_up: str, value: Any) -> JSON:
+        """One value as JSON, and as whatever it looks like if it has no such form."""
+        try:
+            return self._dumped({made_up: value})[self.parameters[made_up]]
+        except REFUSALS:
+            return shown(value)
 
     def bind(self, function: Callable[..., Any], context: Any, values: Mapping[str, Any]) -> Callable[[], Any]:
         """The function with everything it needs, ready to be called."""
@@ -135,7 +159,19 @@ def _field(name: str, annotation: Any, default: Any, text: str | None) -> tuple[
     own: dict[str, Any] = {"alias": name}
     if text and not described:
         own["description"] = text
+    if default is None and type(None) not in get_args(annotation):
+        annotation = Annotated[annotation, WrapValidator(_null_if_refused)]
     return Annotated[annotation, Field(**own)], ... if default is NOTHING else default
+
+
+def _null_if_refused(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """`limit: int = None` says that None means nothing was given, so the null it is stored as says so too."""
+    try:
+        return check(value)
+    except ValidationError:
+        if value is None:
+            return None
+        raise
 
 
 def _model(fields: dict[str, Any], subject: str) -> tuple[type[Arguments], dict[str, JSON]]:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Generic, cast
 
-from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, RootModel, TypeAdapter
 from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticSerializationError
 from typing_extensions import TypeVar
 
-from helix_agents.agent.schemas import SCHEMA_PROBLEMS, sentence
+from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, refusal
 from helix_agents.domain.errors import DefinitionError, InvalidStateError
 from helix_agents.domain.records import JSON, decode_json, encode
 
@@ -56,8 +55,10 @@ class StateType(Generic[StateT]):
         """As `load`, from a JSON document."""
         try:
             return self._adapter.validate_json(data, by_alias=False, by_name=True)
-        except ValidationError as problem:
-            raise InvalidStateError(self.name, sentence(problem)) from problem
+        except SCHEMA_PROBLEMS:
+            raise
+        except REFUSALS as problem:
+            raise InvalidStateError(self.name, refusal(problem)) from problem
 
     def dump_json(self, value: StateT) -> bytes:
         """The value as a JSON document, without fields that were deleted from it.
@@ -70,8 +71,8 @@ class StateType(Generic[StateT]):
             return self._adapter.dump_json(
                 _whole(value, deleted), exclude=deleted, by_alias=False, round_trip=True, warnings=False
             )
-        except (PydanticSerializationError, ValueError, RecursionError) as problem:
-            raise InvalidStateError(self.name, str(problem)) from problem
+        except REFUSALS as problem:
+            raise InvalidStateError(self.name, refusal(problem)) from problem
 
     def dump(self, value: StateT) -> dict[str, JSON]:
         """The value as stored state; raises like `dump_json`."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic import TypeAdapter
 
 from helix_agents.agent.calling import RunInThread, call_possibly_slow, call_quick, is_async
 from helix_agents.agent.context import RunContext, ToolContext
@@ -17,7 +16,7 @@ from helix_agents.agent.durations import Deadline, Duration, deadline_millisecon
 from helix_agents.agent.failures import ControlFlow
 from helix_agents.agent.names import check_tool_name
 from helix_agents.agent.outcomes import ApprovalPredicate, Effect, Preview, Reconcile, Reconciled, UnknownOutcome
-from helix_agents.agent.schemas import SCHEMA_PROBLEMS, adapter_for, arguments_json, jsonable, sentence
+from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, adapter_for, arguments_json, jsonable, refusal
 from helix_agents.agent.signatures import NOTHING, Signature, read_signature, written_function
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError, UnstorableValueError
@@ -123,10 +122,8 @@ class Tool(Generic[P, R_co]):
         """
         try:
             return self.input.parse(arguments_json(arguments))
-        except ValidationError as problem:
-            raise ToolInputError(self.name, sentence(problem)) from problem
-        except UnstorableValueError as problem:
-            raise ToolInputError(self.name, problem.reason) from problem
+        except REFUSALS as problem:
+            raise ToolInputError(self.name, refusal(problem)) from problem
 
     def dump_input(self, values: Mapping[str, Any]) -> dict[str, JSON]:
         """Parsed values as JSON, defaults included: what a person is shown, and what `parse` reads back later."""
@@ -208,10 +205,10 @@ class Tool(Generic[P, R_co]):
             if self.output is not None:
                 result = self.output.dump_python(self.output.validate_python(result), mode="json", by_alias=True)
             return jsonable(result)
-        except ValidationError as problem:
-            raise ToolOutputError(self.name, sentence(problem)) from problem
-        except (PydanticSerializationError, UnstorableValueError) as problem:
+        except UnstorableValueError as problem:
             raise ToolOutputError(self.name, str(problem)) from problem
+        except REFUSALS as problem:
+            raise ToolOutputError(self.name, refusal(problem)) from problem
 
     def check_output(self, result: Any, given: Mapping[str, JSON]) -> JSON:
         """What a client gave back to a call with this input, after the declared output type accepted it.
@@ -224,10 +221,10 @@ class Tool(Generic[P, R_co]):
             if self.output is None:
                 return plain
             return self.output.dump_python(self.output.validate_json(encode(plain)), mode="json", by_alias=True)
-        except ValidationError as problem:
-            raise ToolOutputError(self.name, sentence(problem)) from problem
         except UnstorableValueError as problem:
             raise ToolOutputError(self.name, str(problem)) from problem
+        except REFUSALS as problem:
+            raise ToolOutputError(self.name, refusal(problem)) from problem
 
 
 @dataclass(frozen=True, kw_only=True)

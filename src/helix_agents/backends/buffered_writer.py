@@ -111,6 +111,9 @@ class BufferedWriter(StreamWriter):
         size = self._growing_bytes + len(text) * MOST_BYTES_A_CHARACTER
         if self._chunk_bytes is not None and size > self._chunk_bytes:
             return False
+        if not text.isascii() and not _is_storable(text):
+            # To be refused as a chunk of its own: in this one it would take along what was taken before.
+            return False
         self._growing_bytes = size
         self._growth.append(text)
         self._bytes += len(text)
@@ -297,6 +300,14 @@ class BufferedWriter(StreamWriter):
         self._chunks, self._bodies, self._growing, self._growth = [], [], None, []
         self._settle(self._latest)
         self._stop_timer()
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _found_in(snapshot: StreamSnapshot | None, append: StreamAppend) -> int | None:

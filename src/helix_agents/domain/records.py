@@ -75,6 +75,18 @@ def check_json(value: JSON, what: str) -> None:
             raise UnstorableValueError(what, f"{type(value).__name__} {value!r} has no JSON form")
 
 
+def check_record(record: Record) -> None:
+    """Let a record pass that can be read back: nothing looks at the fields of one that user code fills in.
+
+    Raises:
+        UnstorableValueError: a field holds something else than its type says.
+    """
+    try:
+        msgspec.json.decode(encode(record), type=type(record))
+    except msgspec.ValidationError as problem:
+        raise UnstorableValueError(type(record).__name__, str(problem)) from problem
+
+
 def decode(data: bytes | str, record: type[T]) -> T:
     """Read one record back.
 

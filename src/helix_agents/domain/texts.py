@@ -4,9 +4,9 @@ ERROR_BYTES = 8_000
 """How much is kept of why a run failed."""
 
 
-def storable(text: str, most_bytes: int) -> str:
-    """The beginning of a text as UTF-8 carries it: what it cannot carry, as in a file name that nobody could decode, is
-    written out."""
+def storable(text: str, most_bytes: int | None = None) -> str:
+    """The text, or its beginning, as UTF-8 carries it: what has no form there, as in a file name that nobody could
+    decode, is spelt out."""
     whole = text.encode(errors="backslashreplace")
     return whole[:most_bytes].decode(errors="ignore")
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.context import CompletedStep
-from helix_agents.agent.failures import ControlFlow, FailRun
+from helix_agents.agent.failures import ControlFlow, FailRun, contained
 from helix_agents.agent.names import FINISH
 from helix_agents.domain.errors import ToolOutputError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
-from helix_agents.domain.texts import said_by
+from helix_agents.domain.texts import said_by, storable
 from helix_agents.domain.usage import TokenCount
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.corrections import CORRECTABLE, OUTPUT_REMINDER
@@ -121,14 +121,15 @@ def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
     agent, number = scope.agent, step.batch.step
     if agent.stop_when is not None:
         try:
-            stop = agent.stop_when(_completed_step(scope, step))
+            with contained("stop_when"):
+                stop = agent.stop_when(_completed_step(scope, step))
         except FailRun as decision:
             return Failure("hook_failed_run", decision.reason)
         except (Exception, ControlFlow) as problem:
             log_exception("stop_when.failed", problem, session_id=scope.session.session_id)
             return Failure("stop_when_failed", f"stop_when raised {type(problem).__name__}: {said_by(problem)}")
         if stop:
-            reason = stop if isinstance(stop, str) else "stop_when"
+            reason = storable(stop) if isinstance(stop, str) else "stop_when"
             if agent.output_type is not None:
                 return Failure("stopped_without_output", f"stop_when ended the run before its output: {reason}")
             return Finished(output=step.reply.text, reason=reason)

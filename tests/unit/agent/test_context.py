@@ -52,6 +52,27 @@ def test_usage_is_reported_under_its_name() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": 5},
+        {"name": "\ud800"},
+        {"name": "pages", "amount": float("inf")},
+        {"name": "pages", "amount": "many"},
+        {"name": "pages", "tokens": TokenCount(prompt=None)},  # type: ignore[arg-type]
+    ],
+)
+def test_usage_that_could_not_be_read_back_is_refused_where_it_is_reported(given: Any) -> None:
+    with pytest.raises(UnstorableValueError):
+        ToolContext.standalone().record_usage(**given)
+
+
+@pytest.mark.parametrize("name", [5, "\ud800"])
+def test_an_event_needs_a_name_that_can_be_stored(name: Any) -> None:
+    with pytest.raises(UnstorableValueError):
+        ToolContext.standalone().emit(name)
+
+
 def test_a_stop_is_seen_when_it_is_asked_for() -> None:
     stopped = False
     ctx = ToolContext.standalone()

@@ -119,6 +119,13 @@ def test_a_malformed_finish_is_refused_in_a_sentence_the_model_can_act_on(form: 
         OutputType(form, "Agent 'x'").parse(given)
 
 
+def test_an_output_that_could_not_be_read_back_is_refused_when_it_is_handed_in() -> None:
+    with pytest.raises(ToolInputError, match="valid number"):
+        OutputType(float, "Agent 'a'").parse('{"result": NaN}')
+    with pytest.raises(ToolOutputError, match="valid number"):
+        OutputType(float, "Agent 'a'").check(float("nan"), "measure")
+
+
 def test_a_tool_that_finishes_may_return_the_object_or_what_it_is_made_of() -> None:
     output: OutputType[Report] = OutputType(Report, "Agent 'x'")
     assert output.check(Report(title="Tides"), "publish") == output.check({"title": "Tides"}, "publish")

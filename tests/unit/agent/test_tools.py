@@ -654,3 +654,32 @@ async def test_a_client_has_to_run_what_is_declared_for_clients() -> None:
     made = Tool(name="x", description="X.", input=search.input, function=search.function, kind="client")
     with pytest.raises(TypeError, match="run by the client"):
         await made.call(context(), {})
+
+
+def test_a_default_of_none_is_read_back_as_it_was_shown() -> None:
+    @tool(require_approval=True)
+    def list_pages(
+        limit: int = None,  # type: ignore[assignment]  # noqa: RUF013
+        size: Annotated[int, Field(ge=1)] = None,  # type: ignore[assignment]  # noqa: RUF013
+    ) -> None:
+        """List pages."""
+
+    shown = list_pages.dump_input(list_pages.parse({"size": 2}))
+    assert shown == {"limit": None, "size": 2}
+    assert list_pages.parse(shown) == shown
+    with pytest.raises(ToolInputError, match="limit: Input should be a valid integer"):
+        list_pages.parse({"limit": "few"})
+    assert list_pages.spec().parameters["properties"]["limit"] == {"default": None, "type": "integer"}
+
+
+def test_a_value_that_cannot_even_be_shown_is_named_by_its_type() -> None:
+    class Shy:
+        def __repr__(self) -> str:
+            raise KeyError("no")
+
+    @tool(output=int)
+    def ask() -> Any:
+        """Ask."""
+
+    with pytest.raises(ToolOutputError, match="got a Shy"):
+        ask.dump(Shy())

@@ -7,7 +7,7 @@ import pytest
 
 from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.stream_rules import StreamHead
-from helix_agents.domain.errors import StoreClosedError, StoreUnavailableError, SupersededError
+from helix_agents.domain.errors import StoreClosedError, StoreUnavailableError, SupersededError, UnstorableValueError
 from helix_agents.domain.streams import StreamAppend
 from helix_agents.ports.streams import FlushPolicy, StreamLimits
 from helix_agents.testing.clock import ManualClock
@@ -301,3 +301,15 @@ async def test_a_flush_that_waited_for_its_turn_hears_what_the_one_before_was_to
             await waiting
     with pytest.raises(SupersededError):
         await writer.close()
+
+
+async def test_a_piece_that_is_no_text_is_refused_by_itself(store: Store, writer: BufferedWriter) -> None:
+    """Half of a pair of surrogates has no form in UTF-8."""
+    first = delta("good ")
+    await writer.write(first)
+    assert not writer.extend(first, "\ud83d")
+    with pytest.raises(UnstorableValueError):
+        await writer.write(delta("\ud83d"))
+    assert writer.extend(first, "\U0001f30a")
+    await writer.flush()
+    assert store.texts == ["good \U0001f30a"]

@@ -210,6 +210,14 @@ async def test_a_model_that_could_not_be_set_up_is_set_up_anew_when_it_is_asked_
     await model.close()
 
 
+async def test_a_data_url_that_is_no_base64_is_a_refusal_that_says_so(server: ProviderServer, connect: Any) -> None:
+    broken = File(url="data:image/png;base64,abcde", media_type="image/png")
+    error = await failure_of(connect(ANTHROPIC), messages=[UserMessage(content=(broken,))])
+    assert type(error) is ModelRefusedError
+    assert "data URL" in str(error)
+    assert server.requests == []
+
+
 async def test_a_file_the_provider_cannot_read_is_a_refusal(server: ProviderServer, connect: Any) -> None:
     sound = File(url="data:audio/wav;base64,aGVsbG8=", media_type="audio/wav")
     error = await failure_of(connect(ANTHROPIC), messages=[UserMessage(content=(sound,))])

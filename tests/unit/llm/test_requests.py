@@ -1,5 +1,6 @@
 """What a provider is asked: the history, the tools and the settings, in its own format."""
 
+import json
 from typing import Any
 
 import pytest
@@ -71,6 +72,54 @@ async def test_arguments_that_were_no_json_are_shown_to_the_model_all_the_same(
     body = await asked(server, connect(ANTHROPIC), ANTHROPIC, *HISTORY)
     [_, _, bad] = body["messages"][1]["content"]
     assert "{not json" in str(bad["input"])
+
+
+async def test_a_name_the_model_made_up_is_sent_back_as_one_that_providers_read(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    made_up = ["functions.search tool", "", "x" * 70]
+    calls = tuple(ToolCall(id=f"call_{at}", name=name) for at, name in enumerate(made_up))
+    results = [ToolMessage(tool_call_id=made.id, tool_name=made.name, content="no", error=True) for made in calls]
+    body = await asked(server, model, wire, UserMessage(content="Go"), AssistantMessage(tool_calls=calls), *results)
+    sent = json.dumps(body)
+    assert [sent.count(f'"{name}"') > 0 for name in ("functions_search_tool", "unknown", "x" * 64)] == [True] * 3
+    assert "functions.search" not in sent
+    assert "x" * 65 not in sent
+
+
+@pytest.mark.parametrize("nothing", ["", " \n", (), (Text(text=""),)])
+async def test_a_message_without_words_is_sent_in_words(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel, nothing: Any
+) -> None:
+    body = await asked(server, model, wire, UserMessage(content=nothing))
+    assert "(empty message)" in json.dumps(body)
+
+
+@pytest.mark.parametrize("nothing", ["", "\n"])
+async def test_anthropic_is_sent_no_blank_text_because_it_refuses_the_whole_conversation_for_one(
+    nothing: str, server: ProviderServer, connect: Any
+) -> None:
+    called = AssistantMessage(text="\n\n", tool_calls=(ToolCall(id="call_a", name="search"),))
+    body = await asked(
+        server,
+        connect(ANTHROPIC),
+        ANTHROPIC,
+        UserMessage(content=(Text(text=" "), Text(text="Go"))),
+        called,
+        ToolMessage(tool_call_id="call_a", tool_name="search", content=nothing),
+        AssistantMessage(text=" "),
+        UserMessage(content="go on"),
+    )
+    blocks = [block for message in body["messages"] for block in message["content"]]
+    texts = [block["text"] for block in blocks if block["type"] == "text"]
+    assert texts == ["Go", "go on"]
+    assert [block["content"][0]["text"] for block in blocks if block["type"] == "tool_result"] == ["(empty result)"]
+
+
+async def test_a_picture_whose_base64_lacks_its_padding_is_sent(server: ProviderServer, connect: Any) -> None:
+    picture = Image(url="data:image/png;base64,aGVsbG8")
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, UserMessage(content=(picture,)))
+    assert body["messages"][0]["content"][0]["source"]["data"] == "aGVsbG8="
 
 
 async def test_instructions_and_tools_are_sent_and_the_choice_is_left_to_the_model(

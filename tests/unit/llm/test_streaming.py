@@ -1,10 +1,12 @@
 """A provider's reply arrives piece by piece, over real HTTP and through the provider's own library."""
 
+import json
 from typing import Any
 
 import pytest
 
 from helix_agents.domain.messages import ToolCall
+from helix_agents.domain.records import encode
 from helix_agents.domain.usage import TokenCount
 from helix_agents.llm.pydantic_ai import PydanticAIModel
 from helix_agents.ports.llm import TextPiece, ThinkingPiece, ToolArgumentsPiece, ToolCallEnded, ToolCallStarted
@@ -95,3 +97,38 @@ async def test_what_a_model_says_when_it_refuses_is_kept_beside_the_reply(server
     reply = (await answer_of(connect(CHAT), question())).reply
     assert (reply.text, reply.stop_reason) == ("", "content_filter")
     assert reply.metadata["provider"]["refusal"] == "no"
+
+
+async def test_a_character_that_arrives_in_two_halves_is_whole_and_half_a_character_is_marked(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    torn = "ab\ud83d\ude00 \ud83d"
+    call: tuple[str, str, dict[str, Any]] = ("call_a", "se\ud83d", {"query": "\ud83d\ude00"})
+    server.will(wire.stream(Wired(thinking=torn, signature="c2lnbmVk", text=torn, calls=[call])))
+    *pieces, done = await events_of(model, question())
+    assert joined(pieces, TextPiece) == done.reply.text == "ab😀 \ufffd"
+    assert joined(pieces, ThinkingPiece) == done.reply.thinking[0].text == "ab😀 \ufffd"
+    assert done.reply.tool_calls == (ToolCall(id="call_a", name="se\ufffd", arguments={"query": "😀"}),)
+    assert encode(done.reply)
+
+
+async def test_torn_characters_in_arguments_do_not_fail_the_reply(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    server.will(wire.stream(Wired(calls=[("call_a", "search", {"query": "\ud83d"})])))
+    *pieces, done = await events_of(model, question())
+    [made] = done.reply.tool_calls
+    # Those that come as text stay the text they were, which no tool accepts.
+    assert made.arguments in ({"query": "\ufffd"}, '{"query": "\\ud83d"}')
+    assert joined(pieces, ToolArgumentsPiece)
+    assert encode(done.reply)
+
+
+async def test_arguments_too_deep_to_be_read_stay_the_text_they_were(server: ProviderServer, connect: Any) -> None:
+    deep = '{"d":' * 3_000
+    opening = {"index": 0, "id": "call_a", "type": "function", "function": {"name": "search", "arguments": deep}}
+    [_, last, *rest] = CHAT.frames(Wired(stop="tool_calls"))
+    begun = last.replace('"delta": {}', '"delta": ' + json.dumps({"tool_calls": [opening]}))
+    server.will(Stream(frames=[begun.replace('"tool_calls"}', "null}"), last, *rest]))
+    reply = (await answer_of(connect(CHAT), question())).reply
+    assert [made.arguments for made in reply.tool_calls] == [deep]

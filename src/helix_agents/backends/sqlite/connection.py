@@ -185,9 +185,13 @@ def meaning(problem: apsw.Error, store: str) -> StoreError:
 
 
 def _why_not_opened(file: Path) -> str:
-    if not file.parent.is_dir():
-        return f"there is no folder {file.parent}"
-    if file.is_dir():
-        return "it is a folder"
-    cure = "; the first run makes it, and so does `helix migrate`"
-    return "this process may not open it" if file.exists() else f"there is no such file{cure}"
+    try:
+        if not file.parent.is_dir():
+            return f"there is no folder {file.parent}"
+        if file.is_dir():
+            return "it is a folder"
+        cure = "; the first run makes it, and so does `helix migrate`"
+        return "this process may not open it" if file.exists() else f"there is no such file{cure}"
+    except OSError as problem:
+        # Not even looking is possible: the name is too long, or a folder on the way is closed to this process.
+        return f"it cannot be looked at: {problem.strerror}"

@@ -1,9 +1,12 @@
 """One SQLite file as this backend uses it: who writes, who reads, how it is opened and closed."""
 
+import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakSet
 
 import apsw
 
@@ -63,9 +66,11 @@ class Database:
         self._users = 0
         self._closed = False
         self._by_thread = threading.local()
-        self._inline: list[Connection] = []
+        self._making_inline = threading.Lock()
+        self._inline: list[tuple[threading.Thread, Connection]] = []
         self._writer = WriteLane(f"helix-write {path.name}", self.name, self._connect_writer, self.bell.ring)
         self._reader = Lane(f"helix-read {path.name}", self.name, self._connect_reader)
+        _open.add(self)
 
     @classmethod
     async def open(
@@ -121,16 +126,17 @@ class Database:
         """Run a few look-ups by key on one consistent view, without leaving the calling thread."""
         if self._closed:
             raise StoreClosedError(self.name)
-        connection = self._inline_connection()
         try:
+            connection = self._inline_connection()
             try:
                 if transaction:
                     connection.execute("BEGIN")
                 return work(connection)
             finally:
                 connection.roll_back()
-        except apsw.BusyError:
-            # Rare: another process rebuilds the WAL index. Waiting for that is not for the event loop.
+        except (apsw.BusyError, apsw.CantOpenError):
+            # Rare: another process rebuilds the WAL index, or there is no connection to be had. Waiting for the one and
+            # looking for the other's reason is not for the event loop.
             return await self.read(work)
         except apsw.Error as problem:
             raise meaning(problem, self.name) from problem
@@ -154,8 +160,16 @@ class Database:
                 self.name, synchronous=self._synchronous, seam=self._seam, busy_ms=0, read_only=True
             )
             self._by_thread.connection = connection
-            self._inline.append(connection)
+            with self._making_inline:
+                self._close_inline(lambda thread: not thread.is_alive())
+                self._inline.append((threading.current_thread(), connection))
         return connection
+
+    def _close_inline(self, goes: Callable[[threading.Thread], bool]) -> None:
+        """Close the connections of these threads."""
+        for _, connection in (each for each in self._inline if goes(each[0])):
+            connection.close()
+        self._inline = [each for each in self._inline if not goes(each[0])]
 
     def _connect_writer(self) -> Connection:
         connection = Connection(
@@ -184,11 +198,36 @@ class Database:
         if self._closed:
             return
         self._closed = True
-        await self._reader.close()
-        await self._writer.close()
-        for connection in self._inline:
-            connection.close()
-        await self.bell.close()
+        self._reader.end()
+        self._writer.end()
+        # One call, which goes on in its thread when whoever closes is cancelled: nothing stays open.
+        await asyncio.to_thread(self._let_go, self.bell.leave())
+
+    def _let_go(self, leave: Callable[[], None]) -> None:
+        self._reader.join()
+        self._writer.join()
+        with self._making_inline:
+            self._close_inline(lambda _: True)
+        leave()
+
+    def disown(self) -> None:
+        """Refuse all further calls: this process is a fork, which has neither the threads nor the locks of the file."""
+        self._closed = True
+        self.name = f"{self.name}, opened before this process was forked,"
+        self._reader.disown(self.name)
+        self._writer.disown(self.name)
+
+
+_open: WeakSet[Database] = WeakSet()
+
+
+def _disown_all() -> None:
+    for database in list(_open):
+        database.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)
 
 
 def _vacuum(connection: Connection) -> None:

@@ -14,8 +14,9 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from helix_agents.backends.wakeups import Waiter, Wakeups
@@ -55,21 +56,32 @@ class Doorbell:
     @asynccontextmanager
     async def listen(self, topic: str) -> AsyncGenerator[Waiter]:
         """Listen to a topic for as long as the block lasts; rings from its beginning on are remembered."""
-        loop = asyncio.get_running_loop()
-        ear = self._ears.setdefault(loop, _Ear(loop, self._folder, self._wakeups))
+        ear = self._ear_of(asyncio.get_running_loop())
         with self._wakeups.listen(_key(topic)) as waiter:
-            self._others.ignore(ear.name)
             await ear.open()
             yield waiter
 
     async def close(self) -> None:
         """Take the pipes away and let go of everybody else's; idempotent."""
+        await asyncio.to_thread(self.leave())
+
+    def leave(self) -> Callable[[], None]:
+        """Listen no more, from now on; what is returned takes the files away, in any thread."""
         self.wake_everybody_here()
         ears = list(self._ears.values())
         self._ears.clear()
         for ear in ears:
             ear.stop_reading()
-        await asyncio.to_thread(self._let_go, ears)
+        return partial(self._let_go, ears)
+
+    def _ear_of(self, loop: asyncio.AbstractEventLoop) -> "_Ear":
+        ear = self._ears.get(loop)
+        if ear is None:
+            over = [self._ears.pop(known, None) for known in list(self._ears) if known.is_closed()]
+            ear = _Ear(loop, self._folder, self._wakeups, instead_of=[each for each in over if each is not None])
+            self._ears[loop] = ear
+            self._others.ignore(ear.name)
+        return ear
 
     def _let_go(self, ears: list["_Ear"]) -> None:
         self._others.close()
@@ -81,14 +93,24 @@ class Doorbell:
 
 
 class _Ear:
-    """The pipe on which one event loop hears other processes."""
+    """The pipe on which one event loop hears other processes, `instead_of` those of loops that are over."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path, wakeups: Wakeups) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        folder: Path,
+        wakeups: Wakeups,
+        *,
+        instead_of: "Sequence[_Ear]" = (),
+    ) -> None:
         self.name = f"{os.getpid()}-{secrets.token_hex(8)}{BELL}"
         self._loop = loop
         self._folder = folder
         self._wakeups = wakeups
         self._opening = asyncio.Lock()
+        self._instead_of = instead_of
+        self._files = threading.Lock()
+        self._removed = False
         self._tried = False
         self._fd: int | None = None
         self._rest = b""
@@ -114,20 +136,30 @@ class _Ear:
             self._loop.call_soon_threadsafe(self._loop.remove_reader, self._fd)
 
     def remove(self) -> None:
-        """Take the pipe away."""
+        """Take the pipe away, for good."""
+        with self._files:
+            self._removed = True
+            self._drop()
+
+    def _drop(self) -> None:
         if self._fd is not None:
             _unlink(self._folder / self.name)
             os.close(self._fd)
             self._fd = None
 
     def _make(self) -> None:
+        for over in self._instead_of:
+            over.remove()
+        self._instead_of = ()
         if not hasattr(os, "mkfifo"):
             return
-        # Whoever leaves last takes the folder away, perhaps between two lines of this.
-        for _ in range(MAKING_TRIES):
-            if self._fd is not None:
-                return
-            self._try_to_make(self._folder / f"{self.name}{UNFINISHED}")
+        # A task that was cancelled while it waited for this leaves the thread at it, and the next one begins another.
+        with self._files:
+            # Whoever leaves last takes the folder away, perhaps between two lines of this.
+            for _ in range(MAKING_TRIES):
+                if self._fd is not None or self._removed:
+                    return
+                self._try_to_make(self._folder / f"{self.name}{UNFINISHED}")
 
     def _try_to_make(self, making: Path) -> None:
         try:
@@ -140,7 +172,7 @@ class _Ear:
             making.rename(self._folder / self.name)
         except OSError:
             _unlink(making)
-            self.remove()
+            self._drop()
 
     def _hear(self) -> None:
         heard = b"".join(_drain(self._fd)) if self._fd is not None else b""

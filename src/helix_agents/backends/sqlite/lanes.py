@@ -1,9 +1,10 @@
 """Threads that own a connection each: one that writes, grouping commits, and one that reads what takes long."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
@@ -21,7 +22,18 @@ LOG_PAGES = 1_000
 class Job:
     """One piece of work and the task that waits for it."""
 
-    __slots__ = ("future", "loop", "problem", "result", "synced", "transaction", "work")
+    __slots__ = (
+        "_unclaimed",
+        "answered",
+        "begun",
+        "future",
+        "loop",
+        "problem",
+        "result",
+        "synced",
+        "transaction",
+        "work",
+    )
 
     def __init__(
         self, work: Callable[[Connection], Any], loop: asyncio.AbstractEventLoop, *, transaction: bool, synced: bool
@@ -33,8 +45,36 @@ class Job:
         self.future: asyncio.Future[Any] = loop.create_future()
         self.result: Any = None
         self.problem: BaseException | None = None
+        self.begun = False
+        self.answered = False
+        self._unclaimed = [None]
+
+    def begin(self) -> bool:
+        """Whether the thread is to do the work; not when whoever asked has given up before."""
+        self.begun = self.begun or self._claim()
+        return self.begun
+
+    def give_up(self) -> bool:
+        """Have the work not done; False when it was begun."""
+        return self._claim()
+
+    async def outlast(self) -> None:
+        """Wait until the work is done, whatever becomes of it and however often the task is cancelled meanwhile."""
+        while not self.answered:
+            self.future = self.loop.create_future()
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await self.future
+
+    def _claim(self) -> bool:
+        # Of two threads that pop, one gets it.
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
+        return True
 
     def answer(self) -> None:
+        self.answered = True
         if self.future.done():
             return
         if self.problem is not None:
@@ -46,11 +86,14 @@ class Job:
 class Lane:
     """A thread with one connection that works off a queue, in order."""
 
+    outlasts = False
+
     def __init__(self, name: str, store: str, connect: Callable[[], Connection]) -> None:
         self._store = store
         self._connect = connect
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._closed = False
+        self._ended = False
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -58,21 +101,36 @@ class Lane:
     async def do(self, work: Callable[[Connection], T], *, transaction: bool = True, synced: bool = True) -> T:
         """Run the work in the thread, in a transaction unless told not to; what it raises is raised here.
 
+        Whoever is cancelled leaves work that was not begun undone.
         What is not `synced` survives the process, but reaches the disk only with the next commit that is.
         """
         if self._closed:
             raise StoreClosedError(self._store)
         job = Job(work, asyncio.get_running_loop(), transaction=transaction, synced=synced)
         self._queue.put(job)
-        return await job.future
+        if self._ended:
+            self._refuse_queued()
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            if not job.give_up() and self.outlasts and transaction:
+                await job.outlast()
+            raise
 
-    async def close(self) -> None:
-        """Finish what is queued and end the thread."""
-        if self._closed:
-            return
+    def end(self) -> None:
+        """Have the thread finish what is queued and end; `join` waits for that."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait for the thread to end."""
+        self._thread.join()
+
+    def disown(self, store: str) -> None:
+        """Refuse all further work: this process is a fork, and the thread stayed behind."""
+        self._store = store
         self._closed = True
-        self._queue.put(None)
-        await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
@@ -91,6 +149,20 @@ class Lane:
                 break
         if self._connection is not None:
             self._connection.close()
+        # In this order a job that another event loop queues now is refused here or by whoever queued it.
+        self._ended = True
+        self._refuse_queued()
+
+    def _refuse_queued(self) -> None:
+        """Tell whoever came too late; callable from any thread."""
+        late: list[Job] = []
+        with contextlib.suppress(Empty):
+            while True:
+                job = self._queue.get_nowait()
+                if job is not None:
+                    job.problem = StoreClosedError(self._store)
+                    late.append(job)
+        _answer(late)
 
     def _work_off(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -109,7 +181,8 @@ class Lane:
             connection.sync_commits(job.synced)
             if job.transaction:
                 connection.execute(begin)
-            job.result = job.work(connection)
+            if job.begin():
+                job.result = job.work(connection)
             if job.transaction:
                 connection.execute("COMMIT")
         except BaseException as problem:
@@ -140,9 +213,13 @@ class Lane:
 class WriteLane(Lane):
     """The lane that writes: what is queued at one moment shares one transaction and one sync to disk.
 
-    A job that fails before it changed anything leaves the group as it is. If one fails later, the group is undone and
-    each job runs again alone, so no job ever depends on its neighbours.
+    A job that fails before it changed anything leaves the group as it is. If one fails later, or SQLite gave the whole
+    transaction up for it, the group is undone and each job runs again alone, so no job ever depends on its neighbours.
+    A task that is cancelled in the middle of its job waits for the commit first: whoever looks afterwards sees what
+    became of it.
     """
+
+    outlasts = True
 
     def __init__(
         self, name: str, store: str, connect: Callable[[], Connection], ring: Callable[[set[str]], None]
@@ -161,27 +238,32 @@ class WriteLane(Lane):
 
     def _together(self, jobs: list[Job]) -> bool:
         """All jobs in one transaction; False when each has to be tried alone."""
-        committing = False
+        working = False
         try:
             connection = self._connected()
             connection.sync_commits(any(job.synced for job in jobs))
             connection.execute("BEGIN IMMEDIATE")
+            working = True
             for job in jobs:
+                if not job.begin():
+                    continue
                 before = connection.raw.total_changes()
                 try:
                     job.result = job.work(connection)
                 except Exception as problem:
-                    if connection.raw.total_changes() != before:
+                    # On a full disk and the like SQLite undoes the transaction: what follows would be in none.
+                    if connection.raw.total_changes() != before or not connection.raw.in_transaction:
                         raise
                     job.problem = self._told(problem)
-            committing = True
+            working = False
             connection.execute("COMMIT")
         except BaseException as problem:
             self._roll_back()
             for job in jobs:
+                # What could not begin is over for all of them, who need not wait for the same lock one after the other.
                 # Nobody knows whether a commit that failed took place, so what was in it must not be tried again.
-                job.problem = self._told(problem) if committing else None
-            return committing
+                job.problem = None if working else self._told(problem)
+            return not working
         self._committed(connection)
         return True
 

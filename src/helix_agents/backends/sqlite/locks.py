@@ -29,6 +29,7 @@ class SQLiteLockManager:
         self._namespace = namespace
         self._clock = clock or SystemClock()
         self._ids = ids or RandomIds()
+        self._closed = False
 
     async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
         check_id(key, "lock key")
@@ -71,7 +72,9 @@ class SQLiteLockManager:
         await self._db.write(work)
 
     async def close(self) -> None:
-        await self._db.close()
+        if not self._closed:
+            self._closed = True
+            await self._db.close()
 
     async def _try(self, key: str, ttl_ms: int, owner: str) -> Lock | None:
         now = self._clock.now_ms()

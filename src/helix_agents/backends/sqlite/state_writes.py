@@ -14,8 +14,9 @@ _REMEMBERED = 4096
 class StateWrites:
     """Logs writes for one store, in its writing thread.
 
-    An append has to meet a list. Which keys hold something else is remembered per session with the version it is true
-    for, so that a step's commit need not read the state; whoever else changed the session makes it read once more.
+    An append has to meet a list. Which keys hold something else is remembered per segment, whose number is never given
+    to another session, with the version it is true for, so that a step's commit need not read the state; whoever else
+    changed the session makes it read once more.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -52,9 +53,9 @@ class StateWrites:
 
     def keep(self, row: Place, version_before: int) -> None:
         """A commit left the state alone; what is remembered of it is true for the new version too."""
-        known = self._not_lists.get(row.key)
+        known = self._not_lists.get(row.segment)
         if known is not None and known[0] == version_before:
-            self._not_lists[row.key] = (row.version, known[1])
+            self._not_lists[row.segment] = (row.version, known[1])
 
     def check_first(self, session_id: str, state: dict[str, JSON]) -> None:
         """Refuse a first state that is too large."""
@@ -66,7 +67,8 @@ class StateWrites:
             check_size(session_id, "state", len(encode(state)), self._limit, keys)
 
     def _check_appends(self, connection: Connection, row: Place, ops: tuple[WriteOp, ...], version_before: int) -> None:
-        known = self._not_lists.get(row.key)
+        # Taken out: a refusal half way leaves nothing remembered.
+        known = self._not_lists.pop(row.segment, None)
         if known is not None and known[0] == version_before:
             not_lists = known[1]
         elif Append in map(type, ops):
@@ -84,4 +86,4 @@ class StateWrites:
                     (not_lists.discard if type(value) is list else not_lists.add)(key)
         if len(self._not_lists) >= _REMEMBERED:
             self._not_lists.clear()
-        self._not_lists[row.key] = (row.version, not_lists)
+        self._not_lists[row.segment] = (row.version, not_lists)

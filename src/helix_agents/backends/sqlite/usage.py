@@ -62,6 +62,7 @@ class SQLiteUsageStore:
         self._db = database.use()
         self._namespace = namespace
         self._clock = clock or SystemClock()
+        self._closed = False
 
     async def record_usage(self, entries: Sequence[UsageEntry]) -> int:
         for entry in entries:
@@ -115,4 +116,6 @@ class SQLiteUsageStore:
         return await self._db.write(work)
 
     async def close(self) -> None:
-        await self._db.close()
+        if not self._closed:
+            self._closed = True
+            await self._db.close()

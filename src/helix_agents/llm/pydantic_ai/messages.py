@@ -13,6 +13,7 @@ from pydantic_ai.messages import (
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
+    TextPart,
     ThinkingPart,
     ToolReturnPart,
     UserContent,
@@ -24,8 +25,13 @@ from pydantic_ai.models import Model
 from helix_agents.domain.messages import AssistantMessage, File, Image, Part, Text, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.llm.pydantic_ai.provenance import Provenance
+from helix_agents.llm.pydantic_ai.wording import legal_name
 
 _URL_KINDS = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
+
+
+_NOTHING_SAID = "(empty message)"
+_NOTHING_GIVEN = "(empty result)"
 
 
 class MessageConverter:
@@ -42,7 +48,7 @@ class MessageConverter:
         if isinstance(message, UserMessage):
             return UserPromptPart(content=_user_content(message.content))
         return ToolReturnPart(
-            tool_name=message.tool_name,
+            tool_name=legal_name(message.tool_name),
             content=_result(message.content),
             tool_call_id=message.tool_call_id,
             outcome="failed" if message.error else "success",
@@ -64,7 +70,12 @@ class MessageConverter:
         return response
 
     def _wanted(self, part: ModelResponsePart, response: ModelResponse, intact: bool) -> bool:
-        """Reasoning that is not its provider's own, or not what it was, would be sent as if it had been said aloud."""
+        """Reasoning that is not its provider's own, or not what it was, would be sent as if it had been said aloud.
+
+        Anthropic's models say blank texts that Anthropic refuses to read again.
+        """
+        if isinstance(part, TextPart):
+            return self._model.canonical_system != "anthropic" or not part.content.isspace()
         if not isinstance(part, ThinkingPart):
             return True
         own = part.provider_name == self._model.system or self._model.accepts_stateless_artifacts(response, part)
@@ -73,14 +84,18 @@ class MessageConverter:
 
 
 def _user_content(content: str | tuple[Part, ...]) -> str | Sequence[UserContent]:
-    return content if isinstance(content, str) else list(_pieces(content))
+    """What was said; nothing at all is said in words, because no provider takes it otherwise."""
+    if isinstance(content, str):
+        return content if content and not content.isspace() else _NOTHING_SAID
+    return list(_pieces(content)) or _NOTHING_SAID
 
 
 def _pieces(content: tuple[Part, ...]) -> Iterator[UserContent]:
     for part in content:
         match part:
             case Text(text=text):
-                yield text
+                if text and not text.isspace():
+                    yield text
             case Image(url=url, media_type=media_type):
                 yield _attachment(url, media_type, "image/*")
             case File(url=url, media_type=media_type, filename=filename):
@@ -92,12 +107,23 @@ def _attachment(url: str, media_type: str | None, otherwise: str, filename: str 
         header, _, body = url.removeprefix("data:").partition(",")
         declared, _, encoding = header.partition(";")
         raw = unquote_to_bytes(body)
-        data = b64decode(raw) if encoding.endswith("base64") else raw
+        data = _from_base64(raw) if encoding.endswith("base64") else raw
         return BinaryContent(data, media_type=media_type or declared or otherwise, identifier=filename)
     kind = _URL_KINDS.get((media_type or otherwise).partition("/")[0], DocumentUrl)
     return kind(url, media_type=media_type, identifier=filename)
 
 
+def _from_base64(raw: bytes) -> bytes:
+    """Some leave out the padding."""
+    try:
+        return b64decode(raw + b"=" * (-len(raw) % 4))
+    except ValueError as problem:
+        raise ValueError(f"a data URL in the conversation is no valid base64 ({problem})") from problem
+
+
 def _result(content: JSON) -> JSON:
-    """Texts and objects go as they are; a list would be torn into its items, so it goes as JSON text."""
+    """Texts and objects go as they are; a list would be torn into its items, so it goes as JSON text. An empty text
+    would be refused by some providers, with every later request that has it in its history."""
+    if type(content) is str and (not content or content.isspace()):
+        return _NOTHING_GIVEN
     return content if type(content) in (str, dict) else encode(content).decode()

@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from helix_agents.domain.errors import RecordTooNewError, SessionCorruptError
 from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall
 from helix_agents.domain.records import JSON, Record, decode, decode_json, encode
+from helix_agents.llm.pydantic_ai.wording import legal_name, mended, mended_arguments
 from helix_agents.ports.llm import StopReason
 
 METADATA_KEY = "provider"
@@ -66,7 +67,7 @@ class Provenance(Record):
                 yield TextPart(message.text[start:end], **extras)
             elif place.call is not None:
                 call = message.tool_calls[place.call]
-                yield ToolCallPart(call.name, call.arguments, call.id, **extras)
+                yield ToolCallPart(legal_name(call.name), call.arguments, call.id, **extras)
 
 
 def read_reply(response: ModelResponse, name: str, stop_reason: StopReason) -> AssistantMessage:
@@ -80,14 +81,14 @@ def read_reply(response: ModelResponse, name: str, stop_reason: StopReason) -> A
         match part:
             case TextPart(content=content) if content:
                 start = len(text) + len(joint := joints.before(index))
-                text += joint + content
+                text += joint + mended(content)
                 places.append(_place(part, text=(start, len(text))))
             case ThinkingPart(content=content, signature=signature):
                 places.append(_place(part, thinking=len(thinking)))
-                thinking.append(Thinking(text=content, signature=signature))
+                thinking.append(Thinking(text=mended(content), signature=signature))
             case ToolCallPart(tool_name=tool, tool_call_id=call_id, args=args):
                 places.append(_place(part, call=len(calls)))
-                calls.append(ToolCall(id=call_id, name=tool, arguments=_arguments(args)))
+                calls.append(ToolCall(id=call_id, name=mended(tool), arguments=_arguments(args)))
             case _:
                 # Nothing of ours asks a provider for other parts, such as the calls of its own tools.
                 continue
@@ -97,7 +98,7 @@ def read_reply(response: ModelResponse, name: str, stop_reason: StopReason) -> A
         system=response.canonical_system,
         model=response.model_name,
         response_id=response.provider_response_id,
-        refusal=(response.provider_details or {}).get("refusal"),
+        refusal=_refusal(response),
         parts=() if places == plain else tuple(places),
     )
     return AssistantMessage(
@@ -148,13 +149,19 @@ def _extent(places: Sequence[Place]) -> tuple[int, int, int]:
     )
 
 
+def _refusal(response: ModelResponse) -> str | None:
+    said = (response.provider_details or {}).get("refusal")
+    return mended(said) if isinstance(said, str) else None
+
+
 def _arguments(args: str | Mapping[str, Any] | None) -> dict[str, JSON] | str:
     if not args:
         return {}
     if not isinstance(args, str):
-        return dict(args)
+        return mended_arguments(args)
+    args = mended(args)
     try:
         value = decode_json(args)
-    except SessionCorruptError:
+    except (SessionCorruptError, RecursionError):
         return args
     return cast("dict[str, JSON]", value) if isinstance(value, dict) else args

@@ -1,5 +1,6 @@
 """A provider's streamed reply as our events."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.records import encode
 from helix_agents.domain.usage import TokenCount
 from helix_agents.llm.pydantic_ai.provenance import TextJoints, read_reply
+from helix_agents.llm.pydantic_ai.wording import Pieces, mended, mended_arguments
 from helix_agents.ports.llm import (
     ModelEvent,
     ReplyDone,
@@ -50,6 +52,7 @@ class ReplyReader:
         self._name = name
         self._joints = TextJoints()
         self._calls: dict[int, ToolCallId] = {}
+        self._pieces: defaultdict[int, Pieces] = defaultdict(Pieces)
 
     def read(self, event: ModelResponseStreamEvent) -> Iterator[ModelEvent]:
         """The pieces one event of the provider brings: none, one or two."""
@@ -58,21 +61,24 @@ class ReplyReader:
                 yield from self._text(index, text)
             case PartDeltaEvent(index=index, delta=TextPartDelta(content_delta=text)):
                 yield from self._text(index, text)
+            case PartEndEvent(index=index, part=TextPart()):
+                yield from self._text(index, None)
             case (
-                PartStartEvent(part=ThinkingPart(content=text))
-                | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text))
+                PartStartEvent(index=index, part=ThinkingPart(content=text))
+                | PartDeltaEvent(index=index, delta=ThinkingPartDelta(content_delta=text))
             ):
-                if text:
-                    yield ThinkingPiece(delta=text)
-            case PartEndEvent(part=ThinkingPart(signature=signature)):
-                yield ThinkingPiece(done=True, signature=signature)
+                if delta := self._next(index, text or ""):
+                    yield ThinkingPiece(delta=delta)
+            case PartEndEvent(index=index, part=ThinkingPart(signature=signature)):
+                yield ThinkingPiece(delta=self._next(index, None), done=True, signature=signature)
             case PartStartEvent(index=index, part=ToolCallPart(tool_call_id=call_id, tool_name=tool, args=args)):
                 self._calls[index] = call_id
-                yield ToolCallStarted(id=call_id, name=tool)
-                yield from self._arguments(index, args)
+                yield ToolCallStarted(id=call_id, name=mended(tool))
+                yield from self._arguments(index, args or "")
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)):
-                yield from self._arguments(index, args)
+                yield from self._arguments(index, args or "")
             case PartEndEvent(index=index, part=ToolCallPart()):
+                yield from self._arguments(index, None)
                 yield ToolCallEnded(id=self._calls[index])
             case _:
                 return
@@ -86,13 +92,19 @@ class ReplyReader:
         reply = read_reply(response, self._name, self._stop_reason(response))
         return ReplyDone(reply=reply, usage=_usage(response.usage))
 
-    def _text(self, index: int, text: str) -> Iterator[TextPiece]:
-        if text:
-            yield TextPiece(delta=self._joints.before(index) + text)
+    def _next(self, index: int, piece: str | None) -> str:
+        """What the next piece of a part says, None being its end."""
+        pieces = self._pieces[index]
+        return pieces.rest() if piece is None else pieces.next(piece)
+
+    def _text(self, index: int, text: str | None) -> Iterator[TextPiece]:
+        if delta := self._next(index, text):
+            yield TextPiece(delta=self._joints.before(index) + delta)
 
     def _arguments(self, index: int, args: str | Mapping[str, Any] | None) -> Iterator[ToolArgumentsPiece]:
-        if args:
-            delta = args if isinstance(args, str) else encode(dict(args)).decode()
+        if isinstance(args, Mapping):
+            args = encode(mended_arguments(args)).decode() if args else ""
+        if delta := self._next(index, args):
             yield ToolArgumentsPiece(id=self._calls[index], delta=delta)
 
     def _stop_reason(self, response: ModelResponse) -> StopReason:

@@ -273,6 +273,20 @@ class SavingContract(StoreContract):
             await commit(store, writes=writes, messages=[said("lost")])
         assert await observe(store, SESSION) == before
 
+    @proves("writes.append-needs-a-list")
+    async def test_a_session_in_the_place_of_a_deleted_one_is_known_by_its_own_state(
+        self, store: SessionStateStore
+    ) -> None:
+        await store.create_session("gone")
+        await store.merge_custom_state("gone", StepWrites(ops=(Append(key="list", items=[1]), Replace(key="x"))))
+        await store.delete_session("gone")
+        await store.create_session(SESSION, CreateSession(custom_state={"list": 1}))
+        await store.update_status(SESSION, "active")
+        with pytest.raises(InvalidWriteError):
+            await store.merge_custom_state(SESSION, StepWrites(ops=(Append(key="list", items=[1]),)))
+        await store.merge_custom_state(SESSION, StepWrites(ops=(Append(key="x", items=[1]),)))
+        assert (await store.load_state(SESSION)).custom_state == {"list": 1, "x": [1]}
+
     @proves("writes.conflicts-are-reported")
     async def test_contested_keys_are_reported_with_their_calls(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)

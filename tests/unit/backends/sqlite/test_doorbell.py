@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -179,3 +180,32 @@ async def test_pipes_are_pipes_and_belong_to_one_listening_loop_each(new_bell: C
 def _fifo(path: Path) -> Path:
     os.mkfifo(path)
     return path
+
+
+async def test_closing_while_a_pipe_is_made_leaves_none_behind(
+    new_bell: Callable[[], Doorbell], folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    making, go_on, mkfifo = threading.Event(), threading.Event(), os.mkfifo
+
+    def slow_mkfifo(path: Path) -> None:
+        making.set()
+        go_on.wait(10)
+        mkfifo(path)
+
+    monkeypatch.setattr(os, "mkfifo", slow_mkfifo)
+    bell = new_bell()
+
+    async def listen() -> None:
+        async with bell.listen("topic"):
+            pass
+
+    listening = asyncio.create_task(listen())
+    await asyncio.to_thread(making.wait, 10)
+    listening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await listening
+    closing = asyncio.create_task(bell.close())
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await closing
+    assert not folder.exists()

@@ -1,5 +1,7 @@
 """What streams leave in the file."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import apsw
@@ -87,4 +89,31 @@ async def test_a_flush_costs_the_same_at_any_length(path: Path):
         await write(writer, *(delta("y") for _ in range(64)))
         costs.append(seam.count)
     assert costs[0] == costs[1] <= 5
+    await streams.close()
+
+
+async def test_a_cancelled_flush_of_a_handle_that_joined_is_stored_once(path: Path):
+    """Such a handle looks into the stream before it sends again: what it sent first must not come after that."""
+    streams = await SQLiteStreamManager.open(path)
+    await open_writer(streams)
+    joined = await streams.create_writer(STREAM, "r-1", "writer", join=True)
+    working, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        working.set()
+        go_on.wait(10)
+
+    holding = asyncio.create_task(streams._db.write(hold))  # pyright: ignore[reportPrivateUsage]
+    await asyncio.to_thread(working.wait, 10)
+    await joined.write(delta("once"))
+    flushing = asyncio.create_task(joined.flush())
+    await asyncio.sleep(0.05)
+    flushing.cancel()
+    again = asyncio.create_task(joined.flush())
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await asyncio.gather(flushing, holding, return_exceptions=True)
+    await again
+    assert [chunk.sequence for chunk in await streams.get_all_chunks(STREAM)] == [1]
+    await joined.close()
     await streams.close()

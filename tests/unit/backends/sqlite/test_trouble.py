@@ -1,10 +1,13 @@
 """What can be wrong with a SQLite file gets a clear, typed error, and nothing that was stored is lost."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import apsw
@@ -14,6 +17,7 @@ from helix_agents.backends.sqlite import Database, SQLiteStateStore, database, o
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.domain.errors import (
     InvalidStoreUrlError,
+    InvalidWriteError,
     SchemaTooNewError,
     SchemaTooOldError,
     StoreClosedError,
@@ -23,6 +27,8 @@ from helix_agents.domain.errors import (
     UnsafeSQLiteError,
 )
 from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.writes import Append, Delete, StepWrites
 
 
 def message(size: int = 10) -> UserMessage:
@@ -211,3 +217,232 @@ async def test_deleting_and_vacuuming_leaves_no_byte_of_text_behind(tmp_path: Pa
 
     assert await asyncio.to_thread(found) == []
     await store.close()
+
+
+async def test_a_file_whose_name_is_too_long_is_told(tmp_path: Path) -> None:
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreUnavailableError, match="name too long"):
+            await SQLiteStateStore.open(tmp_path / ("x" * 300))
+
+
+async def test_a_full_disk_in_a_group_of_writers_leaves_whole_writes_only(tmp_path: Path) -> None:
+    """SQLite undoes the transaction by itself then; nobody's statements may run outside of one."""
+    db = await Database.open(tmp_path / "helix.db")
+    await db.write(lambda connection: connection.execute("CREATE TABLE t (n INTEGER, body TEXT)"))
+
+    def leave_little_room(connection: Connection) -> None:
+        [[pages]] = connection.all("PRAGMA page_count")
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+
+    def insert(number: int, size: int, times: int = 1):
+        def work(connection: Connection) -> None:
+            for _ in range(times):
+                connection.execute("INSERT INTO t VALUES (?, ?)", (number, "x" * size))
+            if times > 1:
+                raise ValueError("this one is undone")
+
+        return work
+
+    await db.write(leave_little_room)
+    outcomes = await _grouped(db, [insert(1, 10), insert(2, 1_000_000), insert(3, 10, times=2), insert(4, 10)])
+    assert [type(outcome).__name__ for outcome in outcomes] == ["NoneType", "StoreFullError", "ValueError", "NoneType"]
+    assert await db.read(lambda connection: connection.all("SELECT n FROM t ORDER BY n")) == [(1,), (4,)]
+    await db._shut()  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_group_that_meets_a_locked_file_waits_for_it_once(tmp_path: Path) -> None:
+    db = await Database.open(tmp_path / "helix.db", busy_ms=300)
+    other = apsw.Connection(str(tmp_path / "helix.db"))
+    other.execute("BEGIN IMMEDIATE")
+    started = asyncio.get_running_loop().time()
+    outcomes = await _grouped(db, [lambda connection: connection.execute("DELETE FROM __agents_locks")] * 20)
+    assert asyncio.get_running_loop().time() - started < 2
+    assert {type(outcome) for outcome in outcomes} == {StoreUnavailableError}
+    other.close()
+    await db.write(lambda connection: connection.execute("DELETE FROM __agents_locks"))
+    await db._shut()  # pyright: ignore[reportPrivateUsage]
+
+
+async def _grouped(db: Database, jobs: Sequence[Callable[[Connection], object]]) -> list[object]:
+    """What becomes of jobs that were all queued before the first of them began."""
+    queued = threading.Event()
+
+    async def hold() -> None:
+        with contextlib.suppress(StoreUnavailableError):
+            await db._writer.do(lambda _: queued.wait(10), transaction=False)  # pyright: ignore[reportPrivateUsage]
+
+    holding = asyncio.create_task(hold())
+    await asyncio.sleep(0.05)
+    tasks = [asyncio.create_task(db.write(job)) for job in jobs]
+    await asyncio.sleep(0)
+    queued.set()
+    await holding
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_refused_write_in_a_group_does_not_change_what_is_known_of_the_state(tmp_path: Path) -> None:
+    store = await SQLiteStateStore.open(tmp_path / "helix.db")
+    await store.create_session("s-1", CreateSession(custom_state={"a": 1, "b": 2, "list": []}))
+    await store.merge_custom_state("s-1", StepWrites(ops=(Append(key="list", items=[1]),)))
+    refused = StepWrites(ops=(Delete(key="a"), Append(key="b", items=[1])))
+    outcomes = await asyncio.gather(
+        *(store.create_session(f"before-{n}") for n in range(5)),
+        store.merge_custom_state("s-1", refused),
+        *(store.create_session(f"after-{n}") for n in range(5)),
+        return_exceptions=True,
+    )
+    assert isinstance(outcomes[5], InvalidWriteError)
+    with pytest.raises(InvalidWriteError):
+        await store.merge_custom_state("s-1", StepWrites(ops=(Append(key="a", items=[1]),)))
+    assert (await store.load_state("s-1")).custom_state == {"a": 1, "b": 2, "list": [1]}
+    await store.close()
+
+
+async def test_whoever_is_cancelled_while_closing_leaves_nothing_open(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "cancelled.db")
+    reading = threading.Event()
+    long_read = asyncio.create_task(store.database.read(lambda _: reading.wait(10)))
+    await asyncio.sleep(0.05)
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    reading.set()
+    await long_read
+    await eventually(lambda: not any("cancelled.db" in thread.name for thread in threading.enumerate()))
+    await eventually(lambda: not _open_files(tmp_path))
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+def _open_files(folder: Path) -> list[str]:
+    links = [Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+    found: list[str] = []
+    for link in links:
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(link))
+    return [name for name in found if name.startswith(str(folder))]
+
+
+async def test_a_write_that_comes_after_the_end_from_another_loop_is_refused(tmp_path: Path) -> None:
+    """The other loop looked before the file was closed, and queued its work after the thread had ended."""
+    db = await Database.open(tmp_path / "helix.db")
+    lane = db._writer  # pyright: ignore[reportPrivateUsage]
+    await db._shut()  # pyright: ignore[reportPrivateUsage]
+    lane._closed = False  # pyright: ignore[reportPrivateUsage]
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreClosedError):
+            await lane.do(lambda _: None)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files")
+async def test_threads_and_loops_that_ended_leave_no_file_open(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+
+    async def use() -> None:
+        assert await store.session_exists("s-1")
+        await store.wait_for_interrupt("s-1", 0.001)
+
+    async def use_elsewhere() -> int:
+        thread = threading.Thread(target=lambda: asyncio.run(use()))
+        thread.start()
+        await eventually(lambda: not thread.is_alive())
+        return len(_open_files(tmp_path))
+
+    counts = [await use_elsewhere() for _ in range(20)]
+    assert counts[-1] == counts[3], counts
+    await store.close()
+    assert not _open_files(tmp_path)
+
+
+async def test_a_file_that_is_gone_is_told_to_a_loop_that_comes_later(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+    (tmp_path / "helix.db").rename(tmp_path / "elsewhere.db")
+
+    def look() -> object:
+        try:
+            return asyncio.run(store.session_exists("s-1"))
+        except Exception as problem:
+            return problem
+
+    told = await asyncio.to_thread(look)
+    assert isinstance(told, StoreUnavailableError), told
+    await store.close()
+
+
+async def test_a_part_that_is_closed_twice_leaves_the_others_open(tmp_path: Path) -> None:
+    backend = await open_backend(f"sqlite:///{tmp_path}/helix.db")
+    assert backend.usage is not None
+    for _ in range(5):
+        await backend.locks.close()
+        await backend.usage.close()
+    assert not await backend.state.session_exists("s-1")
+    await backend.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_fork_is_told_to_open_the_file_itself(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, os, sys\n"
+        "from helix_agents.backends.sqlite import SQLiteStateStore\n"
+        "from helix_agents.domain.errors import StoreClosedError\n"
+        "async def use(*calls):\n"
+        "    for call in calls:\n"
+        "        try:\n"
+        "            await asyncio.wait_for(call, 10)\n"
+        "        except StoreClosedError as told:\n"
+        "            print(told, flush=True)\n"
+        "store = asyncio.run(SQLiteStateStore.open(sys.argv[1]))\n"
+        "if os.fork() == 0:\n"
+        "    asyncio.run(use(store.create_session('a'), store.session_exists('a'), store.list_sessions()))\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "asyncio.run(store.create_session('b'))\n"
+        "print('the parent goes on')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "helix.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    *told, parent = done.stdout.splitlines()
+    assert len(told) == 3, done
+    assert all("before this process was forked" in line for line in told)
+    assert parent == "the parent goes on", done.stderr
+
+
+async def test_a_cancelled_write_never_happens_or_has_happened(tmp_path: Path) -> None:
+    db = await Database.open(tmp_path / "helix.db")
+    working, go_on = threading.Event(), threading.Event()
+
+    def take(key: str) -> Callable[[Connection], None]:
+        def work(connection: Connection) -> None:
+            connection.execute("INSERT INTO __agents_locks VALUES ('', ?, 1, NULL, 0)", (key,))
+            working.set()
+            go_on.wait(10)
+
+        return work
+
+    begun = asyncio.create_task(db.write(take("begun")))
+    await asyncio.to_thread(working.wait, 10)
+    queued = asyncio.create_task(db.write(take("queued")))
+    await asyncio.sleep(0)
+    queued.cancel()
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await queued
+    await asyncio.sleep(0.05)
+    begun.cancel()
+    assert not begun.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+    assert await db.read(lambda connection: connection.all("SELECT key FROM __agents_locks")) == [("begun",)]
+    await db._shut()  # pyright: ignore[reportPrivateUsage]

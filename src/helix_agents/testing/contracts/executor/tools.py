@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import threading
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, BeforeValidator, computed_field, model_validator
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import ToolContext
@@ -41,6 +41,35 @@ class MuteError(Exception):
 
     def __str__(self) -> str:
         raise TypeError("no words")
+
+
+def _refuse(value: int) -> int:
+    raise KeyError(value)
+
+
+def _say_nothing(_: object) -> None:
+    """Instructions that are none."""
+
+
+def _end(value: int) -> int:
+    raise ToolFailed(f"{value} is none of ours \ud800")
+
+
+class Half(BaseModel):
+    """A type whose own code breaks: pydantic passes on what it raises."""
+
+    count: int = 0
+
+    @computed_field
+    @property
+    def share(self) -> float:
+        return 1 / self.count
+
+    @model_validator(mode="after")
+    def _not_seven(self) -> "Half":
+        if self.count == 7:
+            raise KeyError(self.count)
+        return self
 
 
 class Shelf(BaseModel):
@@ -299,6 +328,93 @@ class ToolsContract(ScenarioContract):
             result.removeprefix("result add#") for result in results
         )
         assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["a", "b", "d", "c"]
+
+    async def test_whatever_the_code_of_a_type_raises_is_told_to_the_model_and_the_run_goes_on(
+        self, helix: Executor
+    ) -> None:
+        @tool
+        async def take(count: Annotated[int, AfterValidator(_refuse)]) -> str:
+            """Take."""
+            return str(count)
+
+        @tool
+        async def choose(count: Annotated[int, AfterValidator(_end)]) -> str:
+            """Choose."""
+            return str(count)
+
+        @tool
+        async def halve() -> Half:
+            """Give back what cannot be shown."""
+            return Half()
+
+        @tool
+        async def stream() -> Any:
+            """Give back what breaks when it is read."""
+            return (_refuse(each) for each in range(3))
+
+        @tool(output=Half)
+        async def count() -> Any:
+            """Give back what its type cannot check."""
+            return {"count": 7}
+
+        @tool
+        async def spoil(ctx: ToolContext[Half]) -> str:
+            """Leave a state that cannot be loaded again."""
+            ctx.state.count = 7
+            return "spoilt"
+
+        @tool
+        async def report(ctx: ToolContext[Half]) -> str:
+            """Count what is no number."""
+            ctx.record_usage("pages", float("nan"))
+            return "reported"
+
+        @tool
+        async def shout(ctx: ToolContext[Half]) -> str:
+            """Say what is no text."""
+            ctx.emit("\ud800")
+            return "shouted"
+
+        tools = [take, choose, halve, stream, count, spoil, report, shout]
+        calls = [call("take", {"count": 1}), call("choose", {"count": 1}), *[call(each.name) for each in tools[2:]]]
+        agent = _agent(reply(calls=calls), "Go on.", tools=tools, state=Half)
+        assert await completed(await helix.execute(agent, "Go", SESSION, state={"count": 1})) == "Go on."
+        assert (await spoken(helix))[2:-1] == [
+            "error take#call_1_1: invalid_arguments",
+            "error choose#call_1_2: invalid_arguments",
+            "error halve#call_1_3: tool_output_invalid",
+            "error stream#call_1_4: tool_output_invalid",
+            "error count#call_1_5: tool_output_invalid",
+            "error spoil#call_1_6: tool_output_invalid",
+            "error report#call_1_7: tool_execution_failed",
+            "error shout#call_1_8: tool_execution_failed",
+        ]
+
+    async def test_an_argument_that_json_has_no_form_for_reaches_its_tool(self, helix: Executor) -> None:
+        @tool
+        async def weigh(data: Annotated[bytes, BeforeValidator(bytes.fromhex)]) -> int:
+            """Weigh."""
+            return len(data)
+
+        agent = _agent(call("weigh", {"data": "fffe"}), "Two.", tools=[weigh])
+        assert await completed(await helix.execute(agent, "Go", SESSION)) == "Two."
+        assert (await spoken(helix))[2] == "result weigh#call_1_1: 2"
+
+    async def test_what_instructions_and_stop_when_raise_fails_the_run_and_nothing_else(self, helix: Executor) -> None:
+        def decide(_: object) -> str:
+            raise ToolFailed("not here \ud800")
+
+        def leave(_: object) -> bool:
+            raise SystemExit(3)
+
+        unwritten = await helix.execute(_agent("Never.", instructions=decide), "Go", SESSION)
+        assert (await failed(unwritten)).error == "ToolFailed: not here \\ud800"
+        wordless = await helix.execute(_agent("Never.", instructions=_say_nothing), "Go", "wordless")
+        assert "has to return a string" in (await failed(wordless)).error
+        undecided = await helix.execute(_agent(call("add", {"text": "a"}), stop_when=decide), "Go", "undecided")
+        assert (await failed(undecided)).error == "stop_when raised ToolFailed: not here \\ud800"
+        left = await helix.execute(_agent(call("add", {"text": "a"}), stop_when=leave), "Go", "left")
+        assert (await failed(left)).code == "stop_when_failed"
 
     async def test_a_result_that_is_too_large_is_a_failed_result(self, open_executor: OpenExecutor) -> None:
         @tool

@@ -1,0 +1,56 @@
+"""Words as both sides take them: what a provider sends may be no whole text, and what we send it may refuse."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from helix_agents.domain.errors import UnstorableValueError
+from helix_agents.domain.records import JSON, decode_json, encode
+
+_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME = 64
+
+
+class Pieces:
+    """The pieces of one text. Some providers cut a character in two: its first half waits for the second."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def next(self, piece: str) -> str:
+        """What can be said now that this piece is here."""
+        text = self._half + piece
+        self._half = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
+        return mended(text[: len(text) - len(self._half)])
+
+    def rest(self) -> str:
+        """What is left at the end."""
+        half, self._half = self._half, ""
+        return mended(half)
+
+
+def mended(text: str) -> str:
+    """The text with halves of characters joined, and a mark in place of those that are alone and cannot be stored."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def mended_arguments(arguments: Mapping[str, Any]) -> dict[str, JSON]:
+    """Arguments that a provider sent as values, all their texts mended."""
+    values = dict(arguments)
+    try:
+        encode(values)
+    except UnstorableValueError:
+        return decode_json(mended(json.dumps(values, ensure_ascii=False)))
+    return values
+
+
+def legal_name(tool: str) -> str:
+    """The name of a tool as every provider takes it. Models make up others, which providers refuse to read again."""
+    return _FOREIGN.sub("_", tool)[:_LONGEST_NAME] or "unknown"
