@@ -175,6 +175,9 @@ class BufferedWriter(StreamWriter):
             return
         try:
             await self.flush()
+            while self._chunks:
+                # Somebody else wrote meanwhile, and was not refused.
+                await self.flush()
         finally:
             self._closed = True
             self._growing = None

@@ -313,3 +313,17 @@ async def test_a_piece_that_is_no_text_is_refused_by_itself(store: Store, writer
     assert writer.extend(first, "\U0001f30a")
     await writer.flush()
     assert store.texts == ["good \U0001f30a"]
+
+
+async def test_what_is_written_while_the_writer_closes_is_stored_or_refused(store: Store) -> None:
+    writer = writer_on(store)
+    await writer.write(delta("before"))
+    store.open.clear()
+    closing = asyncio.create_task(writer.close())
+    await until(lambda: store.at_once == 1)
+    await writer.write(delta("meanwhile"))
+    store.open.set()
+    await closing
+    with pytest.raises(StoreClosedError):
+        await writer.write(delta("after"))
+    assert store.texts == ["before", "meanwhile"]

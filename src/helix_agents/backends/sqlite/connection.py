@@ -6,24 +6,29 @@
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import apsw
 
 from helix_agents.domain.errors import (
+    HelixError,
     StoreCorruptError,
-    StoreError,
     StoreFullError,
     StoreReadOnlyError,
     StoreUnavailableError,
+    UnstorableValueError,
 )
 from helix_agents.ports.seam import Seam
 
 Value: TypeAlias = str | int | float | bytes | None
 Row: TypeAlias = tuple[Any, ...]
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
+
+
+UNTOLD = (apsw.Error, OverflowError, UnicodeEncodeError)
+"""What a statement raises: SQLite's errors, and those of values that SQLite has no form for."""
 
 
 class Connection:
@@ -136,6 +141,10 @@ class Connection:
                     raise
                 time.sleep(random.uniform(0.001, 0.01))
 
+    def interrupt(self) -> None:
+        """End the statement that another thread is running here, if there is one."""
+        self.raw.interrupt()
+
     def close(self) -> None:
         self.raw.close()
 
@@ -167,9 +176,20 @@ def _wait_up_to(limit_ms: int) -> Callable[[int], bool]:
     return wait
 
 
-def meaning(problem: apsw.Error, store: str) -> StoreError:
+@contextlib.contextmanager
+def telling(store: str) -> Generator[None]:
+    """A block whose problems are told in the words of the domain."""
+    try:
+        yield
+    except UNTOLD as problem:
+        raise meaning(problem, store) from problem
+
+
+def meaning(problem: apsw.Error | OverflowError | UnicodeEncodeError, store: str) -> HelixError:
     """The error a user should see for one of SQLite's."""
     match problem:
+        case OverflowError() | UnicodeEncodeError():
+            return UnstorableValueError("value", str(problem))
         case apsw.FullError():
             return StoreFullError(store)
         case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import apsw
 
-from helix_agents.backends.sqlite.connection import Connection, Row, Synchronous, Value, meaning
+from helix_agents.backends.sqlite.connection import UNTOLD, Connection, Row, Synchronous, Value, meaning
 from helix_agents.backends.sqlite.doorbell import Doorbell
 from helix_agents.backends.sqlite.lanes import Lane, WriteLane
 from helix_agents.backends.sqlite.migrations import check_schema, migrate
@@ -138,7 +138,7 @@ class Database:
             # Rare: another process rebuilds the WAL index, or there is no connection to be had. Waiting for the one and
             # looking for the other's reason is not for the event loop.
             return await self.read(work)
-        except apsw.Error as problem:
+        except UNTOLD as problem:
             raise meaning(problem, self.name) from problem
 
     async def look_up(self, statement: str, values: Sequence[Value]) -> Row | None:

@@ -1,6 +1,7 @@
 """Entries in SQLite: the store of the state capabilities, in the same file as the sessions."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from helix_agents.backends.entry_columns import (
     topic_of,
     within,
 )
-from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.backends.sqlite.connection import Connection, telling
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.entry_overview import read_overview
 from helix_agents.backends.sqlite.entry_restore import discard, restore, stage
@@ -256,11 +257,11 @@ class SQLiteEntryStore:
 
     @asynccontextmanager
     async def dump(self, scopes: Sequence[str]) -> AsyncGenerator[EntryDump]:
-        connection = await asyncio.to_thread(self._db.open_reader)
+        dump = await asyncio.to_thread(_SQLiteDump, self._db, self._namespace, tuple(scopes))
         try:
-            yield await asyncio.to_thread(_SQLiteDump, connection, self._namespace, tuple(scopes))
+            yield dump
         finally:
-            await asyncio.to_thread(connection.close)
+            await asyncio.to_thread(dump.close)
 
     async def stage_restore(self, restore_id: str, rows: Sequence[Entry]) -> None:
         await self._db.write(lambda connection: stage(connection, self._namespace, restore_id, rows))
@@ -299,20 +300,33 @@ class SQLiteEntryStore:
 class _SQLiteDump:
     """A connection of its own, on whose one read transaction later writes have no effect."""
 
-    def __init__(self, connection: Connection, namespace: str, scopes: tuple[str, ...]) -> None:
-        self._connection = connection
+    def __init__(self, database: Database, namespace: str, scopes: tuple[str, ...]) -> None:
         self._namespace = namespace
         self._scopes = scopes
-        connection.execute("BEGIN")
-        head = find_head(connection, namespace)
+        self._name = database.name
+        self._reading = threading.Lock()
+        with telling(self._name):
+            self._connection = database.open_reader()
+            self._connection.execute("BEGIN")
+            head = find_head(self._connection, namespace)
         self.revision = head.revision if head is not None else 0
+
+    def close(self) -> None:
+        """Let go of the connection. A task that was cancelled may have left a thread reading from it."""
+        self._connection.interrupt()
+        with self._reading:
+            self._connection.close()
 
     async def rows(self) -> AsyncIterator[Sequence[Entry]]:
         for scope in self._scopes:
             after = ""
-            while batch := await asyncio.to_thread(self._batch, scope, after):
+            while batch := await asyncio.to_thread(self._next, scope, after):
                 yield batch
                 after = batch[-1].key
+
+    def _next(self, scope: str, after: str) -> list[Entry]:
+        with self._reading, telling(self._name):
+            return self._batch(scope, after)
 
     def _batch(self, scope: str, after: str) -> list[Entry]:
         """Some keys, each with all its versions, the present one last."""

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-import apsw
-
-from helix_agents.backends.sqlite.connection import Connection, meaning
+from helix_agents.backends.sqlite.connection import UNTOLD, Connection, meaning
 from helix_agents.domain.errors import StoreClosedError
 
 T = TypeVar("T")
@@ -203,7 +201,7 @@ class Lane:
 
     def _told(self, problem: BaseException) -> BaseException:
         """The problem in the words of the domain."""
-        if not isinstance(problem, apsw.Error):
+        if not isinstance(problem, UNTOLD):
             return problem
         told = meaning(problem, self._store)
         told.__cause__ = problem

@@ -181,6 +181,12 @@ def _trim(connection: Connection, segment: int) -> None:
             "DELETE FROM __agents_state_log WHERE id BETWEEN ? AND ?", (at << 32 | writes + 1, at << 32 | _LOW)
         )
         if branches:
-            return
-        connection.execute("DELETE FROM __agents_segments WHERE segment = ?", (at,))
+            # It lives on for them, and holds no more of its parents than they see.
+            connection.execute(
+                "UPDATE __agents_segments SET message_boundary = min(message_boundary, ?),"
+                " state_boundary = min(state_boundary, ?) WHERE segment = ?",
+                (messages, writes, at),
+            )
+        else:
+            connection.execute("DELETE FROM __agents_segments WHERE segment = ?", (at,))
         at = row[1]

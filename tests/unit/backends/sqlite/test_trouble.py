@@ -9,12 +9,14 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
-from helix_agents.backends.sqlite import Database, SQLiteStateStore, database, open_backend
+from helix_agents.backends.sqlite import Database, SQLiteEntryStore, SQLiteStateStore, database, open_backend
 from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.domain.entries import Entry
 from helix_agents.domain.errors import (
     InvalidStoreUrlError,
     InvalidWriteError,
@@ -25,9 +27,10 @@ from helix_agents.domain.errors import (
     StoreFullError,
     StoreUnavailableError,
     UnsafeSQLiteError,
+    UnstorableValueError,
 )
 from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.sessions import CreateSession, SessionFilter
 from helix_agents.domain.writes import Append, Delete, StepWrites
 
 
@@ -446,3 +449,50 @@ async def test_a_cancelled_write_never_happens_or_has_happened(tmp_path: Path) -
         await begun
     assert await db.read(lambda connection: connection.all("SELECT key FROM __agents_locks")) == [("begun",)]
     await db._shut()  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_cancelled_dump_ends_as_cancelled_and_lets_its_connection_go(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+    entries = SQLiteEntryStore(store.database)
+    reading, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        reading.set()
+        go_on.wait(10)
+
+    def read_for_long(dump: Any, scope: str, after: str) -> list[Entry]:
+        dump._connection.raw.create_scalar_function("hold", hold)
+        return dump._connection.all("SELECT hold()")
+
+    async def dump() -> None:
+        async with entries.dump(["s"]) as dumped:
+            async for _ in dumped.rows():
+                pass
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("helix_agents.backends.sqlite.entries._SQLiteDump._batch", read_for_long)
+        dumping = asyncio.create_task(dump())
+        await asyncio.to_thread(reading.wait, 10)
+        dumping.cancel()
+        await asyncio.sleep(0.05)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await dumping
+    await entries.close()
+    await store.close()
+    assert not _open_files(tmp_path)
+
+
+async def test_what_sqlite_has_no_form_for_is_told_as_such(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+    for call in (
+        lambda: store.load_state("\ud800"),
+        lambda: store.list_sessions(SessionFilter(user_id="\ud800")),
+        lambda: store.list_sessions(SessionFilter(created_to=2**70)),
+        lambda: store.list_sessions(offset=2**64),
+        lambda: store.create_session("s-2", CreateSession(expires_at=2**70)),
+    ):
+        with pytest.raises(UnstorableValueError):
+            await call()
+    assert (await store.list_sessions()).total == 1
+    await store.close()
