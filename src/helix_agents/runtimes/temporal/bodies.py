@@ -44,8 +44,13 @@ class Bodies:
 
     async def _perform(self, effect: EffectName, work: Plain) -> Plain:
         fence = Fence(run_id=work["run_id"], attempt=work["attempt"])
-        async with self._room.get(effect) or nullcontext():
+        async with self._room_for(effect, work["request"]):
             return await self._effects.perform(effect, work["session_id"], fence, work["request"], work.get("within"))
+
+    def _room_for(self, effect: EffectName, request: Plain) -> AbstractAsyncContextManager[Any]:
+        """A call that has others work takes no place: those may be waiting for one."""
+        is_for_others = effect == "run_calls" and request["calls"][0]["kind"] in ("child", "remote", "companion")
+        return nullcontext() if is_for_others else self._room.get(effect, nullcontext())
 
 
 class _Going:

@@ -1,9 +1,13 @@
 """Scenarios of companions whose processes die: each is started once, finished once, and told of once."""
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.companions import PersistentAgent
+from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ToolEnd
 from helix_agents.domain.rendering import surviving
 from helix_agents.llm.scripted import call, reply
@@ -139,14 +143,24 @@ class CompanionCrashesContract(ScenarioContract):
             await completed(await other.execute(cast(), "And?", SESSION))
             assert len(await notices(other)) == 1
 
-    async def test_companions_do_not_starve_a_parent_that_waits_for_them(self, open_executor: OpenExecutor) -> None:
+    @pytest.mark.parametrize("bound", ["max_running", "max_parallel_tools"])
+    async def test_companions_do_not_starve_a_parent_that_waits_for_them(
+        self, open_executor: OpenExecutor, bound: str
+    ) -> None:
+        @tool
+        async def work() -> str:
+            """Work."""
+            await asyncio.sleep(0.2)
+            return "worked"
+
         other = PersistentAgent(scripted(["x"], {}, name="other"))
-        keeps = [PersistentAgent(helper("Helped."), mode="non_blocking"), other]
+        steps = [call("work") for _ in range(5)]
+        keeps = [PersistentAgent(helper(*steps, "Worked.", tools=[work]), mode="non_blocking"), other]
         script = [spawn(), about("waitForResult", "helper-1", id="wait"), "Fine."]
         agent = scripted(script, {}, name="boss", persistent_agents=keeps)
-        async with open_executor(max_running=1) as helix:
+        async with open_executor(**{bound: 1}) as helix:
             assert await completed(await within(helix.execute(agent, "Hi", SESSION))) == "Fine."
-            assert (await results(helix))["wait"] == "Helped."
+            assert (await results(helix))["wait"] == "Worked."
 
     async def test_a_companion_that_worked_for_a_turn_which_is_taken_back_works_for_nobody(
         self, open_executor: OpenExecutor, parts: Backend
