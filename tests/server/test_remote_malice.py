@@ -1,6 +1,7 @@
 """What a service that lies can do to whoever delegates to it: fail its own call, and nothing else."""
 
 import asyncio
+import gzip
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import pairwise
@@ -37,6 +38,7 @@ class Liar:
         self.status: dict[str, Any] = {"runStatus": "completed", "output": "done", **status}
         self.events: list[tuple[int, dict[str, Any]]] = []
         self.raw: dict[str, bytes] = {}
+        self.packed: set[str] = set()
         self.code: dict[str, int] = {}
         self.endless: Callable[[int], dict[str, Any]] | None = None
         self.usage: dict[str, Any] = {"sources": []}
@@ -76,6 +78,8 @@ class Liar:
         return self.code.get(path, 200)
 
     def _headers(self, path: str) -> list[tuple[bytes, bytes]]:
+        if path in self.packed:
+            return [(b"content-encoding", b"gzip")]
         return [(b"location", b"http://127.0.0.1:9/elsewhere")] if self._code(path) == 302 else []
 
     async def _body(self, path: str) -> AsyncIterator[bytes]:
@@ -250,6 +254,14 @@ async def test_a_child_that_says_a_little_each_time_is_not_asked_without_a_break
     assert isinstance(await finish(helix, boss(lying.url), "remote x"), Completed)
     assert len(liar.read_at) == liar.drips
     assert min(later - earlier for earlier, later in pairwise(liar.read_at)) > 0.09
+
+
+async def test_an_answer_that_is_packed_is_not_unpacked(lying: LiveServer, helix: Executor) -> None:
+    # A megabyte of it may be a gigabyte.
+    liar.raw["/status"] = gzip.compress(msgspec.json.encode({"runStatus": "completed", "output": "x" * 1_000}))
+    liar.packed.add("/status")
+    assert isinstance(await finish(helix, boss(lying.url), "remote x"), Completed)
+    assert (await delegated(helix)).code == "framework_subagent_lost"
 
 
 async def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else(lying: LiveServer, helix: Executor) -> None:
