@@ -214,3 +214,11 @@ async def test_what_was_read_and_not_sent_is_before_the_cursor_of_the_farewell()
     *numbers, _, last = sent.split()
     assert numbers == [b"%d" % number for number in range(1, len(numbers) + 1)]
     assert last == numbers[-1]
+
+
+def test_a_stream_has_no_head_to_wait_behind(ann: httpx2.Client, session_id: str) -> None:
+    gate.shut()
+    start(ann, session_id, "hello")
+    for path in (f"/sse?sessionId={session_id}", f"/chat/{session_id}/stream"):
+        assert ann.head(path).status_code == 405
+        assert ann.head("/healthz").status_code == 200
