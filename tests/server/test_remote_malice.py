@@ -10,14 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from helix_agents import Completed, Executor, Suspended
+from helix_agents import Completed, Executor, HttpRemoteAgentTransport, Suspended, ToolAnswer
 from helix_agents.agent.remote_agents import RemoteLimits
 from helix_agents.domain.chunks import Custom, StreamChunk, TextDelta, ToolEnd
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import PendingFilter
+from helix_agents.domain.usage import SourceTotal, UsageRollup
+from helix_agents.ports.remote_agents import RemoteSession
 from tests.server.chain import boss, transport
 from tests.server.delegating import child_of, delegated, finish
-from tests.server.live import LiveServer
+from tests.server.live import ANN, LiveServer
 
 Lines = Callable[["Liar"], AsyncIterator[bytes]]
 
@@ -336,3 +338,29 @@ async def test_usage_and_state_are_taken_within_bounds_or_left(lying: LiveServer
     assert all(len(each.source_name) <= 128 and each.calls <= 5_000 for each in used.sources)
     assert isinstance(await delegated(helix), ToolMessage)
     assert (await helix.sessions.get(await child_of(helix))).custom_state == {}
+
+
+async def test_what_is_used_between_two_rests_of_one_following_is_counted(lying: LiveServer, helix: Executor) -> None:
+    """The second answer comes while the child comes to rest for it, so that it is followed on at once."""
+    looks = 0
+
+    class Counting(HttpRemoteAgentTransport):
+        async def usage(self, session: RemoteSession) -> UsageRollup:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                await helix.submit_tool_result("s", f"c2_{(await child_of(helix))[-12:]}", ToolAnswer(result="there"))
+                liar.status |= {"runStatus": "completed", "pending": []}
+            total = SourceTotal(source_type="custom", source_name="pages", calls=looks, amount=10.0 * looks)
+            return UsageRollup(sources=(total,))
+
+    two = [waiting_call(toolCallId="c1"), waiting_call(toolCallId="c2")]
+    liar.tell(runStatus="suspended_client_tool", pending=two)
+    agent = boss(Counting(lying.url, token=ANN), token=None)
+    assert isinstance(await finish(helix, agent, "remote x"), Suspended)
+    await helix.submit_tool_result("s", f"c1_{(await child_of(helix))[-12:]}", ToolAnswer(result="here"))
+    liar.status["pending"] = two[1:]
+    run = await helix.resume(agent, "s")
+    assert isinstance(await run.result(), Completed)
+    (pages,) = [each for each in (await run.usage()).sources if each.source_name == "pages"]
+    assert (looks, pages.calls, pages.amount) == (3, 3, 30.0)
