@@ -1,11 +1,13 @@
 """Every path a chat can take, over real HTTP, as `useChat` takes it."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 
+from helix_agents.server.calls import Call
 from tests.server.agents import gate
 from tests.server.live import LiveServer, wait_until
 from tests.server.page import Page, parts_of
@@ -189,6 +191,48 @@ def test_two_tabs_see_the_same_answer_once(page: Page, ann: httpx2.Client, serve
         page.read(parts)
     assert other.messages == page.messages
     assert page.snapshot()["messages"] == page.messages
+
+
+def test_two_tabs_that_answer_at_once_both_see_what_follows(
+    server: LiveServer, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one has seen that the run waits when the first one goes on, to the end."""
+    page.say("publish").decide("publish", True)
+    with server.client() as client:
+        other = Page(client, page.chat_id, page.messages)
+        look = Call.current_run
+
+        async def overtaken(call: Call, session_id: str) -> Any:
+            found = await look(call, session_id)
+            monkeypatch.setattr(Call, "current_run", look)
+            await asyncio.to_thread(page.post)
+            return found
+
+        monkeypatch.setattr(Call, "current_run", overtaken)
+        other.post()
+    assert other.text == page.text
+    assert page.tool("publish")["output"] == other.tool("publish")["output"]
+
+
+def test_a_tab_that_answers_what_was_just_answered_goes_on_with_it(
+    server: LiveServer, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.say("publish").decide("publish", True)
+    asked = page.tool("publish")
+    answer = {"kind": "approval-response", "sessionId": page.chat_id, "toolCallId": asked["toolCallId"]}
+    look = Call.find_session
+
+    async def overtaken(call: Call, session_id: str) -> Any:
+        found = await look(call, session_id)
+        decided = {**answer, "approvalId": asked["approval"]["id"], "approved": True}
+        with server.client() as other:
+            told = await asyncio.to_thread(lambda: other.post("/submit-tool-result", json=decided))
+        assert told.json()["outcome"] == "accepted"
+        return found
+
+    monkeypatch.setattr(Call, "find_session", overtaken)
+    page.post()
+    assert "published" in page.text
 
 
 def test_a_refresh_in_the_middle_shows_what_was_said_and_reads_on(page: Page, server: LiveServer) -> None:

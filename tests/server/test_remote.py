@@ -401,6 +401,45 @@ def test_an_address_has_to_be_one(url: str) -> None:
         remote_agent_tool(url, "worker", description="Nowhere.")
 
 
+@pytest.mark.parametrize("value", ["a-secret\n", "a-sécret", "a-secret ", "a\x00secret"])
+def test_what_no_header_can_carry_is_refused_and_not_repeated(value: str) -> None:
+    with pytest.raises(DefinitionError, match="authorization") as by_token:
+        remote_agent_tool("http://h", "worker", description="d", token=value)
+    with pytest.raises(DefinitionError, match="x-key") as by_header:
+        remote_agent_tool("http://h", "worker", description="d", headers={"X-Key": value})
+    assert "secret" not in f"{by_token.value}{by_header.value}"
+
+
+@pytest.mark.parametrize("made", [{"authorization": "Bearer a-secret\n"}, OSError("a-secret of the token service")])
+async def test_headers_that_cannot_be_made_lose_the_child_and_are_not_told(
+    remote: LiveServer, helix: Executor, made: dict[str, str] | OSError
+) -> None:
+    async def headers() -> dict[str, str]:
+        if isinstance(made, OSError):
+            raise made
+        return made
+
+    way = transport(remote.url, token=None, headers=headers)
+    assert isinstance(await finish(helix, boss(way, token=None, lost_after=0.1), "remote search"), Completed)
+    told = await delegated(helix)
+    assert (told.code, "secret" in str(told.content)) == ("framework_subagent_lost", False)
+
+
+async def test_headers_are_made_anew_for_every_request(remote: LiveServer, helix: Executor) -> None:
+    made: list[int] = []
+
+    async def headers() -> dict[str, str]:
+        made.append(1)
+        if len(made) == 2:
+            raise OSError("the token service is away for a moment")
+        return {"Authorization": f"Bearer {ANN}"}
+
+    way = transport(remote.url, token=None, headers=headers)
+    assert isinstance(await finish(helix, boss(way, token=None), "remote search"), Completed)
+    assert not (await delegated(helix)).error
+    assert len(made) > 3
+
+
 def test_tools_are_named_like_those_of_local_agents() -> None:
     assert remote_agent_tool("http://h", "worker", description="d").name == "subagent__worker"
     assert remote_agent_tool("http://h", "worker", name="other", description="d").name == "subagent__other"

@@ -326,7 +326,9 @@ async def test_a_stop_is_tried_less_and_less_often_and_given_up_after_a_day(
         assert (await helix.sweep()).stops_abandoned == 0
 
 
-async def test_deleting_a_session_deletes_what_it_has_elsewhere(remote: LiveServer) -> None:
+async def test_deleting_a_session_deletes_what_it_has_elsewhere(
+    remote: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Executor.open("memory://", janitor_seconds=None) as helix:
         run = await helix.execute(boss(remote.url), "remote search", "s")
         chunks = [chunk async for chunk in run.stream()]
@@ -334,3 +336,4 @@ async def test_deleting_a_session_deletes_what_it_has_elsewhere(remote: LiveServ
         await helix.sessions.delete("s")
     async with httpx2.AsyncClient(base_url=remote.url, headers={"authorization": "Bearer token-of-ann"}) as client:
         assert (await client.get(f"/status?sessionId={id_there(child)}")).status_code == 404
+    assert "subagent.delete_failed" not in caplog.text

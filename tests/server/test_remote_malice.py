@@ -1,6 +1,7 @@
 """What a service that lies can do to whoever delegates to it: fail its own call, and nothing else."""
 
 import asyncio
+import gzip
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import pairwise
@@ -9,14 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from helix_agents import Completed, Executor, Suspended
+from helix_agents import Completed, Executor, HttpRemoteAgentTransport, Suspended, ToolAnswer
 from helix_agents.agent.remote_agents import RemoteLimits
 from helix_agents.domain.chunks import Custom, StreamChunk, TextDelta, ToolEnd
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import PendingFilter
+from helix_agents.domain.usage import SourceTotal, UsageRollup
+from helix_agents.ports.remote_agents import RemoteSession
 from tests.server.chain import boss, transport
 from tests.server.delegating import child_of, delegated, finish
-from tests.server.live import LiveServer
+from tests.server.live import ANN, LiveServer
 
 Lines = Callable[["Liar"], AsyncIterator[bytes]]
 
@@ -37,6 +40,7 @@ class Liar:
         self.status: dict[str, Any] = {"runStatus": "completed", "output": "done", **status}
         self.events: list[tuple[int, dict[str, Any]]] = []
         self.raw: dict[str, bytes] = {}
+        self.packed: set[str] = set()
         self.code: dict[str, int] = {}
         self.endless: Callable[[int], dict[str, Any]] | None = None
         self.usage: dict[str, Any] = {"sources": []}
@@ -76,6 +80,8 @@ class Liar:
         return self.code.get(path, 200)
 
     def _headers(self, path: str) -> list[tuple[bytes, bytes]]:
+        if path in self.packed:
+            return [(b"content-encoding", b"gzip")]
         return [(b"location", b"http://127.0.0.1:9/elsewhere")] if self._code(path) == 302 else []
 
     async def _body(self, path: str) -> AsyncIterator[bytes]:
@@ -252,6 +258,14 @@ async def test_a_child_that_says_a_little_each_time_is_not_asked_without_a_break
     assert min(later - earlier for earlier, later in pairwise(liar.read_at)) > 0.09
 
 
+async def test_an_answer_that_is_packed_is_not_unpacked(lying: LiveServer, helix: Executor) -> None:
+    # A megabyte of it may be a gigabyte.
+    liar.raw["/status"] = gzip.compress(msgspec.json.encode({"runStatus": "completed", "output": "x" * 1_000}))
+    liar.packed.add("/status")
+    assert isinstance(await finish(helix, boss(lying.url), "remote x"), Completed)
+    assert (await delegated(helix)).code == "framework_subagent_lost"
+
+
 async def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else(lying: LiveServer, helix: Executor) -> None:
     liar.code["/status"] = 302
     assert isinstance(await finish(helix, boss(lying.url), "remote x"), Completed)
@@ -324,3 +338,29 @@ async def test_usage_and_state_are_taken_within_bounds_or_left(lying: LiveServer
     assert all(len(each.source_name) <= 128 and each.calls <= 5_000 for each in used.sources)
     assert isinstance(await delegated(helix), ToolMessage)
     assert (await helix.sessions.get(await child_of(helix))).custom_state == {}
+
+
+async def test_what_is_used_between_two_rests_of_one_following_is_counted(lying: LiveServer, helix: Executor) -> None:
+    """The second answer comes while the child comes to rest for it, so that it is followed on at once."""
+    looks = 0
+
+    class Counting(HttpRemoteAgentTransport):
+        async def usage(self, session: RemoteSession) -> UsageRollup:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                await helix.submit_tool_result("s", f"c2_{(await child_of(helix))[-12:]}", ToolAnswer(result="there"))
+                liar.status |= {"runStatus": "completed", "pending": []}
+            total = SourceTotal(source_type="custom", source_name="pages", calls=looks, amount=10.0 * looks)
+            return UsageRollup(sources=(total,))
+
+    two = [waiting_call(toolCallId="c1"), waiting_call(toolCallId="c2")]
+    liar.tell(runStatus="suspended_client_tool", pending=two)
+    agent = boss(Counting(lying.url, token=ANN), token=None)
+    assert isinstance(await finish(helix, agent, "remote x"), Suspended)
+    await helix.submit_tool_result("s", f"c1_{(await child_of(helix))[-12:]}", ToolAnswer(result="here"))
+    liar.status["pending"] = two[1:]
+    run = await helix.resume(agent, "s")
+    assert isinstance(await run.result(), Completed)
+    (pages,) = [each for each in (await run.usage()).sources if each.source_name == "pages"]
+    assert (looks, pages.calls, pages.amount) == (3, 3, 30.0)

@@ -419,6 +419,14 @@ def test_a_form_of_another_site_is_refused(ann: httpx2.Client, content_type: str
     assert (refused.status_code, refused.json()["code"]) == (415, "unsupported_media_type")
 
 
+def test_a_body_of_no_type_at_all_is_refused(ann: httpx2.Client) -> None:
+    """A script of another site sends one as a blob, and a browser does not ask first."""
+    for path, body in [("/start", b'{"agentType":"director","message":"x"}'), ("/chat/s/abort", b"")]:
+        refused = ann.post(path, content=body)
+        assert "content-type" not in refused.request.headers
+        assert (refused.status_code, refused.json()["code"]) == (415, "unsupported_media_type")
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -1,7 +1,8 @@
 """Streams: exact continuation from any id, comments in silence, and readers that can hurt nobody but themselves."""
 
+import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx2
 import pytest
 
 from helix_agents.server.limits import ServerLimits
+from helix_agents.server.sse import EventStreamResponse, Leaving
 from tests.server.agents import gate
 from tests.server.live import ANN, LiveServer, agent_server, wait_until
 from tests.server.page import events
@@ -178,3 +180,45 @@ def test_a_chat_that_the_server_leaves_is_told_to_reconnect() -> None:
         assert "reconnect" in text
         assert text.rstrip().endswith("[DONE]")
     gate.open()
+
+
+async def test_what_was_read_and_not_sent_is_before_the_cursor_of_the_farewell() -> None:
+    """A slow reader is told to reconnect from what it got, not from what was read for it."""
+
+    class Numbers:
+        said = 0
+
+        async def frames(self) -> AsyncGenerator[bytes, None]:
+            while True:
+                self.said += 1
+                yield b"%d " % self.said
+
+        def farewell(self) -> bytes:
+            return b"after %d" % self.said
+
+    leaving, taking, sent = Leaving(), asyncio.Event(), b""
+
+    async def send(message: Any) -> None:
+        nonlocal sent
+        if sent:
+            leaving.set()
+            await taking.wait()
+        sent += message.get("body", b"")
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    response = EventStreamResponse(Numbers(), limits=ServerLimits(), leaving=leaving)
+    asyncio.get_running_loop().call_later(0.1, taking.set)
+    await asyncio.wait_for(response({"type": "http"}, receive, send), 10)
+    *numbers, _, last = sent.split()
+    assert numbers == [b"%d" % number for number in range(1, len(numbers) + 1)]
+    assert last == numbers[-1]
+
+
+def test_a_stream_has_no_head_to_wait_behind(ann: httpx2.Client, session_id: str) -> None:
+    gate.shut()
+    start(ann, session_id, "hello")
+    for path in (f"/sse?sessionId={session_id}", f"/chat/{session_id}/stream"):
+        assert ann.head(path).status_code == 405
+        assert ann.head("/healthz").status_code == 200

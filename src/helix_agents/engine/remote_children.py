@@ -100,6 +100,7 @@ class _Follower:
         self._bytes = 0
         self._step = session.step_count + 1
         self._round = 0
+        self._entries = 0
         self._questions = RemoteQuestions(self._store, tool, run, session, self._names, step=self._step)
 
     async def find_place(self) -> None:
@@ -367,6 +368,8 @@ class _Follower:
         counted = count_anew(await self._transport.usage(self._remote), self._metadata.get(USAGE))
         self._metadata[USAGE] = counted.so_far
         session, run = self._session, self._run
+        # All commits of one following are of one step; an entry under a number that was used would not count.
+        first, self._entries = self._entries, self._entries + len(counted.uses)
         return tuple(
             UsageEntry(
                 session_id=session.session_id,
@@ -383,7 +386,7 @@ class _Follower:
                 amount=use.amount,
                 success=use.success,
             )
-            for number, use in enumerate(counted.uses)
+            for number, use in enumerate(counted.uses, first)
         )
 
     async def _final_state(self) -> StepWrites:

@@ -31,7 +31,7 @@ from helix_agents.server.errors import RefusedError, draining, refusal_of, refus
 from helix_agents.server.gate import Gate
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
-from helix_agents.server.operations import OPERATIONS, Operation
+from helix_agents.server.operations import OPERATIONS, STREAM, Operation
 from helix_agents.server.owed_ends import OwedEnds
 from helix_agents.server.shutdown import hearing_signals
 
@@ -232,7 +232,11 @@ class AgentServer:
 
 
 def _route(operation: Operation, endpoint: Callable[[Request], Awaitable[Any]]) -> Route:
-    return Route(operation.path, endpoint, methods=[operation.method])
+    route = Route(operation.path, endpoint, methods=[operation.method])
+    if operation.answer == STREAM and route.methods is not None:
+        # It would be open for as long as the stream, with whoever uses the connection next waiting behind it.
+        route.methods.discard("HEAD")
+    return route
 
 
 def _cors(origins: Sequence[str]) -> Middleware:

@@ -148,9 +148,9 @@ async def read_json(request: Request, limits: ServerLimits) -> Any:
     Raises:
         RefusedError: it is no JSON, too large, too deep, or did not arrive in time.
     """
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
-        # A form of another site can send any other type without asking, with this site's cookies.
+        # A page of another site can send any other type, or none at all, without asking, with this site's cookies.
         raise RefusedError(415, "unsupported_media_type", f"Send application/json, not {media_type[:80]!r}.")
     raw = await _read(request, limits)
     if not raw.strip():

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from helix_agents.domain.checkpoints import BEGINNING
-from helix_agents.domain.errors import AgentAlreadyRunningError, StillWaitingError
+from helix_agents.domain.errors import AgentAlreadyRunningError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.runs import SUSPENDED
@@ -163,10 +163,16 @@ async def _answer(call: Call, session: SessionState, intent: Answered, version: 
     if run is not None and run.status in SUSPENDED:
         if accepted and accepted[-1].continuation == "wait":
             return nothing_yet(call, intent, version)
-        if not accepted and any(each.state == "waiting" for each in session.pending_client_tool_calls.values()):
+        if not accepted and await _waits(call, session.session_id):
             raise RefusedError(409, "still_waiting", "Other calls of this message wait for an answer.")
         await _resume(call, session)
     return await go_on(call, session, intent, version)
+
+
+async def _waits(call: Call, session_id: SessionId) -> bool:
+    """Whether a call waits for an answer now; another page may have given one since the request came."""
+    session = await call.executor.sessions.get(session_id)
+    return any(each.state == "waiting" for each in session.pending_client_tool_calls.values())
 
 
 async def _submit_all(call: Call, session: SessionState, intent: Answered) -> list[Submitted]:
@@ -182,10 +188,10 @@ async def _submit_all(call: Call, session: SessionState, intent: Answered) -> li
 
 
 async def _resume(call: Call, session: SessionState) -> None:
-    """Go on with what was answered, or find that another page did so."""
+    """Go on with what was answered, or find that another page did so, perhaps to the end."""
     try:
         await call.begin(lambda: call.executor.resume(call.agent_of(session), session.session_id))
-    except AgentAlreadyRunningError:
+    except (AgentAlreadyRunningError, NothingToResumeError):
         return
     except StillWaitingError:
         raise RefusedError(409, "still_waiting", "Other calls of this message wait for an answer.") from None

@@ -1,6 +1,7 @@
 """Agents of another agent server as sub-agents: a client of its routes, and nothing more."""
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import Answer, ToolAnswer
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.usage import SourceTotal, UsageRollup
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import DEPTH
 from helix_agents.ports.remote_agents import (
     AnswerRouted,
@@ -48,6 +50,9 @@ Headers = Mapping[str, str] | Callable[[], Awaitable[Mapping[str, str]]]
 _LATER = frozenset((408, 425, 429, 500, 502, 503, 504))
 _REASON_CHARACTERS = 1_000
 _LARGE_BYTES = 200_000
+# 204 is the answer to a deletion.
+_TAKEN = (200, 204)
+_HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
 
 
 def remote_agent_tool(
@@ -133,6 +138,8 @@ class HttpRemoteAgentTransport:
         self._secure = parts.scheme == "https"
         self._headers: Headers = headers or {}
         self._token = token
+        for name, value in self._sent({} if callable(self._headers) else self._headers).items():
+            _check_header(name, value)
         self._pass_user = pass_user
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds
@@ -174,7 +181,7 @@ class HttpRemoteAgentTransport:
         path = f"/sse?sessionId={quote(session.session_id, safe='')}&fromSequence={after}"
         async with self._response(session, "GET", path, None, self._silence_seconds) as response:
             try:
-                async for event in read_events(response.aiter_bytes(), self._event_bytes):
+                async for event in read_events(response.aiter_raw(), self._event_bytes):
                     match event.name:
                         case "message":
                             chunk = read_chunk(event)
@@ -307,7 +314,7 @@ class HttpRemoteAgentTransport:
                 httpx2.AsyncClient(verify=await self._verify(), timeout=timeout, headers=headers) as client,
                 client.stream(method, f"{self._url}{path}", content=content) as response,
             ):
-                if response.status_code != 200:
+                if response.status_code not in _TAKEN:
                     raise self._refusal(response.status_code, await self._body(response))
                 yield response
         except httpx2.InvalidURL as problem:
@@ -317,12 +324,26 @@ class HttpRemoteAgentTransport:
             raise RemoteUnavailableError(self._url, reason) from None
 
     async def _identity(self, session: RemoteSession) -> dict[str, str]:
-        given = await self._headers() if callable(self._headers) else self._headers
+        headers = await self._renewed(self._headers) if callable(self._headers) else self._sent(self._headers)
+        if self._pass_user and session.user_id is not None:
+            headers[ON_BEHALF_OF] = quote(session.user_id, safe="@.-_")
+        return headers
+
+    async def _renewed(self, headers: Callable[[], Awaitable[Mapping[str, str]]]) -> dict[str, str]:
+        """Headers made anew. Where none can be made, the service is out of reach for now; why is for the log alone."""
+        try:
+            sent = self._sent(await headers())
+            for name, value in sent.items():
+                _check_header(name, value)
+        except Exception as problem:
+            log_exception("subagent.headers_failed", problem, url=self._url)
+            raise RemoteUnavailableError(self._url, "the headers for it could not be made") from None
+        return sent
+
+    def _sent(self, given: Mapping[str, str]) -> dict[str, str]:
         headers = {name.lower(): value for name, value in given.items()}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
-        if self._pass_user and session.user_id is not None:
-            headers[ON_BEHALF_OF] = quote(session.user_id, safe="@.-_")
         return headers
 
     async def _verify(self) -> "ssl.SSLContext | bool":
@@ -338,7 +359,7 @@ class HttpRemoteAgentTransport:
 
     async def _body(self, response: "httpx2.Response") -> bytes:
         body = bytearray()
-        async for piece in response.aiter_bytes():
+        async for piece in response.aiter_raw():
             body += piece
             if len(body) > self._answer_bytes:
                 raise RemoteProtocolError(self._url, f"it sent an answer of more than {self._answer_bytes} bytes")
@@ -361,6 +382,19 @@ class HttpRemoteAgentTransport:
             return read()
         except NotOursError as problem:
             raise RemoteProtocolError(self._url, str(problem)) from None
+
+
+def _check_header(name: str, value: str) -> None:
+    """Let a header pass that can be sent. What it holds may be a secret, and is not told.
+
+    Raises:
+        DefinitionError: it cannot.
+    """
+    if not _HEADER_NAME.fullmatch(name) or not value.isascii() or not value.isprintable() or value != value.strip():
+        raise DefinitionError(
+            "HttpRemoteAgentTransport",
+            f"header {name[:80]!r} cannot be sent: it takes printable ASCII without space or a line break at its end.",
+        )
 
 
 def _is_unknown(refused: RemoteRefusedError) -> bool:

@@ -39,8 +39,8 @@ class EventStreamResponse:
 
     It reads on when the network has taken what was read, so that a slow reader buffers no more than a batch and slows
     nobody. Keep-alive comments go out in silence. It ends when the source does, when the client leaves, when the client
-    takes no byte for too long, or, with a farewell, when `leaving` is set; `when_cut` is called when the source's end
-    was not sent.
+    takes no byte for too long, or, with a farewell after all that was read, when `leaving` is set; `when_cut` is called
+    when the source's end was not sent.
     """
 
     def __init__(
@@ -70,38 +70,42 @@ class EventStreamResponse:
         batch = _Batch()
         # First in line, before whatever watches over the stream: a reader waits for this.
         collecting = asyncio.create_task(batch.collect(self._source.frames()))
-        pump = asyncio.create_task(self._pump(batch, collecting, send))
+        pump = asyncio.create_task(self._pump(batch, send))
         gone = asyncio.create_task(_disconnect(receive))
         tasks = (pump, collecting, gone)
         try:
             await asyncio.wait((pump, gone, self._leaving.future()), return_when=asyncio.FIRST_COMPLETED)
+            if not pump.done() and not gone.done():
+                # What was read goes out before the farewell, which tells how far that is.
+                collecting.cancel()
+                await asyncio.wait((pump, gone), timeout=FAREWELL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._when_cut is not None and (pump.cancelled() or pump.exception() is not None):
+            is_whole = _succeeded(pump) and _succeeded(collecting)
+            if self._when_cut is not None and not is_whole:
                 self._when_cut()
         if gone.done() and not gone.cancelled():
             return
-        broken = not pump.cancelled() and pump.exception() is not None
-        if broken and not isinstance(pump.exception(), TimeoutError):
-            log_exception("stream.failed", pump.exception() or AssertionError(), path=scope.get("path"))
+        for task in (pump, collecting):
+            problem = None if task.cancelled() else task.exception()
+            if problem is not None and not isinstance(problem, TimeoutError):
+                log_exception("stream.failed", problem, path=scope.get("path"))
+        if not _succeeded(pump):
+            # The reader lacks some of what was read: a connection that breaks off says so, a farewell would not.
+            return
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(FAREWELL_SECONDS):
-                if pump.cancelled() or broken:
+                if not is_whole:
                     await send({"type": "http.response.body", "body": self._source.farewell(), "more_body": True})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pump(self, batch: "_Batch", collecting: asyncio.Task[None], send: Send) -> None:
+    async def _pump(self, batch: "_Batch", send: Send) -> None:
         """Send what there is, all of it at once: a reader who is behind catches up in a few large pieces."""
-        try:
-            while (body := await self._next(batch)) is not None:
-                async with asyncio.timeout(self._limits.stalled_reader_seconds):
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
-        finally:
-            collecting.cancel()
-            await asyncio.wait((collecting,))
-        collecting.result()
+        while (body := await self._next(batch)) is not None:
+            async with asyncio.timeout(self._limits.stalled_reader_seconds):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _next(self, batch: "_Batch") -> bytes | None:
         """What comes next: a comment when for a while nothing does, so that no proxy takes silence for the end."""
@@ -187,6 +191,11 @@ class _Batch:
             self._filled.clear()
         self._taken.set()
         return body
+
+
+def _succeeded(task: asyncio.Task[None]) -> bool:
+    """Whether a task that is over came to its own end."""
+    return not task.cancelled() and task.exception() is None
 
 
 async def _disconnect(receive: Receive) -> None:
