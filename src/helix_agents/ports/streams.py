@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from helix_agents.domain.chunks import Delta, StreamChunk
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import RunId, StreamId
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
@@ -19,6 +20,12 @@ class StreamLimits(Record):
 
     max_chunks: int | None = None
     chunk_bytes: int | None = 1_000_000
+
+    def __post_init__(self) -> None:
+        for name, most in (("max_chunks", self.max_chunks), ("chunk_bytes", self.chunk_bytes)):
+            if most is not None and most < 1:
+                problem = f"{name}={most} leaves room for nothing; give at least 1, or None for no limit."
+                raise DefinitionError("StreamLimits", problem)
 
 
 class FlushPolicy(Record):

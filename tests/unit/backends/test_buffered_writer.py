@@ -7,7 +7,13 @@ import pytest
 
 from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.stream_rules import StreamHead
-from helix_agents.domain.errors import StoreClosedError, StoreUnavailableError, SupersededError, UnstorableValueError
+from helix_agents.domain.errors import (
+    DefinitionError,
+    StoreClosedError,
+    StoreUnavailableError,
+    SupersededError,
+    UnstorableValueError,
+)
 from helix_agents.domain.streams import StreamAppend
 from helix_agents.ports.streams import FlushPolicy, StreamLimits
 from helix_agents.testing.clock import ManualClock
@@ -327,3 +333,9 @@ async def test_what_is_written_while_the_writer_closes_is_stored_or_refused(stor
     with pytest.raises(StoreClosedError):
         await writer.write(delta("after"))
     assert store.texts == ["before", "meanwhile"]
+
+
+@pytest.mark.parametrize("limits", [{"max_chunks": 0}, {"max_chunks": -1}, {"chunk_bytes": 0}])
+def test_limits_that_leave_room_for_nothing_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(DefinitionError, match="leaves room for nothing"):
+        StreamLimits(**limits)
