@@ -10,7 +10,7 @@ import msgspec
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
-from helix_agents.agent.hooks import HookOrder, SomeHooks, ordered
+from helix_agents.agent.hooks import SomeHooks, each_hooks, ordered
 from helix_agents.agent.registry import find_delegate
 from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
 from helix_agents.domain.errors import SupersededError
@@ -75,6 +75,7 @@ async def open_scope(
             return _elsewhere(session, run, fence)
         agent = _agent_of(services, session, parent)
         loaded = agent.load_state(session.custom_state, session.agent_version)
+        above = await _hooks_above(services, session, parent)
         writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
         # Gathering gives way even for what is there already: the writer sets out now, and not when the run waits for
         # the first time, which would be for its first commit.
@@ -93,7 +94,7 @@ async def open_scope(
         desk=desk,
         stop=stop,
         model=model or services.model_of(agent),
-        hooks=_hooks(services, agent.hooks, hooks, parent),
+        hooks=ordered(parent=above, agent=agent.hooks, call=hooks),
         deps=deps,
         parent=parent,
         delegated_by=delegated_by,
@@ -181,11 +182,23 @@ async def _said_for_good(services: Services, session: SessionState) -> int:
     return checkpoint.stream_sequence if checkpoint is not None else 0
 
 
-def _hooks(services: Services, own: SomeHooks, call: SomeHooks, parent: RunScope | None) -> HookOrder:
-    """A child runs its parent's hooks, which have the executor's among them, and then its own."""
+async def _hooks_above(services: Services, session: SessionState, parent: RunScope | None) -> SomeHooks:
+    """A child runs its parent's hooks before its own, and with them the executor's; a companion that stands on its own
+    is driven without its parent, and has them all the same."""
     if parent is not None:
-        return ordered(parent=parent.hooks.hooks, agent=own)
-    return ordered(executor=services.hooks, agent=own, call=call)
+        return parent.hooks.hooks
+    agents = await _agents_above(services, session)
+    return [*each_hooks(services.hooks), *(hooks for agent in agents for hooks in each_hooks(agent.hooks))]
+
+
+async def _agents_above(services: Services, session: SessionState) -> list[Agent[Any, Any, Any]]:
+    """The agents of the sessions above one, from the root on, as far as they are known here."""
+    above: list[Agent[Any, Any, Any]] = []
+    while session.parent_session_id is not None:
+        session = await services.store.load_state(session.parent_session_id)
+        agent = services.agents.find(session.agent_type)
+        above.extend(() if agent is None else (agent,))
+    return above[::-1]
 
 
 async def open_run(scope: RunScope) -> Position:

@@ -10,7 +10,7 @@ from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import CompanionMode, PersistentAgent
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.failures import FailRun
-from helix_agents.agent.hook_events import AfterToolEvent, AgentSuspendedEvent
+from helix_agents.agent.hook_events import AfterToolEvent, AgentCompleteEvent, AgentSuspendedEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ToolApprovalRequest, ToolStart
@@ -428,6 +428,27 @@ class CompanionLivesContract(ScenarioContract):
             assert await completed(await other.resume(agent, SESSION)) == "Done."
             said = [line.split(":")[0] for line in await spoken(other)]
             assert said[2:5] == ["result locate#where", "result companion__spawnAgent#spawn", "result pay#pay"]
+
+    @pytest.mark.parametrize("mode", ["blocking", "non_blocking"])
+    async def test_a_companion_has_the_hooks_of_its_parent_and_of_the_executor(
+        self, open_executor: OpenExecutor, parts: Backend, mode: CompanionMode
+    ) -> None:
+        told: list[tuple[str, str]] = []
+
+        def hears(whose: str) -> Hooks[Any, Any]:
+            async def complete(ctx: RunContext[Any, Any], event: AgentCompleteEvent) -> None:
+                told.append((whose, ctx.agent))
+
+            return Hooks(on_agent_complete=complete)
+
+        agent = boss(
+            spawn(), "Started.", keeps=helper("Helped.", hooks=hears("own")), mode=mode, hooks=hears("parent's")
+        )
+        async with open_executor(hooks=hears("executor's")) as helix:
+            await completed(await helix.execute(agent, "Hi", SESSION))
+            await until_ended(parts, (await only_companion(parts)).sub_session_id)
+        heard = [whose for whose, name in told if name == "helper"]
+        assert heard == ["executor's", "parent's", "own"]
 
     async def test_a_tool_that_fails_the_run_fails_it_before_a_companion_is_spoken_to(
         self, helix: Executor, parts: Backend
