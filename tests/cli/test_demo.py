@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helix_agents.cli.exit_codes import ExitCode
-from tests.support.command_line import Terminal, helix
+from tests.support.command_line import CONTROL_C, Terminal, helix
 from tests.support.provider_server import Answer, ProviderServer, Received
 from tests.support.provider_wire import ANTHROPIC, RESPONSES, Wire, Wired
 
@@ -68,13 +68,16 @@ def test_on_a_narrow_terminal_no_event_is_cut_and_a_folder_can_be_kept_twice(tmp
 
 @pytest.mark.parametrize(
     ("moment", "keys"),
-    [("SIGKILL", "\x03"), ("publish “One tide or two”?", "\x03"), ("publish “One tide or two”?", "\x04")],
+    [("SIGKILL", CONTROL_C), ("publish “One tide or two”?", CONTROL_C), ("publish “One tide or two”?", "\x04")],
 )
 def test_ctrl_c_or_d_ends_it_and_every_worker(tmp_path: Path, moment: str, keys: str) -> None:
     with Terminal(tmp_path, "demo", "--keep", "desk") as terminal:
         terminal.wait_for(moment)
         shown_before = len(terminal.shown)
-        terminal.press(keys)
+        if keys == CONTROL_C:
+            terminal.interrupt("Interrupted.")
+        else:
+            terminal.press(keys)
         assert terminal.wait() == ExitCode.INTERRUPTED
     assert "Interrupted." in terminal.shown
     if moment != "SIGKILL":

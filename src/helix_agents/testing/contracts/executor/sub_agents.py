@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel, model_validator
+from pydantic.errors import PydanticUserError
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import RunInfo
@@ -49,7 +50,8 @@ from helix_agents.testing.contracts.executor.stage import (
 
 
 class WornOut(BaseModel):
-    """A state that is not read back any more once it `is_worn`: whoever opens a run with it fails."""
+    """A state whose type is broken once it `is_worn`, which no other deploy's state mends: whoever opens a run with it
+    fails."""
 
     is_worn: ClassVar[bool] = False
     age: int = 0
@@ -58,7 +60,7 @@ class WornOut(BaseModel):
     @classmethod
     def _refuse_what_was_stored(cls, data: Any) -> Any:
         if data and cls.is_worn:
-            raise RuntimeError("worn out")
+            raise PydanticUserError("worn out", code=None)
         return data
 
 
