@@ -342,7 +342,7 @@ class CompanionsContract(ScenarioContract):
         assert sorted(spent) == ["boss"] * 3 + ["helper"] * 2
 
     async def test_a_deleted_session_takes_its_companions_along(self, helix: Executor, parts: Backend) -> None:
-        gate = Gate()
+        gate = Gate(2)
         batch = reply(calls=[spawn(), spawn()])
         agent = boss(batch, "Fine.", keeps=busy(gate, *WORKING), mode="non_blocking")
         await completed(await helix.execute(agent, "Hi", SESSION))

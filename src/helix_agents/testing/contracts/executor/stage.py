@@ -79,19 +79,22 @@ class ScenarioContract(Contract):
 
 
 class Gate:
-    """Holds whoever comes to it until it is opened."""
+    """Holds whoever comes to it until it is opened; it is reached when so many have come."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int = 1) -> None:
+        self._missing = expected
         self.reached = asyncio.Event()
         self.opened = asyncio.Event()
 
     async def wait(self) -> None:
         """Say that somebody is here, and wait."""
-        self.reached.set()
+        self._missing -= 1
+        if self._missing <= 0:
+            self.reached.set()
         await self.opened.wait()
 
     async def until_reached(self) -> None:
-        """Wait until somebody is held here."""
+        """Wait until all who are expected are held here."""
         await within(self.reached.wait())
 
 
