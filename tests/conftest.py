@@ -18,7 +18,9 @@ pytest.register_assert_rewrite("helix_agents.testing", "tests.recovery.reference
 # Deadlines measure the machine, not the code, and so does what counts as too slow a search; the time limit per test
 # already ends a run that hangs.
 settings.register_profile("dev", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, database=None, print_blob=True)
+settings.register_profile(
+    "ci", settings.get_profile("dev"), max_examples=20, derandomize=True, database=None, print_blob=True
+)
 settings.register_profile("chaos", settings.get_profile("dev"), max_examples=2_000, print_blob=True)
 
 # A shell that runs the tests in the background has Ctrl-C ignored, and so would every process that a test starts.
