@@ -12,6 +12,7 @@ from helix_agents.domain.chunks import MOST_BYTES_A_CHARACTER, Delta, StreamChun
 from helix_agents.domain.errors import HelixError, StoreClosedError
 from helix_agents.domain.records import encode
 from helix_agents.domain.streams import StreamAppend, StreamSnapshot
+from helix_agents.domain.texts import storable
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamWriter
 
@@ -111,7 +112,7 @@ class BufferedWriter(StreamWriter):
         size = self._growing_bytes + len(text) * MOST_BYTES_A_CHARACTER
         if self._chunk_bytes is not None and size > self._chunk_bytes:
             return False
-        if not text.isascii() and not _is_storable(text):
+        if not text.isascii() and storable(text) != text:
             # To be refused as a chunk of its own: in this one it would take along what was taken before.
             return False
         self._growing_bytes = size
@@ -303,14 +304,6 @@ class BufferedWriter(StreamWriter):
         self._chunks, self._bodies, self._growing, self._growth = [], [], None, []
         self._settle(self._latest)
         self._stop_timer()
-
-
-def _is_storable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _found_in(snapshot: StreamSnapshot | None, append: StreamAppend) -> int | None:
