@@ -46,11 +46,20 @@ class Steps:
     def __init__(self, helix: Executor, probe: Callable[[], Any] = time.perf_counter) -> None:
         self._helix = helix
         self._probe = probe
+        self._agents: dict[tuple[int, bool], Agent[Any, str, Any]] = {}
         self.probed: list[Any] = []
 
     def agent(self, steps: int, *, suspends: bool = False) -> Agent[Any, str, Any]:
-        """An agent for so many steps; one that suspends asks its client in the last of them, and then is done."""
+        """An agent for so many steps; one that suspends asks its client in the last of them, and then is done.
 
+        It is set up once, as the agents of the other frameworks are.
+        """
+        known = self._agents.get((steps, suspends))
+        if known is None:
+            known = self._agents[steps, suspends] = self._set_up(steps, suspends)
+        return known
+
+    def _set_up(self, steps: int, suspends: bool) -> Agent[Any, str, Any]:
         def script(request: ModelRequest) -> Reply:
             self.probed.append(self._probe())
             if request.step < steps:

@@ -135,5 +135,5 @@ def _as_text(arguments: dict[str, JSON] | str) -> str:
     return arguments if isinstance(arguments, str) else encode(arguments).decode()
 
 
-def _pieces(text: str, size: int) -> Iterator[str]:
-    return (text[start : start + size] for start in range(0, len(text), size))
+def _pieces(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
