@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
 import httpx2
@@ -21,7 +21,7 @@ from helix_agents import (
     ToolAnswer,
     remote_agent_tool,
 )
-from helix_agents.domain.chunks import SubagentEnd, TextDelta, ToolApprovalRequest, ToolError
+from helix_agents.domain.chunks import StreamChunk, SubagentEnd, TextDelta, ToolApprovalRequest, ToolError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import AnswerAccepted, PendingFilter
@@ -315,6 +315,23 @@ async def test_a_service_that_does_not_answer_is_lost_and_owed_a_stop(helix: Exe
     assert told.code == "framework_subagent_lost"
     assert "status_unreachable" in str(told.content)
     assert (await helix.sessions.get(await child_of(helix))).metadata[REMOTE] == OPEN
+
+
+class Unheard(HttpRemoteAgentTransport):
+    """A way to a service on which every stream is lost."""
+
+    def stream(self, session: RemoteSession, *, after: int) -> AsyncGenerator[StreamChunk, None]:
+        return HttpRemoteAgentTransport("http://127.0.0.1:9").stream(session, after=after)
+
+
+async def test_a_child_that_can_be_asked_but_not_heard_is_waited_for(remote: LiveServer, helix: Executor) -> None:
+    agent = boss(Unheard(remote.url, token=ANN), token=None, lost_after=0.2)
+    assert isinstance(await finish(helix, agent, "remote search"), Completed)
+    assert "page 2 about tides" in str((await delegated(helix)).content)
+    waiting = only(await finish(helix, agent, "remote locate"))
+    await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="54 N"))
+    assert isinstance(await (await helix.resume(agent, "s")).result(), Completed)
+    assert "54 N" in str((await delegated(helix)).content)
 
 
 class ReadOnly(HttpRemoteAgentTransport):

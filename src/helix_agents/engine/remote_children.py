@@ -9,6 +9,7 @@ the calls it waits for, its output, state and usage. So everything that holds fo
 | its run is going                            | its chunks are read on from the last one that is here           |
 | it waits for somebody                       | the same calls wait here, and an answer given here goes there   |
 | it is at its end                            | so is the session here, with its output, state and usage        |
+| nothing of its stream, for long             | its end is taken without what it said on the way there          |
 | nothing, for long                           | it is lost: a typed error, and a stop that is owed              |
 """
 
@@ -119,16 +120,17 @@ class _Follower:
 
     async def _to_rest(self) -> Rest:
         patience = Patience(self._scope, self._tool.lost_after_ms)
+        listening = Patience(self._scope, self._tool.lost_after_ms)
         while True:
             try:
-                return await self._look(patience)
+                return await self._look(patience, listening)
             except RemoteUnavailableError as problem:
                 if await patience.ran_out():
                     return self._lost(f"status_unreachable: {problem.reason}")
             except RemoteAgentError as problem:
                 return self._failed(problem)
 
-    async def _look(self, patience: Patience) -> Rest:
+    async def _look(self, patience: Patience, listening: Patience) -> Rest:
         status = await self._transport.status(self._remote)
         patience.contact()
         if status is None and self._stop.requested.is_set():
@@ -146,12 +148,9 @@ class _Follower:
         if used:
             await undisturbed(self._use_up(used))
         while True:
-            async with aclosing(self._transport.stream(self._remote, after=self._cursor)) as chunks:
-                async for chunk in chunks:
-                    patience.progress()
-                    if (over := self._over(chunk)) is not None:
-                        return Rest(status="failed", reason=LIMIT_EXCEEDED, error=over)
-                    await self._proxy(chunk)
+            over = await self._listen(patience, listening)
+            if over is not None:
+                return Rest(status="failed", reason=LIMIT_EXCEEDED, error=over)
             status = await self._transport.status(self._remote)
             patience.contact()
             if status is None:
@@ -182,6 +181,28 @@ class _Follower:
         )
 
     # -- chunks
+
+    async def _listen(self, patience: Patience, listening: Patience) -> str | None:
+        """Take over what the child says, until its stream ends; answers why no more is taken of it, if so.
+
+        Raises:
+            RemoteUnavailableError: the stream cannot be read, and has not been so for long.
+        """
+        try:
+            async with aclosing(self._transport.stream(self._remote, after=self._cursor)) as chunks:
+                async for chunk in chunks:
+                    patience.progress()
+                    listening.progress()
+                    if (over := self._over(chunk)) is not None:
+                        return over
+                    await self._proxy(chunk)
+        except RemoteUnavailableError as problem:
+            if not await listening.ran_out():
+                raise
+            log_event("subagent.not_heard", session_id=self._session.session_id, reason=problem.reason)
+        else:
+            listening.contact()
+        return None
 
     def _over(self, chunk: StreamChunk) -> str | None:
         """Why no more is taken from the child, if so."""
