@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from helix_agents.agent.failures import ControlFlow, FailRun
+from helix_agents.agent.failures import ControlFlow, FailRun, contained
 from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
 from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
@@ -112,7 +112,8 @@ async def _with_retries(
     failures = 0
     while True:
         try:
-            return await stream.run(request)
+            with contained(f"Model {scope.model.name!r}"):
+                return await stream.run(request)
         except ModelError as problem:
             failures += 1
             wished = problem.retry_after or 0

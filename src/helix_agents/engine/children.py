@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.agent import Agent
-from helix_agents.agent.failures import FailRun
+from helix_agents.agent.failures import FailRun, contained
 from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
 from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.agent.sub_agents import DelegationTool, SubAgentTool
@@ -47,6 +47,7 @@ from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.engine.stop import StopSignal, look_for_stop, watching
+from helix_agents.ports.clock import Clock
 from helix_agents.ports.state_store import SessionStateStore
 
 TIMED_OUT = "sub_agent_timeout"
@@ -98,7 +99,7 @@ async def _bring_to_drive(
         return await _outcome(scope, batch, planned, fail_run=decision.reason)
     if run.status == "running" and isinstance(tool, RemoteAgentTool):
         stop = scope.stop.below()
-        with stopping_after(tool.timeout_ms, stop, run):
+        with stopping_after(tool.timeout_ms, stop, run, scope.services.clock), contained(f"Tool {tool.name!r}"):
             await follow_remote(scope, planned, run, tool, _first_message(tool, given), stop)
         return await _outcome(scope, batch, planned)
     return run if run.status == "running" else await _outcome(scope, batch, planned)
@@ -273,7 +274,7 @@ async def drive_to_rest(
 async def _drive_to_rest(
     scope: RunScope, planned: PlannedCall, run: RunRecord, timeout_ms: int | None, stop: StopSignal
 ) -> None:
-    with stopping_after(timeout_ms, stop, run):
+    with stopping_after(timeout_ms, stop, run, scope.services.clock):
         try:
             end = await scope.services.drive_child(scope, run, planned.tool_call_id, stop)
         except Exception as problem:
@@ -286,13 +287,15 @@ async def _drive_to_rest(
 
 
 @contextmanager
-def stopping_after(timeout_ms: int | None, stop: StopSignal, run: RunRecord | None) -> Generator[None]:
-    """Stop a child that takes longer than it may."""
+def stopping_after(timeout_ms: int | None, stop: StopSignal, run: RunRecord | None, clock: Clock) -> Generator[None]:
+    """Stop a child that takes longer than it may, counted from the start of its run, whoever drove that before."""
     if timeout_ms is None or run is None:
         yield
         return
-    flag = InterruptFlag(run_id=run.run_id, reason=TIMED_OUT, set_at=run.started_at + timeout_ms)
-    timer = asyncio.get_running_loop().call_later(max(timeout_ms, 0) / 1000, stop.request, flag)
+    over_at = run.started_at + timeout_ms
+    flag = InterruptFlag(run_id=run.run_id, reason=TIMED_OUT, set_at=over_at)
+    left = max(over_at - clock.now_ms(), 0)
+    timer = asyncio.get_running_loop().call_later(left / 1000, stop.request, flag)
     try:
         yield
     finally:

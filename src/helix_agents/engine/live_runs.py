@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -15,6 +15,7 @@ from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.children import stopping_after
 from helix_agents.engine.effects import Position, Within
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.opened_deps import opened_deps
 from helix_agents.engine.opening import go_on, open_scope, take_writer
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
@@ -307,21 +308,13 @@ class LiveRun:
         """What lives beside the scope: the stop that is watched and the deps; a child has its parent's."""
         if self._delegation is None:
             watched = watching(self._services.store, self._session_id, self._services.sleep)
-            async with watched as stop, await self._deps() as deps:
-                yield stop, deps
+            deps = opened_deps(self._services.store, self._open_deps, self._session_id)
+            async with watched as stop, deps as opened:
+                yield stop, opened
             return
         parent, within = self._delegation.parent, self._delegation.within
         run = await self._services.store.get_run(self._fence.run_id)
-        left = None
-        if run is not None and within.timeout_ms is not None:
-            left = run.started_at + within.timeout_ms - self._services.clock.now_ms()
         stop = parent.stop.below()
         await look_for_stop(self._services.store, parent.session.root_session_id, stop)
-        with stopping_after(left, stop, run):
+        with stopping_after(within.timeout_ms, stop, run, self._services.clock):
             yield stop, parent.deps
-
-    async def _deps(self) -> AbstractAsyncContextManager[Any]:
-        if self._open_deps is None:
-            return nullcontext()
-        session = await self._services.store.load_state(self._session_id)
-        return self._open_deps(self._session_id, session.user_id)

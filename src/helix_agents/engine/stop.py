@@ -56,7 +56,7 @@ class StopSignal:
 class Cutting:
     """A `with` block that a stop request cuts short; every model call and every tool is in one."""
 
-    __slots__ = ("_all", "_grace_seconds", "_requested", "_task", "_timer", "happened")
+    __slots__ = ("_all", "_cancelled", "_grace_seconds", "_requested", "_task", "_timer", "happened")
 
     def __init__(self, requested: asyncio.Event, all_cuttings: "set[Cutting]", grace_seconds: float) -> None:
         self._requested = requested
@@ -64,15 +64,22 @@ class Cutting:
         self._grace_seconds = grace_seconds
         self._task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._cancelled = False
         self.happened = False
 
     def cut(self) -> None:
         """Cancel the block, now or after its grace."""
-        assert self._task is not None
-        if self._grace_seconds:
-            self._timer = asyncio.get_running_loop().call_later(self._grace_seconds, self._task.cancel)
+        # A task that cancels itself goes on until it next pauses, and that may be behind the block: the event loop does
+        # it instead, which gets its turn while the block pauses, or not at all.
+        if self._grace_seconds or asyncio.current_task() is self._task:
+            self._timer = asyncio.get_running_loop().call_later(self._grace_seconds, self._cancel)
         else:
-            self._task.cancel()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        assert self._task is not None
+        self._cancelled = True
+        self._task.cancel()
 
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
@@ -86,8 +93,10 @@ class Cutting:
         self._all.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        if isinstance(problem, asyncio.CancelledError) and self._requested.is_set() and self._task.uncancel() == 0:
-            self.happened = True
+        if self._cancelled:
+            # Taken back also where the block did not heed it; what others cancel stays cancelled.
+            is_ours = self._task.uncancel() == 0
+            self.happened = is_ours and isinstance(problem, asyncio.CancelledError)
         return self.happened
 
 

@@ -1,8 +1,7 @@
 """Drives a run in this process, from its first effect to its last, with everything it needs in hand."""
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from typing import Any
+from contextlib import suppress
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import HelixError, SupersededError
@@ -11,6 +10,7 @@ from helix_agents.domain.runs import Fence
 from helix_agents.engine.desk import MemoryDesk
 from helix_agents.engine.effects import Position, RunEnd
 from helix_agents.engine.inline import InlineOps, WrapOps, ended
+from helix_agents.engine.opened_deps import opened_deps
 from helix_agents.engine.opening import Begun, open_scope
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
@@ -34,10 +34,7 @@ async def drive(
     begun: Begun | None = None,
 ) -> RunEnd:
     """Drive one attempt of a run to its end, to where it needs somebody, or to a step at which the process leaves."""
-    deps: AbstractAsyncContextManager[Any] = nullcontext()
-    if open_deps is not None:
-        session = await services.store.load_state(session_id)
-        deps = open_deps(session_id, session.user_id)
+    deps = opened_deps(services.store, open_deps, session_id)
     async with watching(services.store, session_id, services.sleep) as stop, deps as opened:
         try:
             scope = await open_scope(

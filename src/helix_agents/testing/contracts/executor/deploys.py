@@ -1,5 +1,6 @@
 """Scenarios of a deploy in between: other deps, another version of the agent, tools that changed or are gone."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -210,11 +211,12 @@ class DeploysContract(ScenarioContract):
             (ConnectionError("no database"), "no database"),
             (FileNotFoundError("caf\udce9.db"), "caf\\udce9.db"),
             (MuteError(), "no text, because of TypeError"),
+            (asyncio.CancelledError(), "cancelled itself"),
         ],
-        ids=["plain", "file name", "mute"],
+        ids=["plain", "file name", "mute", "cancelled"],
     )
     async def test_deps_that_cannot_be_opened_fail_the_run_with_a_reason(
-        self, open_executor: OpenExecutor, problem: Exception, text: str, caplog: pytest.LogCaptureFixture
+        self, open_executor: OpenExecutor, problem: BaseException, text: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         # Not every reporter of tests can carry such a text.
         caplog.set_level(logging.CRITICAL, logger="helix_agents")

@@ -1,5 +1,6 @@
 """Scenarios of models that fail: asked again in time, given up in the end, and nothing of a failed reply is kept."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -139,13 +140,18 @@ class ModelsContract(ScenarioContract):
             result = await failed(await helix.execute(_agent("Never.", instructions=instructions), "Ask", SESSION))
             assert "no template" in result.error
 
+    @pytest.mark.parametrize(
+        ("problem", "text"),
+        [(ZeroDivisionError("what"), "ZeroDivisionError"), (asyncio.CancelledError(), "cancelled itself")],
+        ids=["an exception", "a cancellation"],
+    )
     async def test_an_adapter_that_raises_something_unforeseen_fails_the_run_with_a_reason(
-        self, open_executor: OpenExecutor
+        self, open_executor: OpenExecutor, problem: BaseException, text: str
     ) -> None:
         async def surprise(_: ModelEvent) -> None:
-            raise ZeroDivisionError("what")
+            raise problem
 
         async with open_executor(options=QUICK) as helix:
             model = ScriptedModel(["Never."], pace=surprise)
             result = await failed(await helix.execute(_agent(model=model), "Ask", SESSION))
-            assert "ZeroDivisionError" in result.error
+            assert text in result.error

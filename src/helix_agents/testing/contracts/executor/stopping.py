@@ -120,6 +120,24 @@ class StoppingContract(ScenarioContract):
             assert await spoken(helix) == ["user: Go"]
             assert await completed(await helix.resume(_agent("Back."), SESSION)) == "Back."
 
+    async def test_an_interrupt_before_a_model_that_answers_at_once_is_not_missed(self, helix: Executor) -> None:
+        begun = asyncio.Event()
+
+        async def instruct(ctx: RunContext[Any]) -> str:
+            begun.set()
+            while not ctx.cancelled:  # noqa: ASYNC110  # there is nothing else to wait for
+                await asyncio.sleep(0.01)
+            return "Work."
+
+        agent = _agent(call("note", {"text": "a"}), "Done.", instructions=instruct)
+        handle = await helix.execute(agent, "Go", SESSION)
+        await begun.wait()
+        await helix.interrupt(SESSION, "enough")
+        assert (await interrupted(handle)).reason == "enough"
+        assert (await spoken(helix))[0] == "user: Go"
+        resumed = await helix.resume(_agent(call("note", {"text": "a"}), "Done."), SESSION)
+        assert await completed(resumed) == "Done."
+
     async def test_a_hook_that_fails_a_run_whose_model_was_cut_leaves_no_call_without_a_result(
         self, helix: Executor
     ) -> None:

@@ -1,0 +1,45 @@
+"""How long a child may take is counted from its beginning, whoever drives it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from helix_agents import Agent, Executor, sub_agent_tool
+from helix_agents.domain.errors import ExecutorClosedError
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.ports.backend import open_backend
+from helix_agents.ports.llm import ModelEvent
+from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+
+SESSION = "s-1"
+
+
+async def _never(_: ModelEvent) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_child_that_another_process_takes_over_has_the_time_that_is_left():
+    slow = Agent(name="slow", description="Thinks.", model=ScriptedModel(["Never."], pace=_never))
+    asks = call("subagent__slow", {"message": "Think."}, id="c")
+    agent = Agent(name="boss", model=ScriptedModel([asks, "Fine."]), tools=[sub_agent_tool(slow, timeout=60)])
+    clock = ManualClock()
+    async with asyncio.timeout(20), await open_backend("memory://child-timeouts", clock=clock) as parts:
+        named: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        settings: dict[str, Any] = {**named, "agents": [agent], "janitor_seconds": None, "grace": 0.0}
+        dying = Recorder(StopAt(kind="open", effect=2, side="after"))
+        async with RecordingExecutor(recorder=dying, **settings) as first:
+            run = await first.execute(agent, "Go.", SESSION)
+            with pytest.raises(ExecutorClosedError):
+                await run.result()
+        clock.advance(60_000)
+        async with Executor(**settings) as second:
+            await second.recover()
+            again = await second.get_handle(agent, SESSION)
+            assert again is not None
+            assert await again.output() == "Fine."
+            found = [each.message for each in (await second.sessions.messages(SESSION)).items]
+    (told,) = [each for each in found if isinstance(each, ToolMessage)]
+    assert told.code == "sub_agent_timeout"
