@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from itertools import count
+from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,14 @@ from hypothesis import strategies as st
 
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.postgres_service import ForeignPostgres, PostgresService, postgres_service
+from helix_agents.testing.redis_service import ForeignRedis, RedisService
 from tests.recovery.random_talk import Talk
+
+__all__ = ["postgres_service"]
+
+MOST_MOVES = 200_000
+TALKS = 300
 
 _numbers = count(1)
 
@@ -21,13 +30,36 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="helix_agents")
 
 
-async def talk(seed: int, moves: list[int]) -> None:
+async def talk(seed: int, moves: list[int], url: str) -> None:
     clock = ManualClock()
-    url = f"memory://talk-{next(_numbers)}"
-    async with await open_backend(url, clock=clock) as parts, asyncio.timeout(60):
+    namespace = f"talk-{next(_numbers)}"
+    async with await open_backend(url, namespace=namespace, clock=clock) as parts, asyncio.timeout(60):
         await Talk(seed, parts, clock).go([0, *moves])
 
 
-@given(seed=st.integers(0, 10_000), moves=st.lists(st.integers(0, 200_000), max_size=6))
+@given(seed=st.integers(0, 10_000), moves=st.lists(st.integers(0, MOST_MOVES), max_size=6))
 def test_a_talk_keeps_its_promises(seed: int, moves: list[int]) -> None:
-    asyncio.run(talk(seed, moves))
+    asyncio.run(talk(seed, moves, "memory://talks"))
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/talks.db?synchronous=normal"
+    service: PostgresService | ForeignPostgres | RedisService | ForeignRedis
+    service = request.getfixturevalue(f"{request.param}_service")
+    return service.new_url()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1_800)
+def test_a_talk_keeps_its_promises_where_answers_take_their_time(url: str) -> None:
+    """Between a question and its answer others have their turn, so that more can come in between than in memory."""
+    begin = Random().randrange(1_000_000)
+    for seed in range(begin, begin + TALKS):
+        random = Random(seed)
+        moves = [random.randrange(MOST_MOVES) for _ in range(random.randrange(10))]
+        try:
+            asyncio.run(talk(seed, moves, url))
+        except Exception as problem:
+            raise AssertionError(f"talk({seed}, {moves}) on {url.partition(':')[0]}") from problem
