@@ -15,14 +15,15 @@ from helix_agents.agent.hook_events import AgentSuspendedEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed, StepCommit
+from helix_agents.domain.commits import Committed, SettleSession, StepCommit
 from helix_agents.domain.errors import ExecutorClosedError, NothingToResumeError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import Message
+from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.results import Interrupted, Suspended
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import InterruptFlag, InterruptSet, SessionState, StopKind
+from helix_agents.domain.sessions import InterruptFlag, InterruptSet, SessionState, StatusOutcome, StopKind
+from helix_agents.engine.stopping import stop_session
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
@@ -198,3 +199,32 @@ async def test_a_stop_reaches_a_session_that_goes_on_while_it_is_asked_for():
         resumed = await helix.get_handle(agent, SESSION)
         assert resumed is not None
         assert isinstance(await resumed.result(), Interrupted)
+
+
+class MeetingPoint(InMemoryStateStore):
+    """A store that settles nothing before two want to."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self._others = 2
+        self._met = asyncio.Event()
+
+    async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        self._others -= 1
+        if self._others <= 0:
+            self._met.set()
+        await self._met.wait()
+        return await super().settle_session(request)
+
+
+@pytest.mark.parametrize("kinds", [("interrupt", "interrupt"), ("interrupt", "abort"), ("abort", "abort")])
+async def test_of_two_who_stop_a_session_that_waits_one_gives_its_calls_their_results(kinds: tuple[StopKind, StopKind]):
+    agent = seeker()
+    store, helix = executor(MeetingPoint, agent)
+    async with helix:
+        assert isinstance(await (await helix.execute(agent, "Go.", SESSION)).result(), Suspended)
+        first, second = (stop_session(helix._services, SESSION, kind, "enough") for kind in kinds)
+        told = await asyncio.gather(first, second)
+        assert any(isinstance(each, InterruptSet) for each in told)
+        transcript = [stored.message for stored in await store.load_transcript(SESSION)]
+        assert [each.tool_call_id for each in transcript if isinstance(each, ToolMessage)] == ["where"]

@@ -11,7 +11,11 @@ from helix_agents.engine.log import log_event
 from helix_agents.engine.salvage import results_of_open_calls
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
+from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamWriter
+
+# How often a session may change, and wait all the same, between a look at it and the write that follows.
+_TRIES = 10
 
 
 async def settle_waiting(
@@ -19,28 +23,42 @@ async def settle_waiting(
 ) -> bool:
     """End a run that nobody drives as interrupted or aborted, with all that waits; false when somebody was first."""
     store = services.store
-    aborted = kind == "abort"
-    settled = await store.settle_session(
-        SettleSession(
-            session_id=session_id,
-            expected=("active", "paused", "interrupted"),
-            expected_run=run.fence,
-            status="failed" if aborted else "interrupted",
-            error=(reason or "The run was aborted.") if aborted else None,
-            failure_reason=CANCELLED if aborted else None,
-            interrupt_context=InterruptContext(reason=reason, run_id=run.run_id, at=store.now_ms()),
-            append_messages=await results_of_open_calls(store, await store.load_state(session_id)),
-            run_status="failed" if aborted else "interrupted",
-            completion_reason=CANCELLED if aborted else "interrupted",
-        )
-    )
-    if not isinstance(settled, StatusChanged):
+    for _ in range(_TRIES):
+        settled = await store.settle_session(await _settlement(store, session_id, run, reason, kind))
+        if isinstance(settled, StatusChanged):
+            break
+        current = await store.get_current_run(session_id)
+        if current is None or (current.fence, current.status) != (run.fence, run.status):
+            return False
+    else:
         return False
     log_event("client_tool.aborted", session_id=session_id, run_id=run.run_id, kind=kind, reason=reason)
     ended = await store.get_run(run.run_id)
     if ended is not None:
         await end_stream(services.streams, await store.load_state(session_id), ended)
     return True
+
+
+async def _settlement(
+    store: SessionStateStore, session_id: SessionId, run: RunRecord, reason: str | None, kind: StopKind
+) -> SettleSession:
+    """The end of a run that nobody drives, of the session as it is now: whoever ends it too must not add the results of
+    its open calls once more."""
+    session = await store.load_state(session_id)
+    aborted = kind == "abort"
+    return SettleSession(
+        session_id=session_id,
+        expected=("active", "paused", "interrupted"),
+        expected_version=session.version,
+        expected_run=run.fence,
+        status="failed" if aborted else "interrupted",
+        error=(reason or "The run was aborted.") if aborted else None,
+        failure_reason=CANCELLED if aborted else None,
+        interrupt_context=InterruptContext(reason=reason, run_id=run.run_id, at=store.now_ms()),
+        append_messages=await results_of_open_calls(store, session),
+        run_status="failed" if aborted else "interrupted",
+        completion_reason=CANCELLED if aborted else "interrupted",
+    )
 
 
 async def end_run(
