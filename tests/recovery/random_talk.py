@@ -5,6 +5,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Sequence
+from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
 
@@ -36,6 +37,7 @@ OPTIONS = EngineOptions(
     pending_deadline_ms=50_000, effect_lease_ms=1, cancel_grace_seconds=0.01, first_retry_seconds=0.001
 )
 MOST_ROUNDS = 60
+MOST_MOVES = 200_000
 
 _numbers = itertools.count(1)
 
@@ -53,10 +55,14 @@ def locate(city: str) -> str:
 
 
 class Talk:
-    """One conversation, whose every choice follows from a seed and from what was said before."""
+    """One conversation, whose every choice follows from a seed and from what was said before.
 
-    def __init__(self, seed: int, parts: Backend, clock: ManualClock) -> None:
+    In one that is `crowded` two processes live on the store, and people do something in both at the same time.
+    """
+
+    def __init__(self, seed: int, parts: Backend, clock: ManualClock, *, crowded: bool = False) -> None:
         self._seed = seed
+        self._crowded = crowded
         self._parts = parts
         self._clock = clock
         self._random = Random(seed)
@@ -141,9 +147,13 @@ class Talk:
     async def _in_a_process(self, number: int) -> None:
         dies = number % 5 == 0
         at = StopAt(effect=number // 5 % 12 + 1, side="after" if number // 60 % 2 else "before")
-        async with self._executor(Recorder(at if dies else None)) as helix:
-            await helix.recover()
-            await self._let_be(self._move(helix, number // 120), helix)
+        async with AsyncExitStack() as living:
+            recorders = [Recorder(at if dies else None), *([Recorder()] if self._crowded else [])]
+            here = [await living.enter_async_context(self._executor(each)) for each in recorders]
+            for helix in here:
+                await helix.recover()
+            choices = [number // 120, *(self._random.randrange(MOST_MOVES) for _ in here[1:])]
+            await self._let_be(here, *map(self._move, here, choices))
         # Who died leaves leases behind, which run out.
         self._clock.advance(10)
         if not dies:
@@ -153,18 +163,22 @@ class Talk:
             await helix.idle()
             await self.check(helix)
 
-    async def _let_be(self, move: Awaitable[Any], helix: RecordingExecutor) -> None:
+    async def _let_be(self, here: Sequence[RecordingExecutor], *moves: Awaitable[Any]) -> None:
+        """Make moves at the same time, and look at everything once all is at rest, unless a process dies before."""
+        await asyncio.gather(*map(self._make, moves))
+        resting = asyncio.create_task(_come_to_rest(here))
+        while not resting.done() and not here[0].recorder.has_stopped:
+            await asyncio.wait((resting,), timeout=0.02)
+        resting.cancel()
+        if not here[0].recorder.has_stopped:
+            await self.check(here[0])
+
+    async def _make(self, move: Awaitable[Any]) -> None:
         try:
             await move
         except (CallerError, ConflictError) as refusal:
             # Whoever asks for something that cannot be is told so, and nothing happens.
             self.did.append(type(refusal).__name__)
-        resting = asyncio.create_task(helix.idle())
-        while not resting.done() and not helix.recorder.has_stopped:
-            await asyncio.wait((resting,), timeout=0.02)
-        resting.cancel()
-        if not helix.recorder.has_stopped:
-            await self.check(helix)
 
     async def _move(self, helix: Executor, number: int) -> None:
         moves = (
@@ -289,7 +303,7 @@ class Talk:
                     return
                 for each in waiting:
                     await self._submit(helix, each, number)
-                await self._let_be(helix.resume(self.agent, ROOT), helix)
+                await self._let_be([helix], helix.resume(self.agent, ROOT))
         raise AssertionError(f"it never ends: {self.did}")
 
     async def _is_there(self) -> bool:
@@ -330,6 +344,12 @@ class Talk:
         # Of a child that was let go of nobody reads on; a companion's calls get results when it is spoken to again.
         may_be_open = is_open or session.parent_session_id is not None
         assert may_be_open or not open_calls, f"{session.session_id} ends in open calls: {self.did}"
+
+
+async def _come_to_rest(here: Sequence[RecordingExecutor]) -> None:
+    """Wait until nobody drives anything; what one of them finishes may set another one going."""
+    while any(vars(each._runtime)["_running"] for each in here):
+        await asyncio.gather(*(each.idle() for each in here))
 
 
 _SIMPLE = ("note", "note", "fail", "send", "pay", "locate", "nonsense", "wrong")

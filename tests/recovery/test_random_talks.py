@@ -14,11 +14,10 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.postgres_service import ForeignPostgres, PostgresService, postgres_service
 from helix_agents.testing.redis_service import ForeignRedis, RedisService
-from tests.recovery.random_talk import Talk
+from tests.recovery.random_talk import MOST_MOVES, Talk
 
 __all__ = ["postgres_service"]
 
-MOST_MOVES = 200_000
 TALKS = 300
 
 _numbers = count(1)
@@ -30,16 +29,16 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="helix_agents")
 
 
-async def talk(seed: int, moves: list[int], url: str) -> None:
+async def talk(seed: int, moves: list[int], url: str, *, crowded: bool = False) -> None:
     clock = ManualClock()
     namespace = f"talk-{next(_numbers)}"
     async with await open_backend(url, namespace=namespace, clock=clock) as parts, asyncio.timeout(60):
-        await Talk(seed, parts, clock).go([0, *moves])
+        await Talk(seed, parts, clock, crowded=crowded).go([0, *moves])
 
 
-@given(seed=st.integers(0, 10_000), moves=st.lists(st.integers(0, MOST_MOVES), max_size=6))
-def test_a_talk_keeps_its_promises(seed: int, moves: list[int]) -> None:
-    asyncio.run(talk(seed, moves, "memory://talks"))
+@given(seed=st.integers(0, 10_000), moves=st.lists(st.integers(0, MOST_MOVES), max_size=6), crowded=st.booleans())
+def test_a_talk_keeps_its_promises(seed: int, moves: list[int], crowded: bool) -> None:
+    asyncio.run(talk(seed, moves, "memory://talks", crowded=crowded))
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -53,13 +52,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1_800)
-def test_a_talk_keeps_its_promises_where_answers_take_their_time(url: str) -> None:
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_talk_keeps_its_promises_where_answers_take_their_time(url: str, crowded: bool) -> None:
     """Between a question and its answer others have their turn, so that more can come in between than in memory."""
     begin = Random().randrange(1_000_000)
     for seed in range(begin, begin + TALKS):
         random = Random(seed)
         moves = [random.randrange(MOST_MOVES) for _ in range(random.randrange(10))]
         try:
-            asyncio.run(talk(seed, moves, url))
+            asyncio.run(talk(seed, moves, url, crowded=crowded))
         except Exception as problem:
-            raise AssertionError(f"talk({seed}, {moves}) on {url.partition(':')[0]}") from problem
+            raise AssertionError(f"talk({seed}, {moves}, {url!r}, crowded={crowded})") from problem
