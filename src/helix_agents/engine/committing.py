@@ -177,6 +177,9 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
 
 
 def _commit(scope: RunScope, work: StepWork) -> StepCommit:
+    gives_up = work.stopped or work.failure is not None
+    # An answer to a call that is not carried out any more is used up with it: nobody else comes for it.
+    left = work.batch.unsettled if gives_up else ()
     return StepCommit(
         fence=scope.run.fence,
         step=work.batch.step,
@@ -185,9 +188,12 @@ def _commit(scope: RunScope, work: StepWork) -> StepCommit:
         stage=work.stage,
         promote_staging=not (work.suspended or work.announced),
         pending=work.pending,
-        consume=tuple(result.message.tool_call_id for result in work.new if result.consumes),
+        consume=(
+            *(result.message.tool_call_id for result in work.new if result.consumes),
+            *(call.tool_call_id for call in left),
+        ),
         deliver_late_answers=scope.late_answers,
-        drop_pending=work.stopped or work.failure is not None,
+        drop_pending=gives_up,
         ref_updates=_ref_updates(scope, work),
         forget_effects=(*scope.stale_effects, *_recorded_once(work)),
         run=_run_update(work) if work.ended is not None else None,

@@ -321,6 +321,8 @@ class _Follower:
                 round=self._next_round(),
                 writes=writes,
                 pending=rest.pending,
+                # Nobody comes for an answer to a child that is at its end.
+                consume=() if suspended else await self._questions.open_calls(),
                 drop_pending=not suspended,
                 run=RunUpdate(status=rest.status, completion_reason=rest.reason, output=rest.output, error=rest.error),
                 suspend=suspended,

@@ -8,7 +8,7 @@ from helix_agents.domain.errors import (
     RemoteSubAgentClientToolUnsupportedError,
 )
 from helix_agents.domain.ids import ToolCallId, check_id
-from helix_agents.domain.pending import READY, Answer, ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
+from helix_agents.domain.pending import OPEN, READY, Answer, ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -85,6 +85,11 @@ class RemoteQuestions:
                 await self._submit(there, row, row.answer)
         await self._transport.resume(self._remote)
         return tuple(row.tool_call_id for row in ready)
+
+    async def open_calls(self) -> tuple[ToolCallId, ...]:
+        """The calls that wait here, and those whose answers have gone nowhere yet."""
+        where = PendingFilter(session_id=self._session_id, states=tuple(OPEN))
+        return tuple(call.tool_call_id for call in (await self._store.list_pending(where, limit=200)).items)
 
     async def _submit(self, there: ToolCallId, row: PendingCall, answer: Answer) -> None:
         try:

@@ -20,7 +20,7 @@ from helix_agents.domain.errors import (
     NothingToRetryError,
     SessionNotFoundError,
 )
-from helix_agents.domain.pending import AnswerAlreadyCompleted, ToolAnswer
+from helix_agents.domain.pending import AnswerAlreadyCompleted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import InterruptSet, NothingRunning, StatusChanged
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel, call, reply
@@ -287,6 +287,34 @@ class StoppingContract(ScenarioContract):
             await (interrupted(handle) if kind == "interrupt" else failed(handle))
             assert (await other.list_pending()).items == ()
             assert (await spoken(other))[2] == "error locate#call_1_1: run_stopped"
+
+    async def test_an_answer_to_a_call_that_a_stop_left_undone_keeps_nobody_going(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        begun = asyncio.Event()
+
+        @tool(require_approval=True)
+        async def pay(amount: int) -> str:
+            """Pay, and take long."""
+            begun.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        both = reply(calls=[call("pay", {"amount": 1}), call("pay", {"amount": 2})])
+        agent = _agent(both, call("locate", {"city": "Rome"}), "There.", tools=[pay, locate])
+        async with open_executor(max_parallel_tools=1, options=SHORT_GRACE) as helix:
+            result = await suspended(await helix.execute(agent, "Go", SESSION))
+            for each in result.pending:
+                await helix.submit_tool_result(SESSION, each.tool_call_id, ApprovalAnswer(approved=True))
+            resumed = await helix.resume(agent, SESSION)
+            await begun.wait()
+            await helix.interrupt(SESSION)
+            await interrupted(resumed)
+            assert (await helix.sessions.get(SESSION)).pending_client_tool_calls == {}
+            # Something that waits for nobody, but looks answered, would keep this run from coming to rest.
+            (waiting,) = (await suspended(await helix.resume(agent, SESSION))).pending
+            await helix.submit_tool_result(SESSION, waiting.tool_call_id, ToolAnswer(result="here"))
+            assert await completed(await helix.resume(agent, SESSION)) == "There."
 
     async def test_a_tool_that_must_not_run_twice_and_is_cut_has_an_unknown_outcome(
         self, open_executor: OpenExecutor
