@@ -67,7 +67,8 @@ def sub_agent_tool(
         agent: Who does the work.
         input: A type whose fields the parent's model fills in; a `message` if left out.
         description: When to delegate, for the parent's model; the agent's description if left out.
-        timeout: How long the child may work before it is stopped; time it waits for people does not count.
+        timeout: How long the child may work before it is stopped. Time it waits for people does not count; time
+            in which nobody drove it, after a crash, does.
 
     Raises:
         DefinitionError: nothing says what the agent does, or the input has no named fields.
