@@ -1,18 +1,15 @@
 """How long a child may take is counted from its beginning, whoever drives it."""
 
 import asyncio
-from typing import Any
-
-import pytest
 
 from helix_agents import Agent, Executor, sub_agent_tool
-from helix_agents.domain.errors import ExecutorClosedError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.llm import ModelEvent
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+from helix_agents.testing.recording import StopAt
+from tests.recovery.deaths import die_at, settings_on
 
 SESSION = "s-1"
 
@@ -27,15 +24,9 @@ async def test_a_child_that_another_process_takes_over_has_the_time_that_is_left
     agent = Agent(name="boss", model=ScriptedModel([asks, "Fine."]), tools=[sub_agent_tool(slow, timeout=60)])
     clock = ManualClock()
     async with asyncio.timeout(20), await open_backend("memory://child-timeouts", clock=clock) as parts:
-        named: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
-        settings: dict[str, Any] = {**named, "agents": [agent], "janitor_seconds": None, "grace": 0.0}
-        dying = Recorder(StopAt(kind="open", effect=2, side="after"))
-        async with RecordingExecutor(recorder=dying, **settings) as first:
-            run = await first.execute(agent, "Go.", SESSION)
-            with pytest.raises(ExecutorClosedError):
-                await run.result()
+        await die_at(StopAt(kind="open", effect=2, side="after"), parts, agent, SESSION)
         clock.advance(60_000)
-        async with Executor(**settings) as second:
+        async with Executor(**settings_on(parts, agent)) as second:
             await second.recover()
             again = await second.get_handle(agent, SESSION)
             assert again is not None

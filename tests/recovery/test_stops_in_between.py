@@ -16,7 +16,7 @@ from helix_agents.agent.hooks import Hooks
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, SettleSession, StepCommit
-from helix_agents.domain.errors import ExecutorClosedError, NothingToResumeError
+from helix_agents.domain.errors import NothingToResumeError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.pending import ToolAnswer
@@ -28,8 +28,9 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor.stage import PieceGate
-from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+from helix_agents.testing.recording import StopAt
 from helix_agents.testing.scattered import ScatteredExecutor
+from tests.recovery.deaths import die_at, settings_on
 
 SESSION = "s-1"
 
@@ -56,14 +57,8 @@ async def test_a_stop_outlives_a_process_that_dies_while_its_run_suspends(kind: 
             assert told == InterruptSet(run_id=event.run_id)
 
         agent = seeker(hooks=Hooks(on_agent_suspended=stop))
-        named: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
-        settings: dict[str, Any] = {**named, "agents": [agent], "janitor_seconds": None}
-        dying = Recorder(StopAt(kind="commit", effect=1, side="after"))
-        async with RecordingExecutor(recorder=dying, **settings) as first:
-            run = await first.execute(agent, "Go.", SESSION)
-            with pytest.raises(ExecutorClosedError):
-                await run.result()
-        async with Executor(**settings) as second:
+        run = await die_at(StopAt(kind="commit", effect=1, side="after"), parts, agent, SESSION)
+        async with Executor(**settings_on(parts, agent)) as second:
             await second.recover()
             again = await second.get_handle(agent, SESSION)
             assert again is not None
@@ -79,15 +74,9 @@ async def test_a_stop_reaches_a_companion_whose_driver_died(kind: StopKind):
     spawn = call("companion__spawnAgent", {"agent": "steady", "initialMessage": "Keep."}, id="spawn")
     agent = Agent(name="boss", model=ScriptedModel([spawn, "Done."]), persistent_agents=[PersistentAgent(steady)])
     async with await open_backend(f"memory://stop-companion-{kind}") as parts:
-        named: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
-        settings: dict[str, Any] = {**named, "agents": [agent], "janitor_seconds": None, "grace": 0.0}
-        dying = Recorder(StopAt(kind="ask_model", effect=2, side="after"))
-        async with RecordingExecutor(recorder=dying, **settings) as first:
-            run = await first.execute(agent, "Go.", SESSION)
-            with pytest.raises(ExecutorClosedError):
-                await run.result()
+        await die_at(StopAt(kind="ask_model", effect=2, side="after"), parts, agent, SESSION)
         assert isinstance(await parts.state.set_interrupt_flag(SESSION, "now", kind=kind), InterruptSet)
-        async with Executor(**settings) as second:
+        async with Executor(**settings_on(parts, agent)) as second:
             await second.recover()
             again = await second.get_handle(agent, SESSION)
             assert again is not None

@@ -334,6 +334,41 @@ async def test_a_child_that_can_be_asked_but_not_heard_is_waited_for(remote: Liv
     assert "54 N" in str((await delegated(helix)).content)
 
 
+class GivingUp(HttpRemoteAgentTransport):
+    """A way that waits for something which was cancelled."""
+
+    async def status(self, session: RemoteSession) -> RemoteStatus | None:
+        raise asyncio.CancelledError
+
+
+async def test_a_way_that_cancels_itself_fails_the_run_with_a_reason(remote: LiveServer, helix: Executor) -> None:
+    result = await finish(helix, boss(GivingUp(remote.url), token=None), "remote search")
+    assert isinstance(result, Failed)
+    assert "cancelled itself" in result.error
+
+
+class Leaving(HttpRemoteAgentTransport):
+    """A way to a service that goes away."""
+
+    is_gone = False
+
+    async def status(self, session: RemoteSession) -> RemoteStatus | None:
+        way = HttpRemoteAgentTransport("http://127.0.0.1:9") if self.is_gone else super()
+        return await way.status(session)
+
+
+async def test_an_answer_to_a_child_that_is_lost_keeps_nobody_going(remote: LiveServer, helix: Executor) -> None:
+    way = Leaving(remote.url, token=ANN)
+    agent = boss(way, token=None, lost_after=0.1)
+    waiting = only(await finish(helix, agent, "remote locate"))
+    await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="Brest"))
+    way.is_gone = True
+    assert isinstance(await (await helix.resume(agent, "s")).result(), Completed)
+    assert (await delegated(helix)).code == "framework_subagent_lost"
+    # Something that looks answered would keep the next run that has to wait going round.
+    assert (await helix.sessions.get("s")).pending_client_tool_calls == {}
+
+
 class ReadOnly(HttpRemoteAgentTransport):
     """A way to a service that takes no answers back."""
 

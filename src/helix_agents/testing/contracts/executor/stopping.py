@@ -316,6 +316,22 @@ class StoppingContract(ScenarioContract):
             await helix.submit_tool_result(SESSION, waiting.tool_call_id, ToolAnswer(result="here"))
             assert await completed(await helix.resume(agent, SESSION)) == "There."
 
+    async def test_an_answer_that_comes_as_its_run_fails_keeps_nobody_going(self, helix: Executor) -> None:
+        @tool(require_approval=True)
+        async def pay() -> str:
+            """Find that nothing can be paid, after somebody has answered the other question."""
+            await helix.submit_tool_result(SESSION, "where", ToolAnswer(result="here"))
+            raise FailRun("bankrupt")
+
+        asks = call("locate", {"city": "Rome"}, id="where")
+        script = (reply(calls=[call("pay", id="pay"), asks]), call("locate", {"city": "Oslo"}), "There.")
+        agent = _agent(*script, tools=[pay, locate])
+        await suspended(await helix.execute(agent, "Go", SESSION))
+        await helix.submit_tool_result(SESSION, "pay", ApprovalAnswer(approved=True))
+        await failed(await helix.resume(agent, SESSION))
+        assert (await helix.sessions.get(SESSION)).pending_client_tool_calls == {}
+        assert len((await suspended(await helix.retry(agent, SESSION))).pending) == 1
+
     async def test_a_tool_that_must_not_run_twice_and_is_cut_has_an_unknown_outcome(
         self, open_executor: OpenExecutor
     ) -> None:
