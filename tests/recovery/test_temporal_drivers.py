@@ -219,10 +219,15 @@ async def test_whatever_user_code_raises_the_run_ends(open_helix: OpenHelix):
         assert (result.status, getattr(result, "code", "")) == ("failed", "internal_error")
 
 
-async def test_a_tool_whose_time_is_up_in_every_process_is_an_error_the_model_sees(open_helix: OpenHelix):
+@pytest.mark.parametrize("quicker", ["server", "worker"])
+async def test_a_tool_whose_time_is_up_in_every_process_is_an_error_the_model_sees(
+    open_helix: OpenHelix, monkeypatch: pytest.MonkeyPatch, quicker: str
+):
+    worker_seconds = 30.0 if quicker == "server" else 0.5
+    monkeypatch.setattr(worker, "_seconds", lambda limit: worker_seconds)
     gate = Gate()
     agent, begun = held(gate)
-    short = TemporalOptions(heartbeat_seconds=1.0, task_seconds=1.0, sticky_seconds=1.0, tool_seconds=1.0)
+    short = TemporalOptions(heartbeat_seconds=30.0, task_seconds=1.0, sticky_seconds=1.0, tool_seconds=1.0)
     async with open_helix(agents=[agent], temporal=short) as helix:
         agent = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=agent.tools, retries=1)
         assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."

@@ -16,6 +16,9 @@ PASSING = "helix.passing"
 LEAVING = "helix.leaving"
 """An effect was let go of by a process that ends; another one does it at once."""
 
+TIMED_OUT = "helix.timed_out"
+"""A worker saw that an effect's time is up before the server did."""
+
 
 def name_turn(prefix: str, agent_type: str, session_id: SessionId, turn: int) -> str:
     """The workflow id of a turn; the first one has the plainest."""

@@ -20,7 +20,7 @@ from helix_agents.domain.errors import HelixError
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.plain import EffectName, Plain
 from helix_agents.runtimes.temporal.options import TemporalOptions
-from helix_agents.runtimes.temporal.turns import LEAVING, PASSING
+from helix_agents.runtimes.temporal.turns import LEAVING, PASSING, TIMED_OUT
 from helix_agents.runtimes.temporal.workflow import Turn, TurnOfAnotherVersion
 
 EFFECTS: tuple[EffectName, ...] = ("open", "ask_model", "run_calls", "commit")
@@ -99,8 +99,11 @@ class WorkerThread:
         @activity.defn(name=effect)
         async def run(work: dict[str, Any]) -> dict[str, Any]:
             info = activity.info()
-            async with asyncio.timeout(_seconds(info.start_to_close_timeout)), _beating(info.heartbeat_timeout):
-                return await self._at_home(effect, work)
+            try:
+                async with asyncio.timeout(_seconds(info.start_to_close_timeout)), _beating(info.heartbeat_timeout):
+                    return await self._at_home(effect, work)
+            except TimeoutError:
+                raise ApplicationError("its time is up", type=TIMED_OUT) from None
 
         return run
 

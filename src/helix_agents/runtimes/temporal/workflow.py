@@ -13,7 +13,7 @@ from temporalio.exceptions import TimeoutError as EffectTimeoutError
 with workflow.unsafe.imports_passed_through():
     from helix_agents.engine.effects import DriveRun, RunEnd, Within
     from helix_agents.engine.plain import EffectName, Plain, PlainOps, run_plain_turn, to_plain
-    from helix_agents.runtimes.temporal.turns import LEAVING, PASSING, TURN
+    from helix_agents.runtimes.temporal.turns import LEAVING, PASSING, TIMED_OUT, TURN
 
 SHORT_KINDS = ("rejected", "finish", "client", "child")
 YEAR_SECONDS = 365 * 24 * 3600.0
@@ -146,5 +146,6 @@ def _attempts(effect: EffectName, request: Plain) -> int:
 
 def _why(lost: ActivityError) -> str:
     cause = lost.cause
-    timed_out = isinstance(cause, EffectTimeoutError) and cause.type == TimeoutType.START_TO_CLOSE
+    seen_by_server = isinstance(cause, EffectTimeoutError) and cause.type == TimeoutType.START_TO_CLOSE
+    timed_out = seen_by_server or (isinstance(cause, ApplicationError) and cause.type == TIMED_OUT)
     return "tool_timeout" if timed_out else "tool_lost"
