@@ -12,9 +12,10 @@ from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.dbos.instance import Wanted
 from helix_agents.runtimes.dbos.runtime import DBOSRuntime, Placement
-from helix_agents.runtimes.executor.core import DEFAULT_STORE, ExecutorCore, ExecutorSettings
+from helix_agents.runtimes.executor.core import DEFAULT_STORE, ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper
 from helix_agents.runtimes.executor.opening import OpeningExecutor
+from helix_agents.runtimes.executor.settings import ExecutorSettings
 from helix_agents.system import RandomIds
 
 

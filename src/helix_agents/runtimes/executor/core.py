@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeAlias, TypeVar, Unpack
 
 import msgspec
 
@@ -50,9 +50,7 @@ from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
 from helix_agents.engine.stopping import stop_session
 from helix_agents.engine.submitting import submit
-from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import LLMAdapter
-from helix_agents.ports.locks import LockManager
 from helix_agents.ports.models import open_model
 from helix_agents.ports.state_store import SessionStateStore, check_complete
 from helix_agents.ports.streams import StreamManager
@@ -65,6 +63,7 @@ from helix_agents.runtimes.executor.recovery import Recovered, recover, take_ove
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
+from helix_agents.runtimes.executor.settings import ExecutorSettings, check_settings
 from helix_agents.runtimes.executor.starting import start_run
 from helix_agents.runtimes.executor.waking import Waker
 from helix_agents.system import RandomIds, jitter
@@ -76,20 +75,6 @@ ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
 
 DEFAULT_STORE = "sqlite:///helix.db"
 DAY_MS = 24 * 60 * 60 * 1000
-
-
-class ExecutorSettings(TypedDict, total=False):
-    """What every executor can be told. `locks` are for what your own code coordinates; the engine needs none."""
-
-    locks: LockManager | None
-    entries: EntryStore | None
-    hooks: SomeHooks
-    options: EngineOptions | None
-    grace: float
-    janitor_seconds: float | None
-    resume_grace_ms: int
-    stream_retention_ms: int
-    on_close: Callable[[], Awaitable[None]] | None
 
 
 class ExecutorCore:
@@ -106,6 +91,7 @@ class ExecutorCore:
         **settings: Unpack[ExecutorSettings],
     ) -> None:
         check_complete(state)
+        check_settings(type(self), settings)
         self.locks = settings.get("locks")
         self._runtime = runtime
         self._usage = usage

@@ -8,8 +8,9 @@ from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
-from helix_agents.runtimes.executor.core import ExecutorCore, ExecutorSettings
+from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper
+from helix_agents.runtimes.executor.settings import ExecutorSettings
 from helix_agents.runtimes.in_process.drivers import Drivers
 from helix_agents.system import RandomIds
 

@@ -1,0 +1,46 @@
+"""What every executor can be told, and a clear word for what none can."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from difflib import get_close_matches
+from typing import Any, TypedDict
+
+from helix_agents.agent.hooks import SomeHooks
+from helix_agents.domain.errors import DefinitionError
+from helix_agents.engine.services import EngineOptions
+from helix_agents.ports.entries import EntryStore
+from helix_agents.ports.locks import LockManager
+
+
+class ExecutorSettings(TypedDict, total=False):
+    """What every executor can be told. `locks` are for what your own code coordinates; the engine needs none."""
+
+    locks: LockManager | None
+    entries: EntryStore | None
+    hooks: SomeHooks
+    options: EngineOptions | None
+    grace: float
+    janitor_seconds: float | None
+    resume_grace_ms: int
+    stream_retention_ms: int
+    on_close: Callable[[], Awaitable[None]] | None
+
+
+# What opening a backend gives, and nobody says.
+_PARTS = {"self", "runtime", "settings", "state", "streams", "usage", "locks", "entries", "on_close"}
+
+
+def check_settings(kind: type[Any], given: Iterable[str]) -> None:
+    """Refuse a setting that this kind of executor would not look at.
+
+    Raises:
+        DefinitionError: names it, and what there is.
+    """
+    own = inspect.signature(kind.__init__).parameters
+    for name in given:
+        if name in own or name in ExecutorSettings.__annotations__:
+            continue
+        known = sorted({*own, *ExecutorSettings.__annotations__} - _PARTS)
+        close = get_close_matches(name, known, n=1)
+        meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
+        raise DefinitionError(kind.__name__, f"there is no setting {name!r}; {meant}")
