@@ -16,6 +16,9 @@ LONG = "x" * 999_900
 
 
 class FarAway(InMemoryStreamManager):
+    def shares_transactions_with(self, store: object) -> bool:
+        return False
+
     async def create_writer(self, *given: Any, **named: Any) -> StreamWriter:
         await asyncio.sleep(0.2)
         return await super().create_writer(*given, **named)

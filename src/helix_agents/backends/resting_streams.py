@@ -1,18 +1,33 @@
-"""How a stream comes to rest and wakes again, for every stream manager: all of it is one change of its head."""
+"""How a stream is claimed, comes to rest and wakes again, for every stream manager: each is one change of its head."""
 
 from abc import abstractmethod
 from collections.abc import Callable
 
 from helix_agents.backends import stream_rules as rules
-from helix_agents.backends.stream_rules import Rest, StreamHead
+from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
+from helix_agents.backends.stream_rules import StreamHead
 from helix_agents.domain.ids import RunId, StreamId
 from helix_agents.domain.records import JSON
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError
-from helix_agents.ports.streams import StreamManager, StreamReader
+from helix_agents.domain.streams import EndStatus, StreamAppend, StreamClaim, StreamError, StreamPlace, StreamRest
+from helix_agents.ports.streams import StreamManager, StreamReader, StreamWriter
 
 
 class RestingStreams(StreamManager):
-    """The part of a stream manager that needs only two ways to change a stream."""
+    """The part of a stream manager that needs only two ways to change a stream, and one to add to it."""
+
+    _writers: WriterSettings
+
+    def claim(self, stream_id: StreamId, agent_type: str) -> StreamClaim:
+        limits = self.limits
+        return StreamClaim(
+            stream_id=stream_id,
+            agent_type=agent_type,
+            max_chunks=limits.max_chunks,
+            chunk_bytes=limits.chunk_bytes,
+        )
+
+    def writer_at(self, stream_id: StreamId, run_id: RunId, place: StreamPlace) -> StreamWriter:
+        return BufferedWriter(rules.head_at(stream_id, run_id, place), self._append, self._writers)
 
     async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
         return await self.create_resumable_reader(stream_id)
@@ -27,7 +42,7 @@ class RestingStreams(StreamManager):
         attempt: int = 1,
         last: StreamAppend | None = None,
     ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="ended", end_status=status, output=output), last)
+        await self._rest(stream_id, run_id, attempt, StreamRest(status="ended", end_status=status, output=output), last)
 
     async def fail_stream(
         self,
@@ -38,12 +53,12 @@ class RestingStreams(StreamManager):
         attempt: int = 1,
         last: StreamAppend | None = None,
     ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="failed", error=error), last)
+        await self._rest(stream_id, run_id, attempt, StreamRest(status="failed", error=error), last)
 
     async def pause_stream(
         self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
     ) -> None:
-        await self._rest(stream_id, run_id, attempt, Rest(status="paused"), last)
+        await self._rest(stream_id, run_id, attempt, StreamRest(status="paused"), last)
 
     async def resume_stream(self, stream_id: StreamId) -> None:
         await self._change(stream_id, "resume_stream", rules.resumed)
@@ -53,8 +68,16 @@ class RestingStreams(StreamManager):
         await self._change(stream_id, "reactivate_stream", lambda head, now: rules.claimed(head, claim, now))
 
     @abstractmethod
+    async def _append(self, append: StreamAppend) -> int:
+        """Store what the stream's current writer sends; answers the latest sequence.
+
+        Raises:
+            SupersededError: it is not the current writer, or there is no such stream.
+        """
+
+    @abstractmethod
     async def _rest(
-        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: StreamRest, last: StreamAppend | None
     ) -> None:
         """Leave a stream as its run wants it, after the run's last chunks; one that is not there needs no rest.
 

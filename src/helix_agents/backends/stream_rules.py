@@ -6,10 +6,22 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from helix_agents.domain.chunks import MARKERS, StepCommitted, StepDiscarded, StreamChunk, StreamResync, Truncated
+from helix_agents.domain.commits import Committed, told_of
 from helix_agents.domain.errors import ChunkTooLargeError, StreamFailedError, SupersededError
 from helix_agents.domain.ids import RunId, StreamId, check_id
 from helix_agents.domain.records import JSON, Record, encode
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamStatus
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.streams import (
+    EndStatus,
+    StreamAppend,
+    StreamClaim,
+    StreamEnd,
+    StreamError,
+    StreamInfo,
+    StreamPlace,
+    StreamRest,
+    StreamStatus,
+)
 
 UNKNOWN_STEP: Final = 1 << 62
 
@@ -133,6 +145,33 @@ def with_new_writer(
         # A late repeat of work that was done; a writer would leave readers waiting on a run that is over.
         raise superseded(claim, f"it has {head.status} its stream" if head.status != "paused" else "it is paused")
     return replace(owned, agent_type=agent_type, writer=head.writer + 1, batch=0, max_chunks=max_chunks)
+
+
+def with_started_run(head: StreamHead | None, claim: StreamClaim, run: RunRecord, now: int) -> StreamHead | None:
+    """The stream with a run that begins as its writer; None where it belongs to a later one."""
+    owner = Claim(stream_id=claim.stream_id, run_id=run.run_id, turn=run.turn, attempt=run.attempt)
+    try:
+        return with_new_writer(head, owner, claim.agent_type, claim.max_chunks, now)
+    except SupersededError:
+        return None
+
+
+def place_of(head: StreamHead) -> StreamPlace:
+    """Where the stream's newest writer begins."""
+    return StreamPlace(writer=head.writer, latest=head.latest)
+
+
+def head_at(stream_id: StreamId, run_id: RunId, place: StreamPlace) -> StreamHead:
+    """As much of a stream as the writer of a run's first attempt needs."""
+    return StreamHead(
+        stream_id=stream_id,
+        agent_type="",
+        run_id=run_id,
+        writer=place.writer,
+        latest=place.latest,
+        created_at=0,
+        updated_at=0,
+    )
 
 
 def check_append(head: StreamHead, append: StreamAppend, chunk_bytes: int | None = None) -> None:
@@ -312,16 +351,7 @@ def prunable_below(head: StreamHead) -> int:
 # ---------------------------------------------------------------------------------------------------------
 
 
-class Rest(Record):
-    """How a run leaves its stream."""
-
-    status: StreamStatus
-    end_status: EndStatus | None = None
-    output: JSON = None
-    error: StreamError | None = None
-
-
-def rested(head: StreamHead, claim: Claim, rest: Rest, now: int) -> StreamHead:
+def rested(head: StreamHead, claim: Claim, rest: StreamRest, now: int) -> StreamHead:
     """The stream as its run left it; a stream that ended or failed stays as it first did.
 
     Raises:
@@ -340,6 +370,12 @@ def rested(head: StreamHead, claim: Claim, rest: Rest, now: int) -> StreamHead:
         prunable_since=now,
         updated_at=now,
     )
+
+
+def last_of(append: StreamAppend, end: StreamEnd, committed: Committed, now: int) -> StreamAppend:
+    """What a stream gets, after the chunks that rode in a commit, to come to rest with it."""
+    markers = tuple(replace(marker, timestamp=marker.timestamp or now) for marker in told_of(committed, end.markers))
+    return replace(append, batch=append.batch and append.batch + 1, chunks=markers, bodies=())
 
 
 def check_last(head: StreamHead, claim: Claim, last: StreamAppend, chunk_bytes: int | None = None) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from helix_agents.domain.chunks import CheckpointCreated, StepCommitted, StreamChunk
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import (
     RunAlreadyExistsError,
@@ -25,7 +26,7 @@ from helix_agents.domain.sessions import (
     SuspensionContext,
 )
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.streams import StreamAppend
+from helix_agents.domain.streams import StreamAppend, StreamClaim, StreamEnd, StreamPlace
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, MergeWarning, StepWrites
@@ -50,6 +51,9 @@ class StepCommit(Record):
     `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and the
     `custom_state` of the given record is not looked at. `entries` are changes in the session's own scope, which a
     rewind to an earlier checkpoint takes back; `audit` are lines for the audit log.
+
+    `stream` are chunks that ride in the commit. With `stream_end` their stream comes to rest in it too, unless the run
+    goes on; a store that cannot do that leaves it to the caller (`Committed.stream_ended`).
     """
 
     fence: Fence
@@ -73,10 +77,14 @@ class StepCommit(Record):
     audit: tuple[dict[str, JSON], ...] = ()
     metadata: dict[str, str | None] = {}
     stream: StreamAppend | None = None
+    stream_end: StreamEnd | None = None
 
 
 class Committed(Record):
-    """The step is durable. `status` is the session's afterwards: a pause that came in meanwhile is kept."""
+    """The step is durable. `status` is the session's afterwards: a pause that came in meanwhile is kept.
+
+    `stream_ended` says that the stream came to rest with it; an answer that is given again does not know.
+    """
 
     checkpoint_id: CheckpointId
     new_version: int
@@ -86,6 +94,34 @@ class Committed(Record):
     again: bool = False
     pending: tuple[PendingCall, ...] = ()
     status: SessionStatus = "active"
+    stream_ended: bool = False
+
+
+def stream_end_of(commit: StepCommit, *, again: bool) -> tuple[StreamAppend, StreamEnd] | None:
+    """The end of a stream that takes place with a commit, and the chunks before it; None where the run goes on."""
+    if again or commit.stream is None or commit.stream_end is None:
+        return None
+    return commit.stream, commit.stream_end
+
+
+def told_of(committed: Committed, markers: Iterable[StreamChunk]) -> tuple[StreamChunk, ...]:
+    """Markers with what only the commit itself could tell of it."""
+    return tuple(_marked(committed, marker) for marker in markers)
+
+
+def _marked(committed: Committed, marker: StreamChunk) -> StreamChunk:
+    match marker:
+        case StepCommitted():
+            return msgspec.structs.replace(
+                marker,
+                checkpoint_id=committed.checkpoint_id,
+                message_count=committed.message_count,
+                warnings=committed.warnings,
+            )
+        case CheckpointCreated():
+            return msgspec.structs.replace(marker, checkpoint_id=committed.checkpoint_id)
+        case _:
+            return marker
 
 
 class ParentLink(Record):
@@ -111,6 +147,9 @@ class StartRun(Record):
     `abandon_pending` gives up every call that is open in the session's tree, `drop_unanswered` only those that nobody
     answered; calls of companions that are driven on their own stay. `entries` are changes of the capabilities' rows,
     made with the start or not at all: what a session was woken for is told and ticked off at once.
+
+    With `stream` the run becomes the writer of its stream in the same transaction, and the stream is active; a store
+    that cannot do that leaves it to whoever drives the run (`RunStartCommitted.stream`).
     """
 
     session_id: SessionId
@@ -139,14 +178,17 @@ class StartRun(Record):
     replaced_status: RunStatus = "failed"
     replaced_reason: str = "superseded"
     entries: tuple[Change, ...] = ()
+    stream: StreamClaim | None = None
 
 
 class RunStartCommitted(Record):
-    """The run is current; its fence may write."""
+    """The run is current; its fence may write. Where it became its stream's writer too, `stream` says how it begins; an
+    answer that is given again does not know."""
 
     run: RunRecord
     new_version: int
     message_count: int
+    stream: StreamPlace | None = None
 
 
 class SettleSession(Record):

@@ -18,6 +18,15 @@ class StreamError(Record):
     retryable: bool = False
 
 
+class StreamRest(Record):
+    """How a run leaves its stream."""
+
+    status: StreamStatus
+    end_status: EndStatus | None = None
+    output: JSON = None
+    error: StreamError | None = None
+
+
 class StreamInfo(Record):
     """How a stream stands. `first_sequence` is the oldest chunk still there; numbers are never reused.
 
@@ -45,6 +54,23 @@ class StreamSnapshot(Record):
     chunks: tuple[StreamChunk, ...]
 
 
+class StreamClaim(Record):
+    """A run that becomes its stream's writer with its own start, where stream and state share a backend. The bounds are
+    those of every stream there."""
+
+    stream_id: StreamId
+    agent_type: str
+    max_chunks: int | None = None
+    chunk_bytes: int | None = None
+
+
+class StreamPlace(Record):
+    """Where a new writer begins: the number the stream gave it, and the latest sequence before it."""
+
+    writer: int
+    latest: int
+
+
 class StreamAppend(Record):
     """Chunks to store at the end of a stream, alone or in a step's transaction where stream and state share a backend.
 
@@ -60,3 +86,13 @@ class StreamAppend(Record):
     batch: int = 0
     chunks: tuple[StreamChunk, ...]
     bodies: tuple[str, ...] = ()
+
+
+class StreamEnd(Record):
+    """How a stream comes to rest with the commit in which its run's last chunks ride.
+
+    `markers` tell readers of the commit, after those chunks; what only the store can know of it is still blank.
+    """
+
+    rest: StreamRest
+    markers: tuple[StreamChunk, ...]

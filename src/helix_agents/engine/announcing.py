@@ -11,7 +11,7 @@ from helix_agents.domain.chunks import (
     ToolApprovalRequest,
     ToolStart,
 )
-from helix_agents.domain.commits import Committed
+from helix_agents.domain.commits import Committed, told_of
 from helix_agents.domain.pending import PendingCall
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED, StepWork
@@ -22,33 +22,32 @@ async def announce_end(scope: RunScope, work: StepWork) -> None:
     step = work.batch.step
     for call in work.pending:
         if work.batch.round == 0 or call.tool_call_id in scope.unknown:
-            await scope.writer.write(_waiting(scope, step, call))
+            await scope.show(_waiting(scope, step, call))
     if work.suspended:
         ids = tuple(call.tool_call_id for call in work.pending)
-        await scope.writer.write(scope.chunk(RunPaused, step, reason=work.reason or "", tool_call_ids=ids))
+        await scope.show(scope.chunk(RunPaused, step, reason=work.reason or "", tool_call_ids=ids))
     elif work.ended == "completed":
-        await scope.writer.write(scope.chunk(Output, step, output=work.record["output"]))
+        await scope.show(scope.chunk(Output, step, output=work.record["output"]))
     elif work.ended == "interrupted":
-        await scope.writer.write(scope.chunk(RunInterrupted, step, reason=work.reason))
+        await scope.show(scope.chunk(RunInterrupted, step, reason=work.reason))
     elif work.failure is not None and work.failure.code != CANCELLED:
         code, error, retryable = work.failure
-        await scope.writer.write(scope.chunk(ErrorChunk, step, error=error, code=code, retryable=retryable))
+        await scope.show(scope.chunk(ErrorChunk, step, error=error, code=code, retryable=retryable))
 
 
 async def announce_commit(scope: RunScope, work: StepWork, committed: Committed) -> None:
     """The step's chunks are final: its messages are in the store."""
+    for marker in told_of(committed, commit_markers(scope, work)):
+        await scope.writer.write(marker)
+
+
+def commit_markers(scope: RunScope, work: StepWork) -> tuple[StreamChunk, ...]:
+    """What readers are told of a commit, blank where only the commit itself can tell."""
     step = work.batch.step
-    await scope.writer.write(
-        scope.chunk(
-            StepCommitted,
-            step,
-            step_id=work.step_id,
-            checkpoint_id=committed.checkpoint_id,
-            message_count=committed.message_count,
-            warnings=committed.warnings,
-        )
+    return (
+        scope.chunk(StepCommitted, step, step_id=work.step_id, checkpoint_id="", message_count=0),
+        scope.chunk(CheckpointCreated, step, checkpoint_id=""),
     )
-    await scope.writer.write(scope.chunk(CheckpointCreated, step, checkpoint_id=committed.checkpoint_id))
 
 
 def _waiting(scope: RunScope, step: int, call: PendingCall) -> StreamChunk:

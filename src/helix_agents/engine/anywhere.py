@@ -139,7 +139,7 @@ class Effects:
                 await take_notes_of_calls(scope, request.batch)
             ack = await commit_step(scope, request)
         if ack.next == "ended" and scope.parent is None:
-            await end_run(self._services, scope.session, scope.run, scope.writer)
+            await end_run(self._services, scope.session, scope.run, scope.writer, stream_ended=scope.stream_ended)
         return ack
 
     async def _over(self, position: Position, *, begins: bool, has_stream: bool) -> Record:

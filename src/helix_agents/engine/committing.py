@@ -18,13 +18,15 @@ from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.streams import StreamEnd
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites
-from helix_agents.engine.announcing import announce_commit, announce_end
+from helix_agents.engine.announcing import announce_commit, announce_end, commit_markers
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.desk import Failure, StepLost
 from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest, Fail, PlannedCall, Stop
+from helix_agents.engine.ending import rest_of
 from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
@@ -170,10 +172,19 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
         async with scope.writer.take() as stream:
             # Where everything was stored before, no chunk rides, and the checkpoint answers for what there is.
             meta = msgspec.structs.replace(meta, stream_sequence=scope.writer.sequence)
-            riding = msgspec.structs.replace(commit, stream=stream)
+            end = _stream_end(scope, work) if stream is not None else None
+            riding = msgspec.structs.replace(commit, stream=stream, stream_end=end)
             return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=riding)
     meta = msgspec.structs.replace(meta, stream_sequence=await scope.writer.flush())
     return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
+
+
+def _stream_end(scope: RunScope, work: StepWork) -> StreamEnd | None:
+    """The end of a run is the end of its stream; a child's words stand in the stream of its root, which goes on."""
+    if work.ended is None or scope.parent is not None:
+        return None
+    run = updated(scope.run, _run_update(work), scope.services.clock.now_ms())
+    return StreamEnd(rest=rest_of(run), markers=commit_markers(scope, work))
 
 
 def _commit(scope: RunScope, work: StepWork) -> StepCommit:
@@ -273,4 +284,6 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
     if isinstance(scope.writer, ComingWriter):
         # It took this commit's chunks, so it is there.
         scope.writer = await scope.writer.arrived()
-    await announce_commit(scope, work, committed)
+    scope.stream_ended = committed.stream_ended
+    if not committed.stream_ended:
+        await announce_commit(scope, work, committed)

@@ -12,7 +12,7 @@ from helix_agents.domain.pending import OPEN, PendingCall
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState, SuspensionContext
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError
+from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamRest
 from helix_agents.engine.services import Services
 from helix_agents.ports.streams import StreamManager, StreamWriter
 
@@ -34,16 +34,26 @@ async def end_stream(
             await _rest(streams, session, run, last)
 
 
+def rest_of(run: RunRecord) -> StreamRest:
+    """How a run that is not going leaves its stream."""
+    if run.status in SUSPENDED:
+        return StreamRest(status="paused")
+    if run.status == "failed":
+        error = StreamError(code=run.completion_reason or "failed", message=run.error or "The run failed.")
+        return StreamRest(status="failed", error=error)
+    status: EndStatus = "interrupted" if run.status == "interrupted" else "completed"
+    return StreamRest(status="ended", end_status=status, output=run.output)
+
+
 async def _rest(streams: StreamManager, session: SessionState, run: RunRecord, last: StreamAppend | None) -> None:
     stream_id, run_id, attempt = session.stream_id or session.session_id, run.run_id, run.attempt
-    if run.status in SUSPENDED:
-        await streams.pause_stream(stream_id, run_id, attempt=attempt, last=last)
-    elif run.status == "failed":
-        error = StreamError(code=run.completion_reason or "failed", message=run.error or "The run failed.")
-        await streams.fail_stream(stream_id, run_id, error, attempt=attempt, last=last)
-    else:
-        status: EndStatus = "interrupted" if run.status == "interrupted" else "completed"
-        await streams.end_stream(stream_id, run_id, status=status, output=run.output, attempt=attempt, last=last)
+    match rest_of(run):
+        case StreamRest(error=StreamError() as error):
+            await streams.fail_stream(stream_id, run_id, error, attempt=attempt, last=last)
+        case StreamRest(end_status=str() as status, output=output):
+            await streams.end_stream(stream_id, run_id, status=status, output=output, attempt=attempt, last=last)
+        case _:
+            await streams.pause_stream(stream_id, run_id, attempt=attempt, last=last)
 
 
 async def repair_stream(services: Services, run: RunRecord) -> None:

@@ -278,6 +278,7 @@ def _first_turn(
         ),
         append_messages=messages,
         writes=NO_WRITES if new.branch is None or new.state is None else _given_writes(agent, new.state),
+        stream=services.claim_stream(session_id, agent.name),
     )
 
 
@@ -330,10 +331,12 @@ def _is_overdue(session: SessionState, now_ms: int) -> bool:
 
 
 async def _common(services: Services, agent: AnyAgent, standing: Standing, expires_at: int | None) -> dict[str, Any]:
+    session = standing.session
     return {
         "agent_version": agent.version,
         "expires_at": expires_at,
-        "start_sequence": await _latest_sequence(services, standing.session),
+        "start_sequence": await _latest_sequence(services, session),
+        "stream": services.claim_stream(session.stream_id or session.session_id, session.agent_type),
     }
 
 

@@ -41,7 +41,7 @@ async def execute(
     context = scope.tool_context(step, call_id, draft, notes, approval)
     given = tool.dump_input(values)
     begun = scope.services.clock.now_ms()
-    await scope.writer.write(scope.chunk(ToolStart, step, tool_call_id=call_id, tool_name=tool.name, arguments=given))
+    await scope.show(scope.chunk(ToolStart, step, tool_call_id=call_id, tool_name=tool.name, arguments=given))
     returned: Any = None
     problem: BaseException | None = None
     with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
@@ -176,7 +176,7 @@ async def announce(scope: RunScope, step: int, message: ToolMessage, writes: Ste
         return
     if writes:
         patch = json_patch(writes, scope.custom_state)
-        await scope.writer.write(scope.chunk(StatePatch, step, patch=patch))
+        await scope.show(scope.chunk(StatePatch, step, patch=patch))
     with suppress(HelixError):
         # A result too large for a chunk is in the transcript all the same.
         await scope.writer.write(end)

@@ -19,6 +19,7 @@ from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.streams import StreamPlace
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.delegated_writer import DelegatedWriter
 from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply, RestingResult
@@ -36,12 +37,19 @@ from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamWriter
 
 
-class Begun(NamedTuple):
-    """A turn that this process began in a session that it made: what a look at the store would find."""
+class Made(NamedTuple):
+    """A session that was made a moment ago: what a look at the store would find."""
 
     session: SessionState
-    run: RunRecord
     messages: tuple[Message, ...]
+
+
+class Begun(NamedTuple):
+    """A turn that this process began: its place in its stream, if it has one, and its session, if it made that too."""
+
+    run: RunRecord
+    stream: StreamPlace | None
+    made: Made | None
 
 
 async def open_scope(
@@ -64,25 +72,30 @@ async def open_scope(
 
     `hooks` and `model` are those of one call, which live in the process that made it. A child's run is opened for the
     call of its `parent` that delegated to it. Whoever does one effect beside others of the same step has to `join`
-    them in the stream; what `shared` runs said may be looked at by an effect that is done for the second time. Of a
-    turn that has `begun` a moment ago nothing has to be read.
+    them in the stream; what `shared` runs said may be looked at by an effect that is done for the second time. What is
+    known of a turn that has `begun` a moment ago is not asked for.
     """
+    made = begun.made if begun is not None else None
     # None of these needs another, and a store may be a network away. Nobody else writes what a run of this fence reads.
-    reading = asyncio.ensure_future(_transcript(services.store, session_id, begun))
+    reading = None if made is not None else asyncio.ensure_future(_transcript(services.store, session_id))
     try:
-        session, run = await _standing(services.store, session_id, begun)
+        if begun is not None and made is not None:
+            session, run = made.session, begun.run
+        else:
+            session, run = await _standing(services.store, session_id)
         if run is None or run.fence != fence or run.status != "running":
             return _elsewhere(session, run, fence)
         agent = _agent_of(services, session, parent)
         loaded = agent.load_state(session.custom_state, session.agent_version)
         above = await _hooks_above(services, session, parent)
-        writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
-        # Gathering gives way even for what is there already: the writer sets out now, and not when the run waits for
-        # the first time, which would be for its first commit.
-        (transcript,) = await asyncio.gather(reading)
+        if begun is not None and begun.stream is not None:
+            writer = services.streams.writer_at(session.stream_id or session.session_id, run.run_id, begun.stream)
+        else:
+            writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
+        transcript = await reading if reading is not None else list(made.messages if made is not None else ())
     finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        if reading is not None:
+            await _let_go_of(reading)
     scope = RunScope(
         services,
         agent,
@@ -111,18 +124,21 @@ def _agent_of(services: Services, session: SessionState, parent: RunScope | None
     return meant or services.agents.get(session.agent_type)
 
 
-async def _standing(
-    store: SessionStateStore, session_id: SessionId, begun: Begun | None
-) -> tuple[SessionState, RunRecord | None]:
-    if begun is not None:
-        return begun.session, begun.run
+async def _standing(store: SessionStateStore, session_id: SessionId) -> tuple[SessionState, RunRecord | None]:
     return await asyncio.gather(store.load_state(session_id), store.get_current_run(session_id))
 
 
-async def _transcript(store: SessionStateStore, session_id: SessionId, begun: Begun | None) -> list[Message]:
-    if begun is not None:
-        return list(begun.messages)
+async def _transcript(store: SessionStateStore, session_id: SessionId) -> list[Message]:
     return [each.message for each in await store.load_transcript(session_id)]
+
+
+async def _let_go_of(reading: asyncio.Future[list[Message]]) -> None:
+    """What was read is here, or nobody needs it any more."""
+    if not reading.done():
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    elif not reading.cancelled():
+        reading.exception()
 
 
 async def take_writer(scope: RunScope, *, join: bool) -> None:
@@ -164,8 +180,13 @@ async def _writer(
         after=after,
         join=join,
     )
-    # Who comes later looks at what its predecessor said, and that has to be without what is discarded.
-    return await coming if repeats else ComingWriter(coming)
+    if repeats:
+        # Who comes later looks at what its predecessor said, and that has to be without what is discarded.
+        return await coming
+    writer = ComingWriter(coming)
+    # It sets out now, and not when the run waits for the first time, which would be for its first commit.
+    await services.sleep(0)
+    return writer
 
 
 def _first_unsaid_step(session: SessionState) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import Agent
@@ -12,6 +13,7 @@ from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.domain.chunks import ChunkHeader, Custom, StreamChunk, SubagentEnd, ToolEnd, ToolError
 from helix_agents.domain.entries import Change
+from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.ids import RunId, StepId, StreamId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON, encode
@@ -59,7 +61,8 @@ class RunScope:
     `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits,
     `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are calls
     whose outcome somebody has to be asked about from this round on. A scope `is_shared` when other processes run
-    effects of the same attempt: what rests at the desk was then said before.
+    effects of the same attempt: what rests at the desk was then said before. `stream_ended`: the run's last commit
+    brought its stream to rest, too.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class RunScope:
         self.late_answers: tuple[ToolCallId, ...] = ()
         self.stale_effects: tuple[ToolCallId, ...] = ()
         self.is_shared = False
+        self.stream_ended = False
         self._ends_told: set[bytes] = set()
         self.unknown: set[ToolCallId] = set()
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
@@ -273,6 +277,11 @@ class RunScope:
             parent_tool_call_id=self.delegated_by,
             **fields,
         )
+
+    async def show(self, chunk: StreamChunk) -> None:
+        """Tell readers what is on record elsewhere, too; what is too large for a chunk they find only there."""
+        with suppress(ChunkTooLargeError):
+            await self.writer.write(chunk)
 
     def emit(self, chunk: Custom) -> None:
         """Put an event of user code, which does not wait, into the stream."""

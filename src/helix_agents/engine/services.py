@@ -10,8 +10,9 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.calling import RunInThread
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.ids import SessionId, StreamId, ToolCallId
 from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.streams import StreamClaim
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.clock import Clock, IdSource
@@ -96,6 +97,10 @@ class Services:
     def chunks_ride_in_commits(self) -> bool:
         """Whether stream and state share a backend, so that a step's chunks can be stored in its transaction."""
         return self.streams.shares_transactions_with(self.store)
+
+    def claim_stream(self, stream_id: StreamId, agent_type: str) -> StreamClaim | None:
+        """What a start carries to become its stream's writer; None where the stream lies elsewhere."""
+        return self.streams.claim(stream_id, agent_type) if self.chunks_ride_in_commits else None
 
     @cached_property
     def result_bytes(self) -> int:

@@ -62,11 +62,18 @@ async def _settlement(
 
 
 async def end_run(
-    services: Services, session: SessionState, run: RunRecord, writer: StreamWriter | None = None
+    services: Services,
+    session: SessionState,
+    run: RunRecord,
+    writer: StreamWriter | None = None,
+    *,
+    stream_ended: bool = False,
 ) -> None:
-    """What follows a run's last commit: its stream ends too, with what its writer still holds, and an abort that came
-    while it was being interrupted is carried out, because whoever asked for it was told that a run was going."""
-    await end_stream(services.streams, session, run, writer)
+    """What follows a run's last commit: its stream ends too, with what its writer still holds, unless it ended with the
+    commit, and an abort that came while the run was being interrupted is carried out, because whoever asked for it was
+    told that a run was going."""
+    if not stream_ended:
+        await end_stream(services.streams, session, run, writer)
     if run.status != "interrupted":
         return
     flag = await services.store.find_interrupt_flag(session.session_id)

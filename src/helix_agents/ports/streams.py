@@ -8,7 +8,15 @@ from helix_agents.domain.chunks import Delta, StreamChunk
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import RunId, StreamId
 from helix_agents.domain.records import JSON, Record
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamInfo, StreamSnapshot
+from helix_agents.domain.streams import (
+    EndStatus,
+    StreamAppend,
+    StreamClaim,
+    StreamError,
+    StreamInfo,
+    StreamPlace,
+    StreamSnapshot,
+)
 
 
 class StreamLimits(Record):
@@ -134,6 +142,14 @@ class StreamManager(Protocol):
 
     def shares_transactions_with(self, store: object) -> bool:
         """Whether chunks may ride in that state store's step commits."""
+        ...
+
+    def claim(self, stream_id: StreamId, agent_type: str) -> StreamClaim:
+        """What the start of a run carries that becomes the writer of this stream in the same transaction."""
+        ...
+
+    def writer_at(self, stream_id: StreamId, run_id: RunId, place: StreamPlace) -> StreamWriter:
+        """The writer that a run became with its start."""
         ...
 
     async def create_writer(

@@ -1,7 +1,9 @@
 """The writes that make a run one story: its start, its steps, and its end from outside."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
@@ -20,6 +22,7 @@ from helix_agents.backends.in_memory.runs import next_turn, put_run, settle_curr
 from helix_agents.backends.in_memory.sessions import store
 from helix_agents.backends.in_memory.staging import discard, stage, staged_for
 from helix_agents.backends.in_memory.step_commit import Step, commit_step
+from helix_agents.backends.in_memory.streams import claim_stream
 from helix_agents.backends.in_memory.sub_sessions import link_ref
 from helix_agents.backends.in_memory.tables import SessionRow
 from helix_agents.backends.in_memory.transaction import Transaction
@@ -45,12 +48,15 @@ from helix_agents.domain.errors import RunAlreadyExistsError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import abandon
-from helix_agents.domain.runs import check_fence
+from helix_agents.domain.runs import RunRecord, check_fence
 from helix_agents.domain.session_changes import savable, settled, started
 from helix_agents.domain.sessions import BranchPoint, SessionState, StatusChanged, StatusOutcome
+from helix_agents.domain.streams import StreamClaim, StreamPlace
+
+ClaimStream: TypeAlias = Callable[[Transaction, StreamClaim, RunRecord], StreamPlace | None]
 
 
-def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
+def _start(tx: Transaction, start: StartRun, claim: ClaimStream) -> RunStartCommitted:
     row = tx.tables.sessions.get(start.session_id)
     existing = tx.tables.runs.get(start.run_id)
     if check_repeated_start(start, existing, row.record.current_run_id if row else None):
@@ -79,7 +85,9 @@ def _start(tx: Transaction, start: StartRun) -> RunStartCommitted:
         write_session_entries(tx, start.entries, owner=row.record.agent_type, mark=row.record.version)
     answer = RunStartCommitted(run=run, new_version=row.record.version, message_count=row.record.message_count)
     tx.put(tx.tables.starts, start.run_id, answer)
-    return answer
+    if start.stream is None:
+        return answer
+    return msgspec.structs.replace(answer, stream=claim(tx, start.stream, run))
 
 
 def _link_parent(tx: Transaction, parent: ParentLink) -> None:
@@ -134,7 +142,7 @@ class InMemoryCommits(Handle):
         door.check_start(start)
         start = own(start)
         async with self._writing("start_run") as tx:
-            return _start(tx, start)
+            return _start(tx, start, partial(claim_stream, self.memory, self.namespace, self._clock))
 
     async def save_state_and_promote_staging(
         self,

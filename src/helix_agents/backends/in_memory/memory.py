@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from helix_agents.backends.in_memory.tables import Tables
 from helix_agents.backends.wakeups import Wakeups
-from helix_agents.domain.streams import StreamAppend
+from helix_agents.domain.commits import Committed
+from helix_agents.domain.streams import StreamAppend, StreamEnd
 
 
 class SharedStream(Protocol):
@@ -22,6 +23,10 @@ class SharedStream(Protocol):
 
     def append(self, append: StreamAppend) -> None:
         """Store the chunks and wake the readers; called right after `check_append` let them pass, and cannot fail."""
+        ...
+
+    def end_with_commit(self, append: StreamAppend, end: StreamEnd, committed: Committed) -> None:
+        """Come to rest after the chunks that were just stored; cannot fail."""
         ...
 
     def end_readers(self) -> None:

@@ -27,6 +27,7 @@ from helix_agents.domain.commits import (
     check_step_commit,
     committed_run,
     status_after,
+    stream_end_of,
 )
 from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import SessionId
@@ -80,6 +81,7 @@ def commit_step(tx: Transaction, memory: Memory, namespace: str, step: Step) -> 
         answer = _side_rows(tx, row, commit, meta, answer)
         remembered = RememberedCommit(fence=commit.fence, step=commit.step, round=commit.round, answer=answer)
         row = replace(row, remembered=remembered)
+        answer = _end_stream(tx, memory, namespace, commit, answer)
     store(tx, row)
     return answer
 
@@ -157,3 +159,13 @@ def _append_to_stream(tx: Transaction, memory: Memory, namespace: str, append: S
     sequence = stream.check_append(append)
     tx.afterwards(lambda: stream.append(append))
     return sequence
+
+
+def _end_stream(tx: Transaction, memory: Memory, namespace: str, commit: StepCommit, answer: Committed) -> Committed:
+    """Let the stream that takes the commit's chunks come to rest with it, unless the run goes on."""
+    end = stream_end_of(commit, again=answer.again)
+    if end is None:
+        return answer
+    stream = memory.streams[namespace, end[0].stream_id]
+    tx.afterwards(lambda: stream.end_with_commit(*end, answer))
+    return msgspec.structs.replace(answer, stream_ended=True)

@@ -10,13 +10,24 @@ from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.following_reader import FollowingReader, Look
 from helix_agents.backends.in_memory.handle import SYSTEM_CLOCK, Handle, own
 from helix_agents.backends.in_memory.memory import Memory, SharedStream
+from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.backends.resting_streams import RestingStreams
-from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.backends.wakeups import Waiter, Wakeups
 from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.commits import Committed
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.ids import RunId, StreamId
-from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamSnapshot
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.streams import (
+    StreamAppend,
+    StreamClaim,
+    StreamEnd,
+    StreamInfo,
+    StreamPlace,
+    StreamRest,
+    StreamSnapshot,
+)
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.seam import Seam
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, StreamWriter
@@ -45,7 +56,12 @@ class MemoryStream(SharedStream):
         if not rules.is_repeated(self.head, append):
             self._add(*rules.appended(self.head, append, self._clock.now_ms()))
 
-    def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None, now: int) -> None:
+    def end_with_commit(self, append: StreamAppend, end: StreamEnd, committed: Committed) -> None:
+        now = self._clock.now_ms()
+        self._add(*rules.appended(self.head, rules.last_of(append, end, committed, now), now))
+        self.change(rules.rested(self.head, rules.claim_of(append), own(end.rest), now))
+
+    def rest(self, claim: Claim, rest: StreamRest, last: StreamAppend | None, now: int) -> None:
         """Come to rest, after the writer's last chunks."""
         if last is not None and rules.check_last(self.head, claim, last, self._chunk_bytes):
             self.append(last)
@@ -247,7 +263,7 @@ class InMemoryStreamManager(Handle, RestingStreams):
                 stream.change(change(stream.head, now))
 
     async def _rest(
-        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: StreamRest, last: StreamAppend | None
     ) -> None:
         claim = Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
         async with self._changing("rest") as now:
@@ -265,3 +281,21 @@ class InMemoryStreamManager(Handle, RestingStreams):
             latest = stream.check_append(append)
             stream.append(append)
         return latest
+
+
+def claim_stream(
+    memory: Memory, namespace: str, clock: Clock, tx: Transaction, claim: StreamClaim, run: RunRecord
+) -> StreamPlace | None:
+    """Make a run that begins its stream's writer, once its start stands; None where that cannot be."""
+    stream: MemoryStream | None = memory.streams.get((namespace, claim.stream_id))
+    head = rules.with_started_run(stream and stream.head, claim, run, tx.now)
+    if head is None:
+        return None
+    taken = stream or MemoryStream(head, clock, claim.chunk_bytes)
+
+    def take() -> None:
+        memory.streams[namespace, claim.stream_id] = taken
+        taken.change(head)
+
+    tx.afterwards(take)
+    return rules.place_of(head)

@@ -24,24 +24,17 @@ from helix_agents.backends.postgres.rows import (
     put,
     save_session,
 )
-from helix_agents.backends.postgres.run_start import (
-    READ,
-    START,
-    PlainStart,
-    in_new_session,
-    in_session_as_read,
-    is_plain,
-)
+from helix_agents.backends.postgres.run_start import READ, PlainStart, in_new_session, in_session_as_read, is_plain
 from helix_agents.backends.postgres.runs import current_run, make_current, next_turn, settle_current, store_current
 from helix_agents.backends.postgres.sessions import PostgresSessions
 from helix_agents.backends.postgres.staging import drop_staged, stage, take_staged
 from helix_agents.backends.postgres.step_commit import (
-    COMMIT,
     PlainStep,
     Step,
     commit_carefully,
     has_outgrown,
 )
+from helix_agents.backends.postgres.stream_rows import claim_stream
 from helix_agents.backends.postgres.sub_sessions import link_ref
 from helix_agents.backends.session_rows import record_of, version_of
 from helix_agents.domain.checkpoints import CheckpointMeta
@@ -91,7 +84,7 @@ class PostgresCommits(PostgresSessions):
         now = self._clock.now_ms()
         if is_plain(start, self._limits.state_bytes):
             plain = await self._planned_start(start, bodies, now)
-            stored = await self._tried(START, plain.values) if plain is not None else None
+            stored = await self._tried(plain.statement, plain.values) if plain is not None else None
             if plain is not None and stored is not None:
                 return plain.answer(stored, self._state_writes)
         return await self._db.write(lambda connection: self._start(connection, start, bodies, now))
@@ -145,7 +138,7 @@ class PostgresCommits(PostgresSessions):
         """
         plain = PlainStep(step, self._state_writes)
         if plain.is_plain:
-            row = await self._tried(COMMIT, plain.values())
+            row = await self._tried(plain.statement, plain.values())
             if row is not None:
                 if has_outgrown(row):
                     await self._materialise(step.session_id, row)
@@ -240,7 +233,10 @@ class PostgresCommits(PostgresSessions):
         if start.entries:
             owner, mark = row.agent_type, row.version
             await write_session_entries(connection, self._namespace, start.entries, owner=owner, mark=mark, now=now)
-        return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count)
+        place = None
+        if start.stream is not None:
+            place = await claim_stream(connection, self._namespace, start.stream, run, now)
+        return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count, stream=place)
 
     async def _lock_trees(self, connection: Connection, start: StartRun) -> None:
         """A start that looks at more than its own session keeps others who do so out; its parent's row comes first."""

@@ -16,6 +16,7 @@ from helix_agents.domain.commits import RunStartCommitted, StartRun, check_expec
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import RunRecord, settled
 from helix_agents.domain.session_changes import created, started
+from helix_agents.domain.streams import StreamPlace
 from helix_agents.domain.writes import Append
 
 _OF_RUN = ", ".join(f"r.{name}" for name in RUN_COLUMNS.split(", "))
@@ -26,7 +27,8 @@ SELECT {SESSION_COLUMNS},
 FROM __agents_sessions s LEFT JOIN __agents_runs r ON r.namespace = s.namespace AND r.run_id = s.run_id
 WHERE s.namespace = ? AND s.session_id = ?
 """
-START = f"SELECT * FROM __agents_start_run({', '.join('?' * 26)})"
+_START = f"SELECT * FROM __agents_start_run({', '.join('?' * 26)})"
+_START_WRITING = f"SELECT * FROM __agents_start_writing_run({', '.join('?' * 29)})"
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,20 @@ class PlainStart:
     values: tuple[Value, ...]
     not_lists: frozenset[str] | None
 
+    @property
+    def statement(self) -> str:
+        """What stores it, given its values."""
+        return _START if self.start.stream is None else _START_WRITING
+
     def answer(self, stored: Row, state_writes: StateWrites) -> RunStartCommitted:
         """What the caller gets; what is known of the state from now on is remembered."""
         segment, messages = stored[0], stored[1]
         if self.not_lists is not None:
             state_writes.remember(self.row.session_id, self.row.version, segment, self.not_lists)
-        return RunStartCommitted(run=self.run, new_version=self.row.version, message_count=messages)
+        place = None
+        if self.start.stream is not None and stored[2] is not None:
+            place = StreamPlace(writer=stored[2], latest=stored[3])
+        return RunStartCommitted(run=self.run, new_version=self.row.version, message_count=messages, stream=place)
 
 
 def is_plain(start: StartRun, limit: int | None) -> bool:
@@ -141,4 +151,7 @@ def _planned(
         encode(msgspec.structs.asdict(run)).decode(),
         encode(msgspec.structs.asdict(replaced)).decode() if replaced is not None else None,
     )
+    claim = start.stream
+    if claim is not None:
+        values = (*values, claim.stream_id, claim.agent_type, claim.max_chunks)
     return PlainStart(start, row, run, values, not_lists)

@@ -28,12 +28,13 @@ from helix_agents.backends.postgres.rows import SessionRow, labels_of, load_sess
 from helix_agents.backends.postgres.runs import current_run
 from helix_agents.backends.postgres.staging import stage, staged_rows, take_staged
 from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_after
-from helix_agents.backends.postgres.stream_rows import append_chunks, append_values
+from helix_agents.backends.postgres.stream_rows import append_chunks, append_values, encoded, end_with_commit
 from helix_agents.backends.postgres.sub_sessions import add_refs, ref_rows, some_went_on, update_ref
 from helix_agents.backends.postgres.usage import INSERT_USAGE, usage_rows, usage_values
 from helix_agents.backends.session_rows import checkpoint_name, encode_metadata, encode_suspension, record_of
+from helix_agents.backends.stream_rules import last_of
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed, StepCommit, awaited_children
+from helix_agents.domain.commits import Committed, StepCommit, awaited_children, stream_end_of
 from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
 from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import ToolCallId
@@ -42,10 +43,12 @@ from helix_agents.domain.records import JSON, Record, decode, encode
 from helix_agents.domain.runs import RunUpdate, check_fence
 from helix_agents.domain.session_changes import patched
 from helix_agents.domain.sessions import SessionDetail, SessionState
+from helix_agents.domain.streams import StreamAppend, StreamEnd
 from helix_agents.domain.writes import Append, StepWrites, WriteOp, apply_writes, merge_warnings
 
 _ARGUMENTS = 36
 COMMIT = f"SELECT * FROM __agents_commit_step({', '.join('?' * _ARGUMENTS)})"
+_COMMIT_LAST = f"SELECT * FROM __agents_commit_last_step({', '.join('?' * (_ARGUMENTS + 12))})"
 _NO_CHUNKS: tuple[Value, ...] = (None,) * 12
 
 
@@ -126,7 +129,9 @@ class Step:
         """What it used, as the function takes it."""
         return usage_rows(self.commit.usage, self.now) if self.commit.usage else None
 
-    def answer(self, row: Row, ops: Sequence[WriteOp], extra: CommitExtra | None = None) -> Committed:
+    def answer(
+        self, row: Row, ops: Sequence[WriteOp], extra: CommitExtra | None = None, *, stream_ended: bool
+    ) -> Committed:
         """What the caller gets for what the function answered."""
         version, segment, messages, sequence, status = tuple(row)[:5]
         return Committed(
@@ -138,6 +143,7 @@ class Step:
             again=extra.again if extra is not None else False,
             pending=extra.pending if extra is not None else (),
             status=status,
+            stream_ended=stream_ended,
         )
 
 
@@ -147,7 +153,7 @@ class PlainStep:
     def __init__(self, step: Step, state_writes: StateWrites) -> None:
         self._step = step
         self._state_writes = state_writes
-        ops = step.commit.writes.ops
+        ops = self._ops = step.commit.writes.ops
         self._known = state_writes.found(step.session_id)
         appends = Append in map(type, ops)
         self.is_plain = not (
@@ -167,9 +173,19 @@ class PlainStep:
                 # Known or outdated: under the lock it shows.
                 self.is_plain = False
         self._checked = appends
+        self._end = stream_end_of(step.commit, again=False)
+        self.statement = COMMIT if self._end is None else _COMMIT_LAST
 
     def values(self) -> tuple[Value, ...]:
         """The arguments of the one statement."""
+        return self._step_values() if self._end is None else (*self._step_values(), *self._end_values(*self._end))
+
+    def _end_values(self, append: StreamAppend, end: StreamEnd) -> tuple[Value, ...]:
+        rest, blank = end.rest, Committed(checkpoint_id="", new_version=0, warnings=merge_warnings(self._ops))
+        _, _, _, _, *last = append_values(last_of(append, end, blank, self._step.now))
+        return (rest.status, rest.end_status, encoded(rest.output), encoded(rest.error), *last)
+
+    def _step_values(self) -> tuple[Value, ...]:
         step, commit = self._step, self._step.commit
         more: dict[str, Any] = {}
         if commit.stage:
@@ -195,7 +211,7 @@ class PlainStep:
         version, segment = row[0], row[1]
         if self._not_lists is not None and self._known is not None and self._known[:2] == (version - 1, segment):
             self._state_writes.remember(self._step.session_id, version, segment, self._not_lists)
-        return self._step.answer(row, self._step.commit.writes.ops)
+        return self._step.answer(row, self._ops, stream_ended=self._end is not None)
 
 
 async def commit_carefully(connection: Connection, step: Step, state_writes: StateWrites) -> Committed:
@@ -249,7 +265,11 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
             mark=row.version,
             now=step.now,
         )
-    return step.answer(stored, ops, extra)
+    end = stream_end_of(commit, again=extra.again)
+    answer = step.answer(stored, ops, extra, stream_ended=end is not None)
+    if end is not None:
+        await end_with_commit(connection, step.namespace, *end, answer, step.now)
+    return answer
 
 
 async def _store(

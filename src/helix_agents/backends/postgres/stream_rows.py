@@ -7,11 +7,13 @@ from msgspec.structs import replace
 
 from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.postgres.connection import Connection, Row, Value
-from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import MARKERS, StreamChunk
+from helix_agents.domain.commits import Committed
 from helix_agents.domain.ids import StreamId
 from helix_agents.domain.records import decode, decode_json, encode
-from helix_agents.domain.streams import StreamAppend, StreamError
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.streams import StreamAppend, StreamClaim, StreamEnd, StreamError, StreamPlace, StreamRest
 
 _HEAD_FIELDS = StreamHead.__struct_fields__
 HEAD_COLUMNS = ", ".join(_HEAD_FIELDS)
@@ -80,7 +82,7 @@ class StreamRow:
         if not rules.is_repeated(self.head, append):
             await self._add(*rules.appended(self.head, append, now))
 
-    async def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None, now: int) -> None:
+    async def rest(self, claim: Claim, rest: StreamRest, last: StreamAppend | None, now: int) -> None:
         """Come to rest, after the writer's last chunks.
 
         Raises:
@@ -173,6 +175,22 @@ class StreamRow:
         return self.key << 32 | sequence
 
 
+async def claim_stream(
+    connection: Connection, namespace: str, claim: StreamClaim, run: RunRecord, now: int
+) -> StreamPlace | None:
+    """Make a run that begins its stream's writer, in whatever transaction is open; None where that cannot be."""
+    stream = await StreamRow.find(connection, namespace, claim.stream_id)
+    head = rules.with_started_run(stream and stream.head, claim, run, now)
+    if head is None:
+        return None
+    if stream is None:
+        # Whoever made one meanwhile is no run of this session, whose row is held here.
+        return rules.place_of(head) if await StreamRow.insert(connection, namespace, head) is not None else None
+    stream.head = head
+    await stream.save()
+    return rules.place_of(head)
+
+
 async def append_chunks(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int:
     """Store chunks in whatever transaction is open; answers the stream's latest sequence.
 
@@ -184,6 +202,15 @@ async def append_chunks(connection: Connection, namespace: str, append: StreamAp
         raise rules.deleted(append)
     await stream.append(append, now)
     return stream.head.latest
+
+
+async def end_with_commit(
+    connection: Connection, namespace: str, append: StreamAppend, end: StreamEnd, committed: Committed, now: int
+) -> None:
+    """Bring the stream to rest in whose commit these chunks rode."""
+    stream = await StreamRow.find(connection, namespace, append.stream_id)
+    assert stream is not None, "it took the chunks a moment ago"
+    await stream.rest(rules.claim_of(append), end.rest, rules.last_of(append, end, committed, now), now)
 
 
 def append_values(append: StreamAppend) -> tuple[Value, ...]:

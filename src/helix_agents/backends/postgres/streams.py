@@ -25,12 +25,12 @@ from helix_agents.backends.postgres.stream_rows import (
     topic_of,
 )
 from helix_agents.backends.resting_streams import RestingStreams
-from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.backends.wakeups import Waiter
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import RunId, StreamId, check_id
-from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamSnapshot
+from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamRest, StreamSnapshot
 from helix_agents.ports.backend import Migrate
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.seam import Seam
@@ -246,7 +246,7 @@ class PostgresStreamManager(RestingStreams):
         return await self._db.write(lambda connection: append_chunks(connection, self._namespace, append, now))
 
     async def _rest(
-        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: StreamRest, last: StreamAppend | None
     ) -> None:
         """Leave the stream as it is to be, in one statement where it is active and this run's."""
         now = self._clock.now_ms()

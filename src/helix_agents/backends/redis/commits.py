@@ -6,6 +6,7 @@ import msgspec
 
 from helix_agents.backends.redis.creation import create, place_of
 from helix_agents.backends.redis.index import entry_id
+from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.lineage import add_messages, add_writes, missing_results, stand_at
 from helix_agents.backends.redis.pending import change_calls, driven_calls, put_call, tree_calls
 from helix_agents.backends.redis.rows import (
@@ -22,7 +23,7 @@ from helix_agents.backends.redis.runs import begin_run, settle_current_run
 from helix_agents.backends.redis.sessions import RedisSessions
 from helix_agents.backends.redis.staging import discard, stage, staged_for
 from helix_agents.backends.redis.step_commit import Step, commit_step
-from helix_agents.backends.redis.stream_rows import append_chunks
+from helix_agents.backends.redis.stream_rows import append_chunks, claim_stream
 from helix_agents.backends.redis.sub_sessions import Refs
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
@@ -54,7 +55,7 @@ from helix_agents.domain.sessions import BranchPoint, SessionState, StatusChange
 from helix_agents.domain.streams import StreamAppend
 
 
-async def _start(tx: Transaction, start: StartRun, claim: str | None) -> RunStartCommitted:
+async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str | None) -> RunStartCommitted:
     first_answer = await _first_answer(tx, start)
     if first_answer is not None:
         return first_answer
@@ -83,7 +84,11 @@ async def _start(tx: Transaction, start: StartRun, claim: str | None) -> RunStar
     run = started_run(start, session.row.turn + 1, tx.now)
     version, count = session.record.version, session.record.message_count
     begin_run(tx, known, run, (version, count))
-    return RunStartCommitted(run=run, new_version=version, message_count=count)
+    place = None
+    if start.stream is not None and start.stream.stream_id == start.session_id:
+        # A stream of another name may lie in another slot, which this script does not reach.
+        place = await claim_stream(tx, space, start.stream, run)
+    return RunStartCommitted(run=run, new_version=version, message_count=count, stream=place)
 
 
 async def _first_answer(tx: Transaction, start: StartRun) -> RunStartCommitted | None:
@@ -146,7 +151,7 @@ class RedisCommits(RedisSessions):
         await self._check_unique(start)
 
         async def work(tx: Transaction, claim: str | None = None) -> RunStartCommitted:
-            return await _start(tx, start, claim)
+            return await _start(tx, self._space, start, claim)
 
         if start.create is None:
             return await self._write("start_run", start.session_id, work)

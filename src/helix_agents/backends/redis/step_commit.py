@@ -27,6 +27,7 @@ from helix_agents.domain.commits import (
     check_step_commit,
     committed_run,
     status_after,
+    stream_end_of,
 )
 from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import SessionId, ToolCallId
@@ -75,6 +76,7 @@ async def commit_step(tx: Transaction, space: Keyspace, step: Step) -> Committed
     if commit is not None:
         answer = await _side_rows(tx, known, commit, meta, answer)
         session.memo = RememberedCommit(fence=commit.fence, step=commit.step, round=commit.round, answer=answer)
+        answer = await _end_stream(tx, space, commit, answer)
     save_session(tx, known)
     return answer
 
@@ -156,3 +158,14 @@ async def _append_to_stream(tx: Transaction, space: Keyspace, append: StreamAppe
     if work is None:
         raise rules.deleted(append)
     return await work.append(append)
+
+
+async def _end_stream(tx: Transaction, space: Keyspace, commit: StepCommit, answer: Committed) -> Committed:
+    """Let the stream that took the commit's chunks come to rest with it, unless the run goes on."""
+    end = stream_end_of(commit, again=answer.again)
+    if end is None:
+        return answer
+    work = await StreamWork.find(tx, space, end[0].stream_id)
+    assert work is not None, "it took the chunks a moment ago"
+    await work.end_with_commit(*end, answer)
+    return msgspec.structs.replace(answer, stream_ended=True)

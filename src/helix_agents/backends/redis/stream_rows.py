@@ -12,11 +12,13 @@ from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keys import Slot
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.transaction import Known, Transaction
-from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.commits import Committed
 from helix_agents.domain.ids import RunId, StreamId
 from helix_agents.domain.records import Record, decode, encode
-from helix_agents.domain.streams import StreamAppend, StreamInfo
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.streams import StreamAppend, StreamClaim, StreamEnd, StreamInfo, StreamPlace, StreamRest
 from helix_agents.ports.clock import Clock
 
 _CHUNK: type[StreamChunk] = cast("type[StreamChunk]", StreamChunk)
@@ -121,7 +123,12 @@ class StreamWork:
             await self._add(head, chunks, append.bodies)
         return self.head.latest
 
-    async def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None) -> None:
+    async def end_with_commit(self, append: StreamAppend, end: StreamEnd, committed: Committed) -> None:
+        """Come to rest in the transaction in which these chunks were added."""
+        last = rules.last_of(append, end, committed, self._tx.now)
+        await self.rest(rules.claim_of(append), end.rest, last)
+
+    async def rest(self, claim: Claim, rest: StreamRest, last: StreamAppend | None) -> None:
         """Come to rest, after the writer's last chunks.
 
         Raises:
@@ -229,6 +236,18 @@ def read_chunks(slot: Slot, stream_id: StreamId, after: int, limit: int | None =
 def chunks_of(rows: Sequence[Any]) -> list[StreamChunk]:
     """The chunks that entries of a Redis stream hold."""
     return [replace(decode(fields[1], _CHUNK), sequence=_sequence(name)) for name, fields in rows]
+
+
+async def claim_stream(tx: Transaction, space: Keyspace, claim: StreamClaim, run: RunRecord) -> StreamPlace | None:
+    """Make a run that begins its stream's writer, with its start; None where that cannot be."""
+    stream = await StreamWork.find(tx, space, claim.stream_id)
+    head = rules.with_started_run(stream and stream.head, claim, run, tx.now)
+    if head is None:
+        return None
+    if stream is None:
+        stream = await StreamWork.make(tx, space, head)
+    stream.save(head)
+    return rules.place_of(head)
 
 
 async def remove_stream(tx: Transaction, space: Keyspace, stream_id: StreamId) -> None:

@@ -25,12 +25,12 @@ from helix_agents.backends.redis.stream_rows import (
 )
 from helix_agents.backends.redis.transaction import Transaction
 from helix_agents.backends.resting_streams import RestingStreams
-from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreClosedError, StoreUnavailableError
 from helix_agents.domain.ids import RunId, StreamId
 from helix_agents.domain.records import decode
-from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamSnapshot
+from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamRest, StreamSnapshot
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, StreamWriter
 from helix_agents.system import jitter
@@ -213,7 +213,7 @@ class RedisStreamManager(RestingStreams):
         return await append_chunks(self._space, append, self._clock)
 
     async def _rest(
-        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: StreamRest, last: StreamAppend | None
     ) -> None:
         space, claim = self._space, Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
 

@@ -26,6 +26,7 @@ from helix_agents.backends.sqlite.runs import current_run, make_current, next_tu
 from helix_agents.backends.sqlite.sessions import SQLiteSessions
 from helix_agents.backends.sqlite.staging import drop_staged, stage, take_staged
 from helix_agents.backends.sqlite.step_commit import EncodedStep, commit_step
+from helix_agents.backends.sqlite.stream_rows import claim_stream
 from helix_agents.backends.sqlite.sub_sessions import link_ref
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
@@ -144,7 +145,10 @@ class SQLiteCommits(SQLiteSessions):
         if start.entries:
             owner, mark = row.agent_type, row.version
             write_session_entries(connection, self._namespace, start.entries, owner=owner, mark=mark, now=now)
-        return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count)
+        place = None
+        if start.stream is not None:
+            place = claim_stream(connection, self._namespace, start.stream, run, now)
+        return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count, stream=place)
 
     def _first_answer(self, connection: Connection, run: RunRecord) -> RunStartCommitted:
         """What a start answered whose caller did not get it."""

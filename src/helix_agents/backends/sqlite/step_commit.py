@@ -23,11 +23,11 @@ from helix_agents.backends.sqlite.rows import Place, SessionRow, load_session
 from helix_agents.backends.sqlite.runs import current_run, store_current
 from helix_agents.backends.sqlite.staging import stage, take_staged
 from helix_agents.backends.sqlite.state_writes import StateWrites
-from helix_agents.backends.sqlite.stream_rows import append_chunks
+from helix_agents.backends.sqlite.stream_rows import append_chunks, end_with_commit
 from helix_agents.backends.sqlite.sub_sessions import add_refs, some_went_on, update_ref
 from helix_agents.backends.sqlite.usage import insert_usage
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed, StepCommit, awaited_children
+from helix_agents.domain.commits import Committed, StepCommit, awaited_children, stream_end_of
 from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
 from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import ToolCallId
@@ -124,7 +124,8 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
         stream_sequence=sequence,
     )
     extra = _side_rows(connection, step, row)
-    return Committed(
+    end = stream_end_of(commit, again=extra.again)
+    committed = Committed(
         checkpoint_id=checkpoint_name(row.checkpoint) or "",
         new_version=row.version,
         message_count=row.message_count,
@@ -133,7 +134,11 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
         again=extra.again,
         pending=extra.pending,
         status=row.status,
+        stream_ended=end is not None,
     )
+    if end is not None:
+        end_with_commit(connection, step.namespace, *end, committed, now)
+    return committed
 
 
 def _advance(connection: Connection, step: EncodedStep) -> Place | None:

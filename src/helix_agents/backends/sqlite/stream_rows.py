@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.sqlite.connection import Connection, Row
-from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import MARKERS, StreamChunk
+from helix_agents.domain.commits import Committed
 from helix_agents.domain.ids import StreamId
-from helix_agents.domain.records import decode, decode_json, encode
-from helix_agents.domain.streams import StreamAppend, StreamError
+from helix_agents.domain.records import JSON, decode, decode_json, encode
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.streams import StreamAppend, StreamClaim, StreamEnd, StreamError, StreamPlace, StreamRest
 
 _HEAD_FIELDS = StreamHead.__struct_fields__
 HEAD_COLUMNS = ", ".join(_HEAD_FIELDS)
@@ -29,6 +31,15 @@ UPDATE __agents_streams SET
     top_first = iif(?5 > top_step, latest + ?6, top_first), top_step = max(top_step, ?5)
 WHERE namespace = ?7 AND stream_id = ?8 AND run_id = ?9 AND attempt = ?10 AND writer = ?11
     AND status = 'active' AND batch < ?2 AND max_chunks IS NULL
+RETURNING key, latest
+"""
+# What the end of the current writer's run changes, markers included; any other case is for `StreamRow.rest`.
+_END = """
+UPDATE __agents_streams SET
+    latest = latest + ?1, count = count + ?1, batch = ?2, updated_at = ?3, prunable_since = ?3,
+    committed = iif(?4, latest + ?4, committed), status = ?5, end_status = ?6, output = ?7, error = ?8
+WHERE namespace = ?9 AND stream_id = ?10 AND run_id = ?11 AND attempt = ?12 AND writer = ?13
+    AND status = 'active' AND max_chunks IS NULL
 RETURNING key, latest
 """
 _INSERT_CHUNK = "INSERT INTO __agents_stream_chunks (id, run_id, step, type, body) VALUES (?, ?, ?, ?, ?)"
@@ -89,7 +100,7 @@ class StreamRow:
             self._add(*rules.appended(self.head, append, now), append.bodies)
             self.save()
 
-    def rest(self, claim: Claim, rest: Rest, last: StreamAppend | None, now: int) -> None:
+    def rest(self, claim: Claim, rest: StreamRest, last: StreamAppend | None, now: int) -> None:
         """Come to rest, after the writer's last chunks.
 
         Raises:
@@ -185,6 +196,22 @@ class StreamRow:
         return self.key << 32 | sequence
 
 
+def claim_stream(
+    connection: Connection, namespace: str, claim: StreamClaim, run: RunRecord, now: int
+) -> StreamPlace | None:
+    """Make a run that begins its stream's writer, in whatever transaction is open; None where that cannot be."""
+    stream = StreamRow.find(connection, namespace, claim.stream_id)
+    head = rules.with_started_run(stream and stream.head, claim, run, now)
+    if head is None:
+        return None
+    if stream is None:
+        StreamRow.insert(connection, namespace, head)
+    else:
+        stream.head = head
+        stream.save()
+    return rules.place_of(head)
+
+
 def append_chunks(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int:
     """Store chunks in whatever transaction is open; answers the stream's latest sequence.
 
@@ -199,6 +226,34 @@ def append_chunks(connection: Connection, namespace: str, append: StreamAppend, 
         raise rules.deleted(append)
     stream.append(append, now)
     return stream.head.latest
+
+
+def end_with_commit(
+    connection: Connection, namespace: str, append: StreamAppend, end: StreamEnd, committed: Committed, now: int
+) -> None:
+    """Bring the stream to rest in whose commit these chunks rode."""
+    last = rules.last_of(append, end, committed, now)
+    if last.batch and _end(connection, namespace, last, end.rest, now):
+        return
+    stream = StreamRow.find(connection, namespace, append.stream_id)
+    assert stream is not None, "it took the chunks a moment ago"
+    stream.rest(rules.claim_of(append), end.rest, last, now)
+
+
+def _end(connection: Connection, namespace: str, last: StreamAppend, rest: StreamRest, now: int) -> bool:
+    """End a stream without a bound, whose writer told no more than markers; False when it is not as simple as that."""
+    growth = rules.growth_of(last.chunks, last.run_id)
+    if growth.top_first:
+        return False
+    size, owner = len(last.chunks), (last.stream_id, last.run_id, last.attempt, last.writer)
+    how = (rest.status, rest.end_status, _encoded(rest.output), _encoded(rest.error))
+    found = connection.one(_END, (size, last.batch, now, growth.committed, *how, namespace, *owner))
+    if found is None:
+        return False
+    key, latest = found
+    _insert_chunks(connection, key << 32 | latest - size + 1, last.chunks)
+    connection.ring(topic_of(namespace, last.stream_id))
+    return True
 
 
 def _extend(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int | None:
@@ -240,9 +295,13 @@ def delete_stream_rows(connection: Connection, namespace: str, stream_id: Stream
 
 def _columns_of(head: StreamHead) -> tuple[str | int | None, ...]:
     values = {name: getattr(head, name) for name in _HEAD_FIELDS}
-    values["output"] = encode(head.output).decode() if head.output is not None else None
-    values["error"] = encode(head.error).decode() if head.error is not None else None
+    values["output"] = _encoded(head.output)
+    values["error"] = _encoded(head.error)
     return tuple(values.values())
+
+
+def _encoded(value: JSON | StreamError) -> str | None:
+    return encode(value).decode() if value is not None else None
 
 
 def _head_of(row: Row) -> StreamHead:

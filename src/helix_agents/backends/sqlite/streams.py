@@ -11,11 +11,11 @@ from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.sqlite.connection import Connection, Synchronous
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.stream_rows import StreamRow, append_chunks, delete_stream_rows, topic_of
-from helix_agents.backends.stream_rules import Claim, Rest, StreamHead
+from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import RunId, StreamId, check_id
-from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamSnapshot
+from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamRest, StreamSnapshot
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.seam import Seam
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, StreamWriter
@@ -202,7 +202,7 @@ class SQLiteStreamManager(RestingStreams):
         return await self._db.write(lambda connection: append_chunks(connection, self._namespace, append, now))
 
     async def _rest(
-        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: Rest, last: StreamAppend | None
+        self, stream_id: StreamId, run_id: RunId, attempt: int, rest: StreamRest, last: StreamAppend | None
     ) -> None:
         claim = Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
         now = self._clock.now_ms()

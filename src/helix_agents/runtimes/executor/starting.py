@@ -13,7 +13,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.session_changes import first_begun
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.opening import Begun
+from helix_agents.engine.opening import Begun, Made
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.owned_runs import backoff
@@ -41,10 +41,11 @@ async def start_run(
             runtime.in_background(_submit_if_started(services, runtime, start, hooks, model))
         raise
     run = started.run
-    if run.start_sequence:
+    if run.start_sequence and started.stream is None:
         await _reactivate_stream(services, run)
     session = first_begun(start, started)
-    begun = None if session is None else Begun(session, run, start.append_messages)
+    made = None if session is None else Made(session, start.append_messages)
+    begun = Begun(run, started.stream, made)
     await runtime.submit(run, hooks=hooks, model=model, begun=begun)
     return run
 

@@ -56,7 +56,7 @@ async def drive(
             ops = InlineOps(scope, max_parallel, leaving)
             end = await run_turn(ops if wrap is None else wrap(ops))
             if end.status != "superseded":
-                await end_run(services, scope.session, scope.run, scope.writer)
+                await end_run(services, scope.session, scope.run, scope.writer, stream_ended=scope.stream_ended)
             return RunEnd(status=end.status, run=scope.run if scope.run.status == end.status else None)
         except SupersededError:
             return RunEnd(status="superseded")

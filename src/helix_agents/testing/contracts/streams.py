@@ -8,6 +8,8 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from helix_agents.ports.streams import StreamManager
+from helix_agents.testing.contracts.stream_claims import ClaimsContract
+from helix_agents.testing.contracts.stream_commit_ends import CommitEndsContract
 from helix_agents.testing.contracts.stream_handles import OpenStreams, StreamsContract
 from helix_agents.testing.contracts.stream_ownership import OwnershipContract
 from helix_agents.testing.contracts.stream_processes import StreamProcessesContract
@@ -52,6 +54,8 @@ class StreamManagerContract(
     ReadingContract,
     ShrinkingContract,
     RidingContract,
+    ClaimsContract,
+    CommitEndsContract,
     RestingContract,
     HistoriesContract,
     StreamProcessesContract,

@@ -35,6 +35,10 @@ _WRITING = promised_by(
         "writing.flush-is-repeatable": "A flush whose answer was lost is stored once, however often it is sent.",
         "writing.rides-in-the-commit": "Chunks handed over to a step's commit are stored with it or not at all, under "
         "the number that the commit tells.",
+        "writing.begins-with-the-start": "A run whose start says so is the writer of its stream from then on, and the "
+        "stream is active; or neither is.",
+        "writing.ends-with-the-commit": "A commit that ends its run ends the stream in which its chunks ride, after "
+        "telling readers of the commit, or nothing of all that happens; if the run goes on, so does the stream.",
         "writing.last-with-the-end": "A writer's last chunks are stored with the end, failure or pause of its stream, "
         "or neither is; the same call again stores nothing twice.",
         "writing.last-is-checked": "Last chunks that are refused leave the stream as it was.",

@@ -1,0 +1,72 @@
+"""What is too large for a chunk is on record all the same, and the run goes on."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from helix_agents import Agent, Suspended, ToolContext, tool
+from helix_agents.domain.chunks import Output, RunPaused, StatePatch, ToolApprovalRequest, ToolStart
+from helix_agents.ports.backend import open_backend
+from helix_agents.ports.streams import StreamLimits
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing.contracts.executor.stage import SESSION, completed
+
+LONG = "x" * 3_000
+
+
+class Pages(BaseModel):
+    text: str = ""
+
+
+@tool
+async def keep(ctx: ToolContext[Pages], text: str) -> str:
+    """Keep a text."""
+    ctx.state.text = text
+    return "kept"
+
+
+@tool(require_approval=True)
+async def publish(text: str) -> str:
+    """Publish a text."""
+    return "published"
+
+
+@pytest.fixture
+async def helix() -> Any:
+    async with (
+        await open_backend("memory://", stream_limits=StreamLimits(chunk_bytes=2_000)) as backend,
+        Executor(state=backend.state, streams=backend.streams, usage=backend.usage, janitor_seconds=None) as helix,
+    ):
+        yield helix
+
+
+async def told(helix: Executor) -> set[type]:
+    return {type(chunk) for chunk in await helix._services.streams.get_all_chunks(SESSION)}
+
+
+async def test_an_output_that_is_too_large_for_a_chunk_completes_its_run(helix: Executor):
+    agent = Agent(name="writer", model=ScriptedModel([LONG]))
+    assert await completed(await helix.execute(agent, "Go", SESSION)) == LONG
+    assert Output not in await told(helix)
+    info = await helix._services.streams.get_stream_info(SESSION)
+    assert info is not None
+    assert (info.status, info.output) == ("ended", LONG)
+
+
+async def test_arguments_and_state_that_are_too_large_for_a_chunk_do_not_fail_the_call(helix: Executor):
+    model = ScriptedModel([call("keep", {"text": LONG}), "Done."])
+    agent = Agent(name="keeper", model=model, tools=[keep], state=Pages)
+    assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+    assert (await helix.sessions.get(SESSION)).custom_state == {"text": LONG}
+    assert not {ToolStart, StatePatch} & await told(helix)
+
+
+async def test_a_call_that_is_too_large_for_a_chunk_waits_for_its_approval(helix: Executor):
+    agent = Agent(name="editor", model=ScriptedModel([call("publish", {"text": LONG}), "Done."]), tools=[publish])
+    result = await (await helix.execute(agent, "Go", SESSION)).result()
+    assert isinstance(result, Suspended)
+    assert result.pending[0].input == {"text": LONG}
+    assert RunPaused in await told(helix)
+    assert ToolApprovalRequest not in await told(helix)
