@@ -18,7 +18,7 @@ from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
-from helix_agents.domain.streams import StreamEnd
+from helix_agents.domain.streams import StreamAppend, StreamEnd
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites
@@ -172,8 +172,9 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
         async with scope.writer.take() as stream:
             # Where everything was stored before, no chunk rides, and the checkpoint answers for what there is.
             meta = msgspec.structs.replace(meta, stream_sequence=scope.writer.sequence)
-            end = _stream_end(scope, work) if stream is not None else None
-            riding = msgspec.structs.replace(commit, stream=stream, stream_end=end)
+            end = _stream_end(scope, work)
+            last = stream if end is None else stream or _nothing_more(scope)
+            riding = msgspec.structs.replace(commit, stream=last, stream_end=end)
             return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=riding)
     meta = msgspec.structs.replace(meta, stream_sequence=await scope.writer.flush())
     return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
@@ -185,6 +186,14 @@ def _stream_end(scope: RunScope, work: StepWork) -> StreamEnd | None:
         return None
     run = updated(scope.run, _run_update(work), scope.services.clock.now_ms())
     return StreamEnd(rest=rest_of(run), markers=commit_markers(scope, work))
+
+
+def _nothing_more(scope: RunScope) -> StreamAppend:
+    """Everything was stored before: the stream ends without another chunk of the run."""
+    run = scope.run
+    return StreamAppend(
+        stream_id=scope.stream_id, run_id=run.run_id, attempt=run.attempt, writer=scope.writer.writer, chunks=()
+    )
 
 
 def _commit(scope: RunScope, work: StepWork) -> StepCommit:

@@ -19,7 +19,17 @@ from helix_agents.testing.contracts.stream_riding import LOST, NEVER, STATEMENTS
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import RUN, answer, said, set_key, start, step_meta, waiting
 from helix_agents.testing.seams import DyingSeam
-from helix_agents.testing.stream_scenes import STREAM, delta, header, next_of, numbers, open_writer, reading, rest_of
+from helix_agents.testing.stream_scenes import (
+    STREAM,
+    delta,
+    header,
+    next_of,
+    numbers,
+    open_writer,
+    reading,
+    rest_of,
+    write,
+)
 
 ENDS = {
     "ended": StreamRest(status="ended", end_status="completed", output={"title": 'Tides "and" \x00 moons'}),
@@ -72,6 +82,21 @@ class CommitEndsContract(StreamsContract):
                 await rest_of(reader)
         else:
             assert await rest_of(reader) == []
+
+    @proves("writing.ends-with-the-commit")
+    async def test_a_stream_that_has_all_of_it_comes_to_rest_with_the_commit_too(self, whole: Backend):
+        await start(whole.state, STREAM)
+        writer = await open_writer(whole.streams)
+        await write(writer, delta("the last words"))
+        nothing = StreamAppend(stream_id=STREAM, run_id=RUN, attempt=1, writer=writer.writer, chunks=())
+        committed = await _commit(whole, nothing, "ended")
+        assert (committed.stream_ended, committed.stream_sequence) == (True, 1)
+        chunks = await whole.streams.get_all_chunks(STREAM)
+        assert numbers(chunks) == [1, 2, 3]
+        _check_told(chunks, committed)
+        info = await whole.streams.get_stream_info(STREAM)
+        assert info is not None
+        assert (info.status, info.output) == ("ended", ENDS["ended"].output)
 
     @proves("writing.ends-with-the-commit")
     async def test_a_run_that_goes_on_after_all_goes_on_in_its_stream(self, whole: Backend):

@@ -1,0 +1,80 @@
+"""What a turn costs a store that has the streams, too: its start, and one write for each step."""
+
+import asyncio
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helix_agents import Agent, ScriptedModel, tool
+from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import call
+from helix_agents.testing.contracts.executor.stage import SESSION, completed
+from helix_agents.testing.contracts.stream_riding import NEVER
+
+
+@tool
+async def look() -> str:
+    """Look something up."""
+    return "found"
+
+
+def _script(request: Any) -> Any:
+    return call("look", id=f"look-{request.run_id}") if request.step == 1 else "Done."
+
+
+class Writes:
+    """Writes as each backend names them; what others write from time to time is left out."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self.seen: list[str] = []
+
+    def __call__(self, statement: str, /) -> None:
+        match self._backend:
+            case "sqlite":
+                is_write = statement == "COMMIT" and threading.current_thread().name.startswith("helix-write")
+            case "postgres":
+                is_write = (
+                    re.match(r"\s*(INSERT|UPDATE|DELETE|SELECT (\* FROM )?__agents_\w+\()", statement) is not None
+                )
+            case "redis":
+                # Where something lies, and what the index has to look at: neither is of the session.
+                is_write = re.match(r"atomic (?!place$|mark$|read )", statement) is not None
+            case _:
+                is_write = True
+        if is_write and "lease" not in statement:
+            self.seen.append(statement)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    match request.param:
+        case "memory":
+            return "memory", "memory://"
+        case "sqlite":
+            return "sqlite", f"sqlite:///{tmp_path}/helix.db"
+        case name:
+            return name, request.getfixturevalue(f"{name}_service").new_url()
+
+
+async def test_a_turn_writes_once_for_its_start_and_once_for_each_step(store: tuple[str, str]):
+    backend, url = store
+    writes = Writes(backend)
+    agent = Agent(name="looker", model=ScriptedModel(_script), tools=[look])
+    async with (
+        await open_backend(url, seam=writes, flush=NEVER) as parts,
+        Executor(state=parts.state, streams=parts.streams, usage=parts.usage, janitor_seconds=None) as helix,
+    ):
+        await asyncio.sleep(0.05)
+        for _ in range(2):
+            writes.seen.clear()
+            assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+            info = await parts.streams.get_stream_info(SESSION)
+            assert info is not None
+            assert info.status == "ended"
+            shown = [" ".join(each.split())[:40] for each in writes.seen]
+            assert len(shown) == 3, shown
