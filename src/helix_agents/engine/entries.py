@@ -1,5 +1,6 @@
 """Entries: what execute, resume and retry make of a session as they find it, planned and then committed at once."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -142,8 +143,7 @@ async def plan_execute(
     if standing is None:
         return _first_turn(services, agent, session_id, messages, new, expires_at)
     writes = _checked_state(agent, standing.session, new.state)
-    common = await _common(services, agent, standing, expires_at)
-    return await _next_turn(services, standing, common, messages, writes=writes)
+    return await _next_turn(services, agent, standing, expires_at, messages, writes=writes)
 
 
 async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> StartRun | None:
@@ -162,8 +162,7 @@ async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> Star
     messages = tuple(news_message(text) for text in wakeup.texts)
     writes = _checked_state(agent, standing.session, None)
     # Nobody has come back to the session: it expires when it would have.
-    common = await _common(services, agent, standing, None)
-    return await _next_turn(services, standing, common, messages, writes=writes, entries=wakeup.changes)
+    return await _next_turn(services, agent, standing, None, messages, writes=writes, entries=wakeup.changes)
 
 
 async def plan_resume(
@@ -236,10 +235,16 @@ async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId)
 
 
 async def _next_turn(
-    services: Services, standing: Standing, common: dict[str, Any], messages: tuple[UserMessage, ...], **fields: Any
+    services: Services,
+    agent: AnyAgent,
+    standing: Standing,
+    expires_at: int | None,
+    messages: tuple[UserMessage, ...],
+    **fields: Any,
 ) -> StartRun:
     suspended = standing.session.suspension_context
     if suspended is not None:
+        common = await _common(services, agent, standing, expires_at)
         # Calls are open: the message waits behind them, and what nobody answered is given up.
         return _start(
             services,
@@ -250,7 +255,8 @@ async def _next_turn(
             drop_unanswered=True,
             **fields,
         )
-    healed = await _healed(services, standing)
+    # Neither needs the other, and a store may be a network away.
+    common, healed = await asyncio.gather(_common(services, agent, standing, expires_at), _healed(services, standing))
     return _start(services, standing, common, append_messages=(*healed, *messages), **fields)
 
 
@@ -279,6 +285,7 @@ def _first_turn(
         append_messages=messages,
         writes=NO_WRITES if new.branch is None or new.state is None else _given_writes(agent, new.state),
         stream=services.claim_stream(session_id, agent.name),
+        workflow_id=services.name_workflow(agent.name, session_id, 1),
     )
 
 
@@ -331,8 +338,10 @@ def _is_overdue(session: SessionState, now_ms: int) -> bool:
 
 
 async def _common(services: Services, agent: AnyAgent, standing: Standing, expires_at: int | None) -> dict[str, Any]:
-    session = standing.session
+    session, run = standing.session, standing.run
+    turn = 1 if run is None else run.turn + 1
     return {
+        "workflow_id": services.name_workflow(agent.name, session.session_id, turn),
         "agent_version": agent.version,
         "expires_at": expires_at,
         "start_sequence": await _latest_sequence(services, session),

@@ -85,12 +85,7 @@ class PostgresEffects(Facet):
         return await self._change_effect(session_id, tool_call_id, lambda effect: finish(effect, owner, result, now))
 
     async def list_effects(self, session_id: SessionId) -> tuple[Effect, ...]:
-        await self._check_there(session_id)
-        rows = await self._db.all(
-            "SELECT body FROM __agents_effects WHERE namespace = ? AND session_id = ? ORDER BY key",
-            (self._namespace, session_id),
-        )
-        return tuple(decode(row[0], Effect) for row in rows)
+        return tuple(decode(body, Effect) for body in await self._bodies_of(session_id, "__agents_effects"))
 
     async def _change_effect(
         self,

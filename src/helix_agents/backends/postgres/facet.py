@@ -36,6 +36,21 @@ class Facet:
         if not await self._db.one(_THERE, (self._namespace, session_id)):
             raise SessionNotFoundError(session_id)
 
+    async def _bodies_of(self, session_id: SessionId, table: str) -> list[str]:
+        """What a table has of a session, in the order in which it came.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
+        rows = await self._db.all(
+            f"SELECT t.body FROM __agents_sessions s LEFT JOIN {table} t USING (namespace, session_id)"
+            " WHERE s.namespace = ? AND s.session_id = ? ORDER BY t.key",
+            (self._namespace, session_id),
+        )
+        if not rows:
+            raise SessionNotFoundError(session_id)
+        return [row[0] for row in rows if row[0] is not None]
+
     def _encoded(self, session_id: SessionId, messages: Sequence[Message]) -> list[str]:
         """Messages as they are stored; encoded by the caller, once for all tries."""
         bodies = [encode(message) for message in messages]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from helix_agents.backends.postgres.branches import cut_back
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.facet import Facet
-from helix_agents.backends.postgres.lineage import append_messages, messages_of, read_messages
+from helix_agents.backends.postgres.lineage import append_messages, messages_of
 from helix_agents.backends.postgres.rows import load_session, put, save_session
 from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.errors import SessionNotFoundError
@@ -14,10 +14,11 @@ from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.session_changes import changed
 
-# Session and messages in one statement, and so of one moment.
-_TRANSCRIPT = """
+# Session and messages in one statement, and so of one moment: those from `first` to `last`, and how many there are.
+_MESSAGES = """
 WITH RECURSIVE s AS (
-    SELECT segment, message_count FROM __agents_sessions WHERE namespace = ?1 AND session_id = ?2
+    SELECT segment, message_count, {first} AS first, {last} AS last
+    FROM __agents_sessions WHERE namespace = ?1 AND session_id = ?2
 ), chain AS (
     SELECT g.segment, g.parent, g.message_boundary AS low, s.message_count AS high
     FROM s JOIN __agents_segments g ON g.segment = s.segment
@@ -26,12 +27,14 @@ WITH RECURSIVE s AS (
     FROM chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low > 0
 )
 SELECT (
-    SELECT string_agg('{"sequence":' || m.sequence || ',"created_at":' || m.created_at || ',"message":' || m.body
-        || '}', ',' ORDER BY m.sequence)
+    SELECT string_agg('{{"sequence":' || m.sequence || ',"created_at":' || m.created_at || ',"message":' || m.body
+        || '}}', ',' ORDER BY m.sequence)
     FROM chain c JOIN __agents_messages m
-        ON m.id BETWEEN (c.segment << 32) + greatest(c.low + 1, ?3) AND (c.segment << 32) + c.high
-) FROM s
+        ON m.id BETWEEN (c.segment << 32) + greatest(c.low + 1, s.first) AND (c.segment << 32) + least(c.high, s.last)
+), s.message_count FROM s
 """
+_TRANSCRIPT = _MESSAGES.format(first="?3::bigint", last="message_count")
+_PAGE = _MESSAGES.format(first="message_count - ?3::bigint - ?4::bigint + 1", last="message_count - ?3::bigint")
 
 
 class PostgresMessages(Facet):
@@ -57,14 +60,10 @@ class PostgresMessages(Facet):
         self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[StoredMessage]:
         check_page(offset, limit)
-
-        async def work(connection: Connection) -> Page[StoredMessage]:
-            row = await load_session(connection, self._namespace, session_id)
-            last = row.message_count - offset
-            found = await read_messages(connection, row.segment, max(1, last - limit + 1), last)
-            return Page(items=tuple(reversed(found)), total=row.message_count, offset=offset, limit=limit)
-
-        return await self._db.read(work)
+        row = await self._db.one(_PAGE, (self._namespace, session_id, offset, limit))
+        if row is None:
+            raise SessionNotFoundError(session_id)
+        return Page(items=tuple(reversed(messages_of(row[0]))), total=row[1], offset=offset, limit=limit)
 
     async def load_transcript(self, session_id: SessionId, *, after: int = 0) -> tuple[StoredMessage, ...]:
         row = await self._db.one(_TRANSCRIPT, (self._namespace, session_id, after + 1))

@@ -50,6 +50,13 @@ FROM __agents_streams s LEFT JOIN LATERAL (
     WHERE c.id BETWEEN (s.key << 32) + greatest(?2, 0) + 1 AND (s.key << 32) + s.latest ORDER BY c.id LIMIT ?3
 ) c ON true WHERE s.key = ?1 ORDER BY c.sequence
 """
+# The head and where its chunks begin.
+_INFO = f"""
+SELECT {HEAD_COLUMNS}, (
+    SELECT c.sequence FROM __agents_stream_chunks c
+    WHERE c.id BETWEEN (s.key << 32) + s.floor AND (s.key << 32) + s.latest ORDER BY c.id LIMIT 1
+) FROM __agents_streams s WHERE namespace = ? AND stream_id = ?
+"""
 # Whoever waits is told of changes for this long; what changed before the mark is found by the look that follows it.
 _WATCH = (
     "UPDATE __agents_streams SET watched_until = clock_timestamp() + interval '1 hour'"
@@ -187,7 +194,10 @@ class PostgresStreamManager(RestingStreams):
             yield waiter
 
     async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
-        return await self._read(stream_id, _info)
+        row = await self._db.one(_INFO, (self._namespace, stream_id))
+        if row is None:
+            return None
+        return rules.info_of(head_of(tuple(row)[:-1]), row[-1])
 
     async def get_all_chunks(self, stream_id: StreamId) -> tuple[StreamChunk, ...]:
         return await self._read(stream_id, lambda stream: stream.after(0)) or ()

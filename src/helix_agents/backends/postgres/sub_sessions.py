@@ -98,9 +98,5 @@ class PostgresSubSessions(Facet):
         return await self._db.write(work)
 
     async def get_sub_session_refs(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
-        await self._check_there(session_id)
-        rows = await self._db.all(
-            "SELECT body FROM __agents_sub_session_refs WHERE namespace = ? AND session_id = ? ORDER BY key",
-            (self._namespace, session_id),
-        )
-        return tuple(decode(row[0], SubSessionRef) for row in rows)
+        bodies = await self._bodies_of(session_id, "__agents_sub_session_refs")
+        return tuple(decode(body, SubSessionRef) for body in bodies)

@@ -365,10 +365,7 @@ class ExecutorCore:
         if self._runtime.leaving:
             raise ExecutorClosedError
         adapter = self._adapter(agent, model)
-        workflow_id = await self._name(agent, start)
-        owned = msgspec.structs.replace(
-            start, owner=self._runtime.owner, workflow_id=workflow_id, call_hooks=hooks is not None
-        )
+        owned = msgspec.structs.replace(start, owner=self._runtime.owner, call_hooks=hooks is not None)
         starting = start_run(self._services, self._runtime, owned, hooks=hooks, model=adapter)
         return self._handle(agent, await self._to_the_end(starting))
 
@@ -403,12 +400,6 @@ class ExecutorCore:
     async def _begin_quietly(self, agent: Agent[Any, Any, Any], start: StartRun) -> None:
         """Begin a run that nobody here waits for."""
         await self._begin(agent, start, hooks=None, model=None)
-
-    async def _name(self, agent: Agent[Any, Any, Any], start: StartRun) -> str | None:
-        """Under which name a durable engine will know the turn; it is stored with the start of the run."""
-        replaced = None if start.expected_run is None else await self._services.store.get_run(start.expected_run.run_id)
-        turn = 1 if replaced is None else replaced.turn + 1
-        return self._services.name_workflow(agent.name, start.session_id, turn)
 
     def _attend_remotes(self) -> None:
         self._remotes.attend()
