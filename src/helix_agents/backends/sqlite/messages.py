@@ -1,6 +1,7 @@
 """The transcript in SQLite."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from helix_agents.backends.session_rows import put_record, record_of
 from helix_agents.backends.sqlite.branches import cut_back
@@ -12,6 +13,8 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.session_changes import changed
+
+T = TypeVar("T")
 
 # So many messages are read where they are asked for; more would keep the event loop waiting.
 READ_INLINE = 100
@@ -41,23 +44,33 @@ class SQLiteMessages(Facet):
     ) -> Page[StoredMessage]:
         check_page(offset, limit)
 
-        def work(connection: Connection) -> Page[StoredMessage]:
+        def work(connection: Connection, most: int | None) -> Page[StoredMessage] | None:
             row = load_session(connection, self._namespace, session_id)
             last = row.message_count - offset
-            found = read_messages(connection, row.segment, max(1, last - limit + 1), last)
+            first = max(1, last - limit + 1)
+            if most is not None and last - first >= most:
+                return None
+            found = read_messages(connection, row.segment, first, last)
             return Page(items=tuple(reversed(found)), total=row.message_count, offset=offset, limit=limit)
 
-        return await self._db.read(work)
+        return await self._read_messages(work)
 
     async def load_transcript(self, session_id: SessionId, *, after: int = 0) -> tuple[StoredMessage, ...]:
-        def work(connection: Connection, most: int | None = None) -> tuple[StoredMessage, ...] | None:
+        def work(connection: Connection, most: int | None) -> tuple[StoredMessage, ...] | None:
             row = load_session(connection, self._namespace, session_id)
             if most is not None and row.message_count - after > most:
                 return None
             return tuple(read_messages(connection, row.segment, after + 1, row.message_count))
 
+        return await self._read_messages(work)
+
+    async def _read_messages(self, work: Callable[[Connection, int | None], T | None]) -> T:
+        """Read where they are asked for if there are not too many, which the work says with None; else elsewhere."""
         found = await self._db.read_by_key(lambda connection: work(connection, READ_INLINE))
-        return found if found is not None else await self._db.read(work) or ()
+        if found is None:
+            found = await self._db.read(lambda connection: work(connection, None))
+        assert found is not None, "without a bound there are never too many"
+        return found
 
     async def get_message_count(self, session_id: SessionId) -> int:
         def work(connection: Connection) -> int:
