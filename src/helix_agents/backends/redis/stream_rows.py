@@ -196,27 +196,26 @@ class StreamWork:
         return rules.info_of(self.head, _sequence(rows[0][0]) if rows else None)
 
     async def _add(self, head: StreamHead, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()) -> None:
-        new = [chunk.sequence for chunk in chunks]
         for chunk, body in zip(chunks, bodies or map(_body, chunks), strict=True):
             self._tx.do("XADD", self._chunks, f"{chunk.sequence}-0", "c", body)
         if head.max_chunks is not None and head.count > head.max_chunks:
-            floor = await self._oldest_of_the_newest(head, new)
+            floor = await self._oldest_of_the_newest(head)
             self._tx.do("XTRIM", self._chunks, "MINID", f"{floor}-0")
             head = rules.trimmed(head, floor, head.count - head.max_chunks)
         self.save(head)
 
-    async def _oldest_of_the_newest(self, head: StreamHead, new: Sequence[int]) -> int:
+    async def _oldest_of_the_newest(self, head: StreamHead) -> int:
         """The number of the oldest chunk that a stream with a bound keeps."""
         most = head.max_chunks or 0
-        if len(new) >= most:
-            return new[-most]
-        if head.count == head.latest - head.floor + 1:
+        # All that this transaction adds, at once or not, stands at the end without gaps; reading does not find it yet.
+        new = sum(args[:2] == ("XADD", self._chunks) for args in self._tx.commands)
+        if new >= most or head.count == head.latest - head.floor + 1:
             return head.latest - most + 1
-        (rows,) = await self._tx.read(("XREVRANGE", self._chunks, f"{new[0] - 1}-0", "-", "COUNT", head.count))
+        (rows,) = await self._tx.read(("XREVRANGE", self._chunks, f"{head.latest - new}-0", "-", "COUNT", head.count))
         going = {args[2:] for args in self._tx.commands if args[:2] == ("XDEL", self._chunks)}
         deleted = {name for names in going for name in names}
         left = [_sequence(row[0]) for row in rows if row[0].decode() not in deleted]
-        return left[most - len(new) - 1]
+        return left[most - new - 1]
 
 
 def _body(chunk: StreamChunk) -> str:

@@ -20,6 +20,7 @@ from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import RUN, answer, said, set_key, start, step_meta, waiting
 from helix_agents.testing.seams import DyingSeam
 from helix_agents.testing.stream_scenes import (
+    AGENT,
     STREAM,
     delta,
     header,
@@ -189,6 +190,24 @@ class CommitEndsContract(StreamsContract):
                 committed = await _commit(whole, stream, "ended")
             assert committed.stream_ended
             assert numbers(await whole.streams.get_all_chunks(STREAM)) == [2, 3]
+
+    @proves("writing.ends-with-the-commit")
+    async def test_a_stream_with_a_bound_keeps_it_where_something_was_taken_back(self, store_url: str):
+        async with await open_backend(store_url, flush=NEVER, stream_limits=StreamLimits(max_chunks=6)) as whole:
+            await start(whole.state, STREAM)
+            first = await open_writer(whole.streams)
+            await write(first, delta("a", 0), delta("b"), delta("c"))
+            # The second and third number are gone, a note of that is the fourth.
+            writer = await whole.streams.create_writer(STREAM, RUN, AGENT, turn=1, step=1)
+            for text in "defg":
+                await writer.write(delta(text))
+            async with writer.take() as stream:
+                committed = await _commit(whole, stream, "ended")
+            assert committed.stream_ended
+            assert numbers(await whole.streams.get_all_chunks(STREAM)) == [5, 6, 7, 8, 9, 10]
+            info = await whole.streams.get_stream_info(STREAM)
+            assert info is not None
+            assert (info.total_chunks, info.first_sequence, info.latest_sequence) == (6, 5, 10)
 
 
 async def _latest(whole: Backend) -> int:
