@@ -1,5 +1,7 @@
 """What readers of the stream are told about a commit: before it, riding in it, and after it."""
 
+import msgspec
+
 from helix_agents.domain.chunks import (
     CheckpointCreated,
     ErrorChunk,
@@ -12,6 +14,7 @@ from helix_agents.domain.chunks import (
     ToolStart,
 )
 from helix_agents.domain.commits import Committed, told_of
+from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.pending import PendingCall
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED, StepWork
@@ -38,7 +41,13 @@ async def announce_end(scope: RunScope, work: StepWork) -> None:
 async def announce_commit(scope: RunScope, work: StepWork, committed: Committed) -> None:
     """The step's chunks are final: its messages are in the store."""
     for marker in told_of(committed, commit_markers(scope, work)):
-        await scope.writer.write(marker)
+        try:
+            await scope.writer.write(marker)
+        except ChunkTooLargeError:
+            # A step can warn of more than fits a chunk; that it is committed has to be told all the same.
+            if not isinstance(marker, StepCommitted):
+                raise
+            await scope.writer.write(msgspec.structs.replace(marker, warnings=()))
 
 
 def commit_markers(scope: RunScope, work: StepWork) -> tuple[StreamChunk, ...]:

@@ -25,7 +25,7 @@ from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_wri
 from helix_agents.engine.call_ids import CallIds
 from helix_agents.engine.corrections import Corrections
 from helix_agents.engine.desk import Desk, Failure, Note
-from helix_agents.engine.log import log_exception
+from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.llm import LLMAdapter
@@ -405,7 +405,12 @@ class RunScope:
 
     async def _write_emitted(self) -> None:
         while self._emitted:
-            await self.writer.write(self._emitted.popleft())
+            event = self._emitted.popleft()
+            try:
+                await self.writer.write(event)
+            except ChunkTooLargeError as problem:
+                # Whoever emitted it has gone on.
+                log_event("stream.event_dropped", session_id=self.session.session_id, reason=str(problem))
 
 
 def _end_told_by(chunk: EndOfCall) -> bytes:

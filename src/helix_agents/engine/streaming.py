@@ -110,7 +110,7 @@ class ReplyStream:
         call = _StreamedCall(self._scope.call_ids.claim(started.id), started.name)
         self._by_provider_id[started.id] = call
         self._calls.append(call)
-        await self._scope.writer.write(
+        await self._scope.show(
             self._scope.chunk(ToolArgStreamStart, self._step, tool_call_id=call.id, tool_name=call.name)
         )
 
@@ -150,7 +150,7 @@ async def say_again(scope: RunScope, step: int, reply: AssistantMessage) -> None
     for call in reply.tool_calls:
         arguments = call.arguments if isinstance(call.arguments, str) else encode(call.arguments).decode()
         about = {"tool_call_id": call.id}
-        await scope.writer.write(scope.chunk(ToolArgStreamStart, step, **about, tool_name=call.name))
+        await scope.show(scope.chunk(ToolArgStreamStart, step, **about, tool_name=call.name))
         await _write_delta(scope, scope.chunk(ToolArgStreamDelta, step, **about, delta=arguments))
         await scope.writer.write(scope.chunk(ToolArgStreamEnd, step, **about))
 

@@ -6,11 +6,19 @@ import pytest
 from pydantic import BaseModel
 
 from helix_agents import Agent, Suspended, ToolContext, tool
-from helix_agents.domain.chunks import Output, RunPaused, StatePatch, ToolApprovalRequest, ToolStart
+from helix_agents.domain.chunks import (
+    Custom,
+    Output,
+    RunPaused,
+    StatePatch,
+    StepCommitted,
+    ToolApprovalRequest,
+    ToolStart,
+)
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.streams import StreamLimits
 from helix_agents.runtimes.in_process import Executor
-from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.contracts.executor.stage import SESSION, completed
 
 LONG = "x" * 3_000
@@ -25,6 +33,13 @@ async def keep(ctx: ToolContext[Pages], text: str) -> str:
     """Keep a text."""
     ctx.state.text = text
     return "kept"
+
+
+@tool
+async def shout(ctx: ToolContext[Pages], text: str) -> str:
+    """Tell readers of a text."""
+    ctx.emit("shout", text * 3_000)
+    return "shouted"
 
 
 @tool(require_approval=True)
@@ -70,3 +85,23 @@ async def test_a_call_that_is_too_large_for_a_chunk_waits_for_its_approval(helix
     assert result.pending[0].input == {"text": LONG}
     assert RunPaused in await told(helix)
     assert ToolApprovalRequest not in await told(helix)
+
+
+async def test_an_event_that_is_too_large_for_a_chunk_does_not_fail_its_run(helix: Executor):
+    model = ScriptedModel([call("shout", {"text": "x"}), "Done."])
+    agent = Agent(name="shouter", model=model, tools=[shout], state=Pages)
+    assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+    assert Custom not in await told(helix)
+
+
+async def test_a_commit_that_warns_of_more_than_a_chunk_takes_is_told_without(helix: Executor):
+    calls = [call("keep", {"text": str(n)}, id=f"{n}-{LONG[:20]}") for n in range(100)]
+    agent = Agent(name="keeper", model=ScriptedModel([reply(calls=calls), "Done."]), tools=[keep], state=Pages)
+    assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+    commits = [c for c in await helix._services.streams.get_all_chunks(SESSION) if isinstance(c, StepCommitted)]
+    assert [(each.step, each.warnings) for each in commits] == [(1, ()), (2, ())]
+
+
+async def test_a_name_that_is_too_large_for_a_chunk_is_one_that_no_tool_has(helix: Executor):
+    agent = Agent(name="keeper", model=ScriptedModel([call(LONG), "Done."]), tools=[keep], state=Pages)
+    assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
