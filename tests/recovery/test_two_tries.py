@@ -16,6 +16,7 @@ from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ChunkHeader, ToolArgStreamEnd
 from helix_agents.domain.commits import StartRun
+from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import Fence
@@ -34,6 +35,7 @@ from helix_agents.engine.effects import (
     Reply,
     RunEnd,
     StepOutcome,
+    Stop,
     Suspend,
 )
 from helix_agents.engine.live_runs import LiveRuns
@@ -298,3 +300,29 @@ async def test_a_run_that_an_effect_was_cancelled_in_is_let_go_of_in_time(stage:
     async with asyncio.timeout(5):
         while deps.open:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_a_last_commit_whose_process_died_is_found_by_one_that_kept_the_run(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    """The stream has ended with that commit. The run did, too: nobody took it over, and an abort is still owed."""
+    await stage.begin(Agent(name="writer", model=ScriptedModel(["Done."])))
+    kept, dying = stage.process(), stage.process()
+    await kept.do("open")
+    assert await kept.ask() == ()
+    await stage.parts.state.set_interrupt_flag(SESSION, "enough")
+    store = stage.parts.state.save_state_and_promote_staging
+
+    async def abort_and_commit(*args: Any, **fields: Any) -> Any:
+        await stage.parts.state.set_interrupt_flag(SESSION, "now", kind="abort")
+        await store(*args, **fields)
+        raise StoreUnavailableError("this process", "died")
+
+    batch = OpenBatch(step=1, calls=())
+    with monkeypatch.context() as dies:
+        dies.setattr(stage.parts.state, "save_state_and_promote_staging", abort_and_commit)
+        with pytest.raises(StoreUnavailableError):
+            await dying.do("commit", CommitRequest(batch=batch, outcome=Stop()))
+    answer = await kept.do("commit", CommitRequest(batch=batch, outcome=Stop()))
+    assert answer == RunEnd(status="interrupted")
+    assert (await stage.parts.state.load_state(SESSION)).status == "failed"

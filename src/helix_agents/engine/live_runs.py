@@ -156,6 +156,10 @@ class LiveRuns:
         if not (self.alone or kept.users):
             try:
                 await take_writer(kept.scope, join=place.join)
+            except SupersededError:
+                # The stream may have ended with the commit that ended the run: the store says what became of it.
+                await undisturbed(self.release(fence))
+                return None
             except BaseException:
                 await undisturbed(self.release(fence))
                 raise
