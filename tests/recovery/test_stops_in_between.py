@@ -16,7 +16,7 @@ from helix_agents.agent.hooks import Hooks
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, SettleSession, StepCommit
-from helix_agents.domain.errors import NothingToResumeError
+from helix_agents.domain.errors import NothingToResumeError, StoreUnavailableError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.pending import ToolAnswer
@@ -144,10 +144,32 @@ class AbortedLate(InMemoryStateStore):
         )
 
 
-async def test_an_abort_that_an_interrupt_did_not_see_is_for_good():
+class AbortedUnheard(AbortedLate):
+    """The same, but the answer to that commit is lost on its way."""
+
+    async def save_state_and_promote_staging(
+        self,
+        session_id: SessionId,
+        state: SessionState,
+        messages: Sequence[Message],
+        meta: CheckpointMeta,
+        *,
+        expected_version: int | None = None,
+        commit: StepCommit | None = None,
+    ) -> Committed:
+        committed = await super().save_state_and_promote_staging(
+            session_id, state, messages, meta, expected_version=expected_version, commit=commit
+        )
+        if commit is not None and commit.take_stop:
+            raise StoreUnavailableError("memory", "the line is dead")
+        return committed
+
+
+@pytest.mark.parametrize("store", [AbortedLate, AbortedUnheard])
+async def test_an_abort_that_an_interrupt_did_not_see_is_for_good(store: type[InMemoryStateStore]):
     gate = PieceGate(1)
     agent = Agent(name="talker", model=ScriptedModel(["One two three."], pace=gate))
-    _, helix = executor(AbortedLate, agent)
+    _, helix = executor(store, agent)
     async with helix:
         handle = await helix.execute(agent, "Count.", SESSION)
         await gate.until_reached()

@@ -32,7 +32,7 @@ from helix_agents.engine.opening import open_run, take_notes_of_calls
 from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, Plain, from_plain, to_plain
 from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.services import Services
-from helix_agents.engine.settling import end_run, fail_run
+from helix_agents.engine.settling import end_run, end_unheard, fail_run
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.engine.working import hand_out_call, run_call
 
@@ -146,9 +146,7 @@ class Effects:
         """What an effect says of a run that is not there to be taken in hand: the commit whose answer was lost may
         have ended it."""
         if position.ended != "superseded" and has_stream:
-            run = await self._services.store.get_run(position.run_id)
-            if run is not None:
-                await end_run(self._services, await self._services.store.load_state(run.session_id), run)
+            await end_unheard(self._services, position.run_id)
         if begins:
             return position
         assert position.ended is not None

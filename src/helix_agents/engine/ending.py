@@ -61,8 +61,11 @@ async def repair_stream(services: Services, run: RunRecord) -> None:
     if run.status == "running":
         return
     info = await services.streams.get_stream_info(run.session_id)
-    if info is not None and info.status == "active" and info.run_id == run.run_id:
-        await end_stream(services.streams, await services.store.load_state(run.session_id), run)
+    if info is not None and (info.status != "active" or info.run_id != run.run_id):
+        return
+    session = await services.store.load_state(run.session_id)
+    if info is not None or session.stream_id is not None:
+        await end_stream(services.streams, session, run)
 
 
 def completed_result(agent: Agent[Any, OutputT, Any], run: RunRecord) -> Completed[OutputT]:

@@ -2,7 +2,7 @@
 
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import HelixError
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState, StatusChanged, StopKind
 from helix_agents.domain.texts import said_by
@@ -79,6 +79,13 @@ async def end_run(
     flag = await services.store.find_interrupt_flag(session.session_id)
     if flag is not None and flag.run_id == run.run_id:
         await settle_waiting(services, session.session_id, run, flag.reason, flag.kind)
+
+
+async def end_unheard(services: Services, run_id: RunId) -> None:
+    """Do what follows a run's last commit, which was made, but not heard of; nothing for one that is going on."""
+    run = await services.store.get_run(run_id)
+    if run is not None and run.status != "running":
+        await end_run(services, await services.store.load_state(run.session_id), run)
 
 
 async def fail_run(services: Services, session_id: SessionId, fence: Fence, problem: BaseException) -> None:

@@ -58,11 +58,12 @@ class RunHandle(Generic[OutputT]):
         """The run's chunks, from its beginning or after a sequence; ends when the run does, and never raises for a
         run that failed: its `error` chunk says so."""
         begin = self._run.start_sequence if from_sequence is None else from_sequence
-        is_over = False
+        is_over, stream_id = False, self.session_id
         streams = self._services.streams
-        while (reader := await streams.create_resumable_reader(self.session_id, from_sequence=begin)) is None:
+        while (reader := await streams.create_resumable_reader(stream_id, from_sequence=begin)) is None:
             if is_over:
                 return
+            stream_id = (await self._services.store.load_state(self.session_id)).stream_id or self.session_id
             # A short run may begin and end while this asks; then its stream is there at the next look.
             is_over = await self._is_over()
             if not is_over:

@@ -14,6 +14,7 @@ from helix_agents.engine.log import log_exception
 from helix_agents.engine.opening import Begun
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, OpenDeps
+from helix_agents.engine.settling import end_unheard
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.leases import LeaseKeeper
@@ -102,6 +103,8 @@ class Drivers(OwnedRuns):
             try:
                 run = self._driven[run.run_id] = await claim(self.services.store, run, self.owner)
             except ConflictError:
+                # It is somebody else's now, or over: then nobody but us knows what is left to do.
+                await end_unheard(self.services, run.run_id)
                 return RunEnd(status="superseded")
         raise AssertionError("the waits never end")
 
