@@ -15,7 +15,7 @@ from helix_agents.engine.effects import Ops
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.recording import EffectKind, Recorder, StopAt
 from helix_agents.testing.workers import Job
-from tests.recovery.conversation_jobs import LaterClock, conversation_of, die
+from tests.recovery.conversation_jobs import LaterClock, conversation_of, die, freeze
 from tests.recovery.lives import Conversation
 from tests.recovery.reference_conversation import AGENT, AGENTS, QUESTIONS, SESSION, Traces, dependencies
 
@@ -128,7 +128,7 @@ async def _stand_still(folder: Path, effect: int, told: Conversation) -> None:
 
     def stand_still() -> None:
         (folder / "frozen").write_text(str(os.getpid()))
-        os.kill(os.getpid(), signal.SIGSTOP)
+        freeze()
 
     recorder = Recorder(StopAt(effect=effect, side="before"), on_stop=stand_still, goes_on=True)
     traces = Traces(folder / "traces")

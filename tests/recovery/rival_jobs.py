@@ -26,7 +26,7 @@ from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 from helix_agents.testing.workers import Job
 from tests.recovery import reference_conversation as reference
-from tests.recovery.conversation_jobs import LaterClock
+from tests.recovery.conversation_jobs import LaterClock, freeze
 from tests.recovery.reference_conversation import Traces, dependencies
 
 MODULE = __name__
@@ -177,10 +177,6 @@ async def be_frozen(folder: Path, url: str, piece: int | None = None, effect: in
             ended = (await handle.result()).status
     (folder / "woke").touch()
     return ended
-
-
-def freeze() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 async def replace(folder: Path, url: str) -> list[str]:
