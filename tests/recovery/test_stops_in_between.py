@@ -127,6 +127,8 @@ async def test_a_suspension_that_meets_a_stop_takes_one_more_round_also_where_ev
 class AbortedLate(InMemoryStateStore):
     """A store in which somebody aborts the run between its look at the stop and the commit that ends it."""
 
+    answers = True
+
     async def save_state_and_promote_staging(
         self,
         session_id: SessionId,
@@ -137,32 +139,21 @@ class AbortedLate(InMemoryStateStore):
         expected_version: int | None = None,
         commit: StepCommit | None = None,
     ) -> Committed:
-        if commit is not None and commit.take_stop:
+        stops = commit is not None and commit.take_stop
+        if stops:
             assert isinstance(await self.set_interrupt_flag(session_id, "for good", kind="abort"), InterruptSet)
-        return await super().save_state_and_promote_staging(
+        committed = await super().save_state_and_promote_staging(
             session_id, state, messages, meta, expected_version=expected_version, commit=commit
         )
+        if stops and not self.answers:
+            raise StoreUnavailableError("memory", "the line is dead")
+        return committed
 
 
 class AbortedUnheard(AbortedLate):
     """The same, but the answer to that commit is lost on its way."""
 
-    async def save_state_and_promote_staging(
-        self,
-        session_id: SessionId,
-        state: SessionState,
-        messages: Sequence[Message],
-        meta: CheckpointMeta,
-        *,
-        expected_version: int | None = None,
-        commit: StepCommit | None = None,
-    ) -> Committed:
-        committed = await super().save_state_and_promote_staging(
-            session_id, state, messages, meta, expected_version=expected_version, commit=commit
-        )
-        if commit is not None and commit.take_stop:
-            raise StoreUnavailableError("memory", "the line is dead")
-        return committed
+    answers = False
 
 
 @pytest.mark.parametrize("store", [AbortedLate, AbortedUnheard])

@@ -13,7 +13,7 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import call
 from helix_agents.testing.contracts.executor.stage import SESSION, completed
-from helix_agents.testing.contracts.stream_riding import NEVER
+from helix_agents.testing.contracts.stream_handles import NEVER
 
 
 @tool

@@ -75,14 +75,10 @@ async def open_scope(
     them in the stream; what `shared` runs said may be looked at by an effect that is done for the second time. What is
     known of a turn that has `begun` a moment ago is not asked for.
     """
-    made = begun.made if begun is not None else None
     # None of these needs another, and a store may be a network away. Nobody else writes what a run of this fence reads.
-    reading = None if made is not None else asyncio.ensure_future(_transcript(services.store, session_id))
+    reading = _reading(services.store, session_id, begun)
     try:
-        if begun is not None and made is not None:
-            session, run = made.session, begun.run
-        else:
-            session, run = await _standing(services.store, session_id)
+        session, run = await _standing(services.store, session_id, begun)
         if run is None or run.fence != fence or run.status != "running":
             return _elsewhere(session, run, fence)
         agent = _agent_of(services, session, parent)
@@ -92,10 +88,9 @@ async def open_scope(
             writer = services.streams.writer_at(session.stream_id or session.session_id, run.run_id, begun.stream)
         else:
             writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
-        transcript = await reading if reading is not None else list(made.messages if made is not None else ())
+        transcript = await reading
     finally:
-        if reading is not None:
-            await _let_go_of(reading)
+        await _let_go_of(reading)
     scope = RunScope(
         services,
         agent,
@@ -124,8 +119,21 @@ def _agent_of(services: Services, session: SessionState, parent: RunScope | None
     return meant or services.agents.get(session.agent_type)
 
 
-async def _standing(store: SessionStateStore, session_id: SessionId) -> tuple[SessionState, RunRecord | None]:
+async def _standing(
+    store: SessionStateStore, session_id: SessionId, begun: Begun | None
+) -> tuple[SessionState, RunRecord | None]:
+    if begun is not None and begun.made is not None:
+        return begun.made.session, begun.run
     return await asyncio.gather(store.load_state(session_id), store.get_current_run(session_id))
+
+
+def _reading(store: SessionStateStore, session_id: SessionId, begun: Begun | None) -> asyncio.Future[list[Message]]:
+    """The transcript on its way; that of a session made a moment ago is there, and takes no task."""
+    if begun is None or begun.made is None:
+        return asyncio.ensure_future(_transcript(store, session_id))
+    there: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
+    there.set_result(list(begun.made.messages))
+    return there
 
 
 async def _transcript(store: SessionStateStore, session_id: SessionId) -> list[Message]:

@@ -1,7 +1,5 @@
 """The contract of a run's start: where stream and state share a backend, the run is its stream's writer with it."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from helix_agents.domain.commits import RunStartCommitted, StartRun
@@ -11,8 +9,12 @@ from helix_agents.domain.sessions import CreateSession
 from helix_agents.domain.streams import StreamInfo
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.streams import StreamLimits, StreamWriter
-from helix_agents.testing.contracts.stream_handles import StreamsContract
-from helix_agents.testing.contracts.stream_riding import LOST, NEVER, STATEMENTS_OF_ONE_COMMIT
+from helix_agents.testing.contracts.stream_handles import (
+    LOST,
+    NEVER,
+    STATEMENTS_OF_ONE_COMMIT,
+    SharedTransactionsContract,
+)
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.seams import DyingSeam
 from helix_agents.testing.stream_scenes import (
@@ -30,17 +32,8 @@ from helix_agents.testing.stream_scenes import (
 )
 
 
-class ClaimsContract(StreamsContract):
+class ClaimsContract(SharedTransactionsContract):
     """The start of a run and its stream."""
-
-    @pytest.fixture
-    def seam(self) -> DyingSeam:
-        return DyingSeam()
-
-    @pytest.fixture
-    async def whole(self, store_url: str, seam: DyingSeam) -> AsyncIterator[Backend]:
-        async with await open_backend(store_url, seam=seam, flush=NEVER) as whole:
-            yield whole
 
     @proves("writing.begins-with-the-start")
     async def test_a_run_is_the_writer_of_its_stream_with_its_start(self, whole: Backend):

@@ -1,6 +1,5 @@
 """The contract of a run's last commit: where stream and state share a backend, the stream comes to rest with it."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,8 +13,12 @@ from helix_agents.domain.streams import StreamAppend, StreamEnd, StreamError, St
 from helix_agents.domain.writes import StepWrites
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.streams import StreamLimits
-from helix_agents.testing.contracts.stream_handles import StreamsContract
-from helix_agents.testing.contracts.stream_riding import LOST, NEVER, STATEMENTS_OF_ONE_COMMIT
+from helix_agents.testing.contracts.stream_handles import (
+    LOST,
+    NEVER,
+    STATEMENTS_OF_ONE_COMMIT,
+    SharedTransactionsContract,
+)
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import RUN, answer, said, set_key, start, step_meta, waiting
 from helix_agents.testing.seams import DyingSeam
@@ -40,17 +43,8 @@ ENDS = {
 RUNS = {"ended": "completed", "failed": "failed", "paused": "suspended_client_tool"}
 
 
-class CommitEndsContract(StreamsContract):
+class CommitEndsContract(SharedTransactionsContract):
     """The last commit of a run and its stream."""
-
-    @pytest.fixture
-    def seam(self) -> DyingSeam:
-        return DyingSeam()
-
-    @pytest.fixture
-    async def whole(self, store_url: str, seam: DyingSeam) -> AsyncIterator[Backend]:
-        async with await open_backend(store_url, seam=seam, flush=NEVER) as whole:
-            yield whole
 
     @proves("writing.ends-with-the-commit")
     @pytest.mark.parametrize("how", list(ENDS))

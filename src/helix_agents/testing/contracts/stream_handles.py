@@ -5,11 +5,14 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import pytest
 
-from helix_agents.ports.streams import StreamManager
+from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.ports.streams import FlushPolicy, StreamManager
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.contract import Contract
 from helix_agents.testing.contracts.handles import Handles
 from helix_agents.testing.requirements.streams import STREAMS
+from helix_agents.testing.seams import ConnectionLostError, DyingSeam
 
 
 class OpenStreams(Protocol):
@@ -22,6 +25,10 @@ class OpenStreams(Protocol):
 
 
 StreamHandles: TypeAlias = Handles[StreamManager]
+
+STATEMENTS_OF_ONE_COMMIT = 25
+NEVER = FlushPolicy(interval_ms=3_600_000)
+LOST = (ConnectionLostError, StoreUnavailableError)
 
 
 class StreamsContract(Contract):
@@ -52,3 +59,17 @@ class StreamsContract(Contract):
     @pytest.fixture
     async def streams(self, handles: StreamHandles) -> StreamManager:
         return await handles.open()
+
+
+class SharedTransactionsContract(StreamsContract):
+    """The fixtures of what is stored together: stream and state on one backend, whose connection can be cut."""
+
+    @pytest.fixture
+    def seam(self) -> DyingSeam:
+        return DyingSeam()
+
+    @pytest.fixture
+    async def whole(self, store_url: str, seam: DyingSeam) -> AsyncIterator[Backend]:
+        # Nothing is flushed by itself, however long the store takes: each test says when.
+        async with await open_backend(store_url, seam=seam, flush=NEVER) as whole:
+            yield whole

@@ -1,41 +1,30 @@
 """The contract of riding: where stream and state share a backend, a step's chunks are part of its commit."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from helix_agents.domain.commits import StepCommit
-from helix_agents.domain.errors import StoreUnavailableError, SupersededError
+from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.domain.streams import StreamAppend
 from helix_agents.ports.backend import Backend, open_backend
-from helix_agents.ports.streams import FlushPolicy
-from helix_agents.testing.contracts.stream_handles import StreamsContract
+from helix_agents.testing.contracts.stream_handles import (
+    LOST,
+    NEVER,
+    STATEMENTS_OF_ONE_COMMIT,
+    SharedTransactionsContract,
+)
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import said, start, step_meta
-from helix_agents.testing.seams import ConnectionLostError, DyingSeam
+from helix_agents.testing.seams import DyingSeam
 from helix_agents.testing.stream_scenes import STREAM, delta, numbers, open_writer, texts, write
 
-STATEMENTS_OF_ONE_COMMIT = 25
-NEVER = FlushPolicy(interval_ms=3_600_000)
-LOST = (ConnectionLostError, StoreUnavailableError)
 
-
-class RidingContract(StreamsContract):
+class RidingContract(SharedTransactionsContract):
     """The step's transaction and the stream."""
-
-    @pytest.fixture
-    def seam(self) -> DyingSeam:
-        return DyingSeam()
-
-    @pytest.fixture
-    async def whole(self, store_url: str, seam: DyingSeam) -> AsyncIterator[Backend]:
-        # Nothing is flushed by itself, however long the store takes: each test says when.
-        async with await open_backend(store_url, seam=seam, flush=NEVER) as whole:
-            yield whole
 
     @proves("writing.rides-in-the-commit", "writing.hand-over-in-order")
     async def test_chunks_ride_in_the_commit_in_order(self, whole: Backend):
