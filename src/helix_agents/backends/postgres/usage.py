@@ -8,7 +8,7 @@ from helix_agents.backends.filters import usage_conditions
 from helix_agents.backends.postgres.connection import Connection, Row, Value
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.paging import read_page
-from helix_agents.backends.postgres.rows import children_of, find_session
+from helix_agents.backends.postgres.rows import children_of, find_run, find_session
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -81,8 +81,7 @@ class PostgresUsageStore:
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[UsageEntry]:
         check_page(offset, limit)
-        conditions, values = usage_conditions(where or UsageFilter())
-
+        conditions, values = usage_conditions(await self._in_its_session(where or UsageFilter()))
         return await read_page(
             self._db,
             columns="body",
@@ -117,3 +116,11 @@ class PostgresUsageStore:
 
     async def close(self) -> None:
         await self._db.close()
+
+    async def _in_its_session(self, where: UsageFilter) -> UsageFilter:
+        """The filter with the session its run is of, where that is known: entries are found by it."""
+        run_id = where.run_id
+        if run_id is None or where.session_id is not None:
+            return where
+        run = await self._db.read(lambda connection: find_run(connection, self._namespace, run_id))
+        return msgspec.structs.replace(where, session_id=run.session_id) if run is not None else where

@@ -48,7 +48,6 @@ from helix_agents.domain.errors import RunAlreadyExistsError, UnsupportedBackend
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import abandon
-from helix_agents.domain.records import decode
 from helix_agents.domain.runs import check_fence
 from helix_agents.domain.session_changes import savable, settled, started
 from helix_agents.domain.sessions import BranchPoint, SessionState, StatusChanged, StatusOutcome
@@ -216,7 +215,6 @@ class RedisCommits(RedisSessions):
 
     async def _check_unique(self, start: StartRun) -> None:
         """Refuse a run id that another session has."""
-        found = await self._space.find(besides=[entry_id("r", start.run_id)])
-        for _, payload in found.entries:
-            if decode(payload, RunEntry).run.session_id != start.session_id:
-                raise RunAlreadyExistsError(start.run_id)
+        entry = await self._space.entry(entry_id("r", start.run_id), RunEntry)
+        if entry is not None and entry.run.session_id != start.session_id:
+            raise RunAlreadyExistsError(start.run_id)

@@ -24,6 +24,7 @@ from helix_agents.backends.redis.server import RedisServer
 from helix_agents.backends.redis.transaction import Command, Known, Ran, Transaction
 from helix_agents.domain.errors import StoreError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import decode
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.ports.state_store import StoreLimits
 from helix_agents.system import RandomIds
@@ -306,6 +307,11 @@ class Keyspace:
         if not await self._repair(found.marks, wanted):
             return found
         return await self.index.find(*orders, **options)
+
+    async def entry(self, name: str, kind: type[T]) -> T | None:
+        """What the index tells of one thing, by its id."""
+        found = await self.find(besides=[name])
+        return decode(found.entries[0][1], kind) if found.entries else None
 
     async def _repair(self, marks: dict[str, Mark], wanted: set[str] | None) -> bool:
         """Bring up to date what is marked and wanted; whether there was anything."""

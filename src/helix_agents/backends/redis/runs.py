@@ -201,8 +201,8 @@ class RedisRuns(Facet):
 
     async def _owner_of(self, run_id: RunId) -> SessionId | None:
         """The session that a run belongs to."""
-        found = await self._space.find(besides=[entry_id("r", run_id)])
-        return decode(found.entries[0][1], RunEntry).run.session_id if found.entries else None
+        entry = await self._space.entry(entry_id("r", run_id), RunEntry)
+        return entry.run.session_id if entry is not None else None
 
     async def _session_of(self, entry: RunEntry) -> Session | None:
         session_id = entry.run.session_id

@@ -7,10 +7,10 @@ import msgspec
 
 from helix_agents.backends.redis import index
 from helix_agents.backends.redis.facet import Facet
-from helix_agents.backends.redis.index import names_of
+from helix_agents.backends.redis.index import entry_id, names_of
 from helix_agents.backends.redis.keyspace import NO_LIMITS, ServerClock
 from helix_agents.backends.redis.projection import keyspace_on
-from helix_agents.backends.redis.rows import find_session, tree
+from helix_agents.backends.redis.rows import RunEntry, SessionEntry, find_session, tree
 from helix_agents.backends.redis.server import RedisServer
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.backends.redis.usage_rows import field_of, unused_entry, used_entry
@@ -65,8 +65,7 @@ class RedisUsageStore(Facet):
     ) -> Page[UsageEntry]:
         check_page(offset, limit)
         asked = where or UsageFilter()
-        order = index.USED if asked.root_session_id is None else f"used/{asked.root_session_id}"
-        places = await self._places(order)
+        places = await self._places(await self._order_for(asked))
         if asked.session_id is not None:
             places = [place for place in places if place[1] == asked.session_id]
         found = [entry for entry in await self._entries(places) if matches(entry, asked)]
@@ -87,7 +86,8 @@ class RedisUsageStore(Facet):
         return roll_up(e for e in entries if e.session_id in names or e.root_session_id == session_id)
 
     async def delete_usage(self, session_id: SessionId) -> int:
-        places = [place for place in await self._places(index.USED) if place[1] == session_id]
+        order = await self._order_for(UsageFilter(session_id=session_id))
+        places = [place for place in await self._places(order) if place[1] == session_id]
         return sum([await self._delete(*place) for place in places])
 
     async def _delete(self, tag: str, session_id: SessionId) -> int:
@@ -106,6 +106,17 @@ class RedisUsageStore(Facet):
             return count
 
         return await self._write("delete_usage", session_id, work, tag=tag)
+
+    async def _order_for(self, where: UsageFilter) -> str:
+        """The order with the fewest sessions that holds all a filter can find: those of one tree, where it is known."""
+        root, session_id = where.root_session_id, where.session_id
+        if root is None and session_id is None and where.run_id is not None:
+            run = await self._space.entry(entry_id("r", where.run_id), RunEntry)
+            session_id = run.run.session_id if run is not None else None
+        if root is None and session_id is not None:
+            session = await self._space.entry(entry_id("s", session_id), SessionEntry)
+            root = session.session.root_session_id if session is not None else None
+        return index.USED if root is None else f"used/{root}"
 
     async def _places(self, order: str) -> list[Place]:
         """Where usage lies that an order of the index names."""

@@ -108,8 +108,9 @@ def children_of(connection: Connection, namespace: str, session_id: str) -> list
         "WITH RECURSIVE below (id) AS ("
         " SELECT session_id FROM __agents_sessions WHERE namespace = ?1 AND parent_session_id = ?2"
         " UNION"
-        " SELECT s.session_id FROM __agents_sessions s"
-        " JOIN below ON s.namespace = ?1 AND s.parent_session_id = below.id"
+        # A cross join keeps its order: from who was found to who is below, and not from all sessions to who was found.
+        " SELECT s.session_id FROM below CROSS JOIN __agents_sessions s"
+        " WHERE s.namespace = ?1 AND s.parent_session_id = below.id"
         ") SELECT id FROM below",
         (namespace, session_id),
     )

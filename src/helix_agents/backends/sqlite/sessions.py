@@ -51,7 +51,6 @@ _OWNED_TABLES = (
     "__agents_interrupt_flags",
     "__agents_pending_calls",
     "__agents_effects",
-    "__agents_usage",
 )
 
 
@@ -228,13 +227,16 @@ class SQLiteSessions(Facet):
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[SessionSummary]:
         check_page(offset, limit)
-        conditions, values = _conditions(where or SessionFilter())
+        asked = where or SessionFilter()
+        conditions, values = _conditions(asked)
+        # Left to itself, SQLite prefers to go through all sessions in the order they are asked for.
+        by = " INDEXED BY __agents_sessions_expiring" if asked.expires_before is not None else ""
 
         def work(connection: Connection) -> Page[SessionSummary]:
             return read_page(
                 connection,
                 columns=SUMMARY_COLUMNS,
-                source=f"__agents_sessions WHERE namespace = ?{conditions}",
+                source=f"__agents_sessions{by} WHERE namespace = ?{conditions}",
                 order="created_at DESC, session_id DESC",
                 values=(self._namespace, *values),
                 offset=offset,
@@ -296,6 +298,10 @@ class SQLiteSessions(Facet):
             connection.execute(
                 f"DELETE FROM {table} WHERE namespace = ? AND session_id = ?", (self._namespace, row.session_id)
             )
+        connection.execute(
+            "DELETE FROM __agents_usage WHERE namespace = ? AND root_session_id = ? AND session_id = ?",
+            (self._namespace, row.root_session_id, row.session_id),
+        )
         delete_session_entries(connection, self._namespace, row.session_id)
         connection.execute("DELETE FROM __agents_sessions WHERE key = ?", (row.key,))
         release_segments(connection, self._namespace, row.session_id)

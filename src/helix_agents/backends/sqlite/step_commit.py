@@ -38,7 +38,7 @@ from helix_agents.domain.sessions import SessionDetail, SessionState
 from helix_agents.domain.writes import WriteOp, merge_warnings
 
 # One statement checks the fence, takes the next version and moves every count; the rows to insert follow from what it
-# returns. It changes no indexed column.
+# returns. It changes no indexed column, but for the status of a session that expires.
 _ADVANCE = """
 UPDATE __agents_sessions SET
     version = version + 1, status = iif(status = 'paused' AND ?1 = 'active', 'paused', ?1), step_count = ?,

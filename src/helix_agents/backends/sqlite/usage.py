@@ -8,7 +8,7 @@ from helix_agents.backends.filters import usage_conditions
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.paging import read_page
-from helix_agents.backends.sqlite.rows import children_of, find_session
+from helix_agents.backends.sqlite.rows import children_of, find_run, find_session
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -74,9 +74,9 @@ class SQLiteUsageStore:
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[UsageEntry]:
         check_page(offset, limit)
-        conditions, values = usage_conditions(where or UsageFilter())
 
         def work(connection: Connection) -> Page[UsageEntry]:
+            conditions, values = usage_conditions(self._in_its_tree(connection, where or UsageFilter()))
             return read_page(
                 connection,
                 columns="body",
@@ -92,11 +92,9 @@ class SQLiteUsageStore:
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         def work(connection: Connection) -> UsageRollup:
-            session = find_session(connection, self._namespace, session_id)
-            root = session.root_session_id if session is not None else session_id
+            root = self._root_of(connection, session_id) or session_id
             rows = connection.all(
-                "SELECT body FROM __agents_usage WHERE namespace = ? AND root_session_id = ? ORDER BY key",
-                (self._namespace, root),
+                "SELECT body FROM __agents_usage WHERE namespace = ? AND root_session_id = ?", (self._namespace, root)
             )
             entries = [entry_of(row) for row in rows]
             if root == session_id:
@@ -108,8 +106,10 @@ class SQLiteUsageStore:
 
     async def delete_usage(self, session_id: SessionId) -> int:
         def work(connection: Connection) -> int:
+            where = self._in_its_tree(connection, UsageFilter(session_id=session_id))
+            conditions, values = usage_conditions(where)
             connection.execute(
-                "DELETE FROM __agents_usage WHERE namespace = ? AND session_id = ?", (self._namespace, session_id)
+                f"DELETE FROM __agents_usage WHERE namespace = ?{conditions}", (self._namespace, *values)
             )
             return connection.changed()
 
@@ -119,3 +119,17 @@ class SQLiteUsageStore:
         if not self._closed:
             self._closed = True
             await self._db.close()
+
+    def _in_its_tree(self, connection: Connection, where: UsageFilter) -> UsageFilter:
+        """The filter with the root it implies, where that is known: entries are found by it."""
+        session_id = where.session_id
+        if session_id is None and where.run_id is not None:
+            run = find_run(connection, self._namespace, where.run_id)
+            session_id = run.session_id if run is not None else None
+        if where.root_session_id is not None or session_id is None:
+            return where
+        return msgspec.structs.replace(where, root_session_id=self._root_of(connection, session_id))
+
+    def _root_of(self, connection: Connection, session_id: SessionId) -> SessionId | None:
+        session = find_session(connection, self._namespace, session_id)
+        return session.root_session_id if session is not None else None

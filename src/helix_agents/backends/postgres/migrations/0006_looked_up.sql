@@ -1,0 +1,12 @@
+-- What is asked about a tree of sessions, and what a session used, is looked up, however many others there are. A run is
+-- of one session, so an entry of usage is there once all the same.
+CREATE INDEX agents_sessions_by_root ON __agents_sessions (namespace, root_session_id, created_at, session_id);
+CREATE UNIQUE INDEX agents_usage_of_session ON __agents_usage (namespace, session_id, run_id, attempt, step, n);
+DO $$
+BEGIN
+    EXECUTE (
+        SELECT format('DROP INDEX %s.agents_usage_once', relnamespace::regnamespace)
+        FROM pg_class WHERE oid = '__agents_usage'::regclass
+    );
+END
+$$;

@@ -1,0 +1,96 @@
+"""A session's life, for tests that look at what a store is asked in it."""
+
+from typing import Any
+
+from helix_agents import (
+    Agent,
+    ApprovalAnswer,
+    BranchPoint,
+    Executor,
+    PendingFilter,
+    PersistentAgent,
+    ScriptedModel,
+    ToolAnswer,
+    client_tool,
+    tool,
+)
+from helix_agents.domain.sessions import SessionFilter
+from helix_agents.domain.usage import UsageFilter
+from helix_agents.ports.backend import Backend
+from helix_agents.testing import call, reply
+
+
+@tool(effect="once")
+async def pay(amount: int) -> str:
+    """Pay something."""
+    return "paid"
+
+
+@tool(require_approval=True)
+async def sign(paper: str) -> str:
+    """Sign something."""
+    return "signed"
+
+
+@client_tool
+async def locate() -> str:
+    """Where the user is."""
+    raise NotImplementedError
+
+
+def script(request: Any) -> Any:
+    if request.agent_type != "boss" or request.step > 1:
+        return "Done."
+    asked = {
+        "subagent__helper": {"message": "Help"},
+        "companion__spawnAgent": {"agent": "expert", "initialMessage": "Stay"},
+        "pay": {"amount": 1},
+        "sign": {"paper": "x"},
+        "locate": {},
+    }
+    return reply(calls=[call(name, given, id=f"{name}-{request.run_id}") for name, given in asked.items()])
+
+
+async def live(backend: Backend, session_id: str) -> None:
+    """It delegates, pays, keeps a companion, waits for people, and is swept, branched, rewound, listed and added up."""
+    model = ScriptedModel(script)
+    helper = Agent(name="helper", description="Helps.", model=model)
+    expert = Agent(name="expert", description="Knows.", model=model)
+    kept = [PersistentAgent(expert)]
+    boss = Agent(name="boss", model=model, tools=[helper.as_tool(), pay, sign, locate], persistent_agents=kept)
+    parts: dict[str, Any] = {
+        "state": backend.state,
+        "streams": backend.streams,
+        "usage": backend.usage,
+        "entries": backend.entries,
+    }
+    async with Executor(**parts, agents=[boss, helper, expert], janitor_seconds=None) as helix:
+        for _ in range(2):
+            await (await helix.execute(boss, "Go", session_id, user_id="ann", expires_in=3600)).result()
+            for waiting in (await helix.list_pending(PendingFilter(session_id=session_id, states=("waiting",)))).items:
+                answer = ApprovalAnswer(approved=True) if waiting.kind == "approval" else ToolAnswer(result="here")
+                await helix.submit_tool_result(session_id, waiting.tool_call_id, answer)
+            await helix.sweep()
+            assert (await (await helix.resume(boss, session_id)).result()).status == "completed"
+        checkpoint = (await helix.sessions.checkpoints(session_id)).items[-1].checkpoint_id
+        point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint)
+        await (await helix.execute(boss, "Go", f"{session_id}-other", branch=point)).result()
+        await helix.abort(f"{session_id}-other")
+        await helix.rewind(session_id, checkpoint)
+        for where in (
+            SessionFilter(user_id="ann"),
+            SessionFilter(root_session_id=session_id),
+            SessionFilter(parent_session_id=session_id),
+        ):
+            assert (await helix.sessions.list(where)).total
+        assert await helix.sessions.count_running("ann") == 0
+        assert (await backend.usage.get_usage_rollup(session_id)).sessions == 5
+        for about in (UsageFilter(session_id=session_id), UsageFilter(root_session_id=session_id)):
+            (entry, *_) = (await backend.usage.query_usage(about)).items
+            assert (await backend.usage.query_usage(UsageFilter(run_id=entry.run_id))).total
+
+
+async def end(backend: Backend, session_id: str) -> None:
+    """It is deleted, with what it used."""
+    await backend.usage.delete_usage(session_id)
+    await backend.state.delete_session(session_id)

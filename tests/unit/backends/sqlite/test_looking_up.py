@@ -1,0 +1,79 @@
+"""What an agent, a user and the janitor ask is looked up: nobody waits for the many other sessions in the store."""
+
+import re
+from pathlib import Path
+
+import apsw
+import pytest
+
+from helix_agents.backends.sqlite.migrations import migrations
+from helix_agents.domain.records import encode
+from helix_agents.ports.backend import open_backend
+from helix_agents.testing.contracts.usage import used
+from helix_agents.testing.scenes import SESSION
+from helix_agents.testing.seams import CountingSeam
+from tests.support.a_life import end, live
+
+# What a plan goes through that is no table: rows that were found before.
+NO_TABLE = re.compile(r"SCAN (counted|paged|below|\(subquery)")
+# Few whatever there is in the store, and looked at together.
+RUNNING = "INDEX __agents_runs_running (namespace=?)"
+
+
+@pytest.mark.may_block("looks into the file")
+async def test_nothing_in_a_sessions_life_goes_through_other_sessions(tmp_path: Path) -> None:
+    file, seam = tmp_path / "helix.db", CountingSeam()
+    async with await open_backend(f"sqlite:///{file}", seam=seam) as backend:
+        seam.reset()
+        await live(backend, SESSION)
+        await end(backend, SESSION)
+    connection = apsw.Connection(str(file))
+    try:
+        found = {text: through for text in set(seam.statements) if (through := gone_through(connection, text))}
+    finally:
+        connection.close()
+    assert len(seam.statements) > 100
+    assert not found, found
+
+
+def gone_through(connection: apsw.Connection, statement: str) -> list[str]:
+    """The lines of a statement's plan that go through a table, or through all that a namespace has in it."""
+    if re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)", statement) is None:
+        return []
+    values = 0
+    for number in re.findall(r"\?(\d*)", statement):
+        values = max(values, int(number)) if number else values + 1
+    plan = [str(row[-1]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", [0] * values)]
+    scans = [line for line in plan if line.startswith("SCAN") and not NO_TABLE.match(line)]
+    return [*scans, *(line for line in plan if line.endswith("(namespace=?)") and RUNNING not in line)]
+
+
+@pytest.mark.may_block("makes a file by hand")
+async def test_usage_outlives_the_change_of_its_index(tmp_path: Path) -> None:
+    file, entries = tmp_path / "helix.db", [used(n, recorded_at=n + 1) for n in range(3)]
+    connection = apsw.Connection(str(file))
+    connection.execute("CREATE TABLE __agents_migrations (version INTEGER PRIMARY KEY, name TEXT, applied_at INTEGER)")
+    for step in migrations()[:3]:
+        connection.execute(step.path.read_text())
+        connection.execute("INSERT INTO __agents_migrations VALUES (?, ?, 0)", (step.version, step.name))
+    for entry in entries:
+        values = (
+            entry.session_id,
+            entry.root_session_id,
+            entry.run_id,
+            entry.n,
+            entry.recorded_at,
+            encode(entry).decode(),
+        )
+        connection.execute(
+            "INSERT INTO __agents_usage (namespace, session_id, root_session_id, run_id, attempt, step, n, source_type,"
+            " source_name, recorded_at, body) VALUES ('', ?, ?, ?, 1, 0, ?, 'tokens', 'model-1', ?, ?)",
+            values,
+        )
+    connection.close()
+    async with await open_backend(f"sqlite:///{file}") as backend:
+        assert list((await backend.usage.query_usage()).items) == entries[::-1]
+        assert await backend.usage.record_usage([*entries, used(3)]) == 1
+        await backend.state.create_session(SESSION)
+        await backend.state.delete_session(SESSION)
+        assert (await backend.usage.query_usage()).total == 0
