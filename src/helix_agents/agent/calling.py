@@ -1,5 +1,6 @@
 """Calling what users wrote, whether it is sync or async."""
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar, cast
@@ -30,8 +31,11 @@ async def call_quick(what: str, function: Callable[..., Awaitable[T] | T], *argu
         return await cast("Awaitable[T]", result) if inspect.isawaitable(result) else cast("T", result)
 
 
-async def call_possibly_slow(what: str, function: Callable[[], Any], *, in_thread: RunInThread | None) -> Any:
-    """Call something that may block: on a thread when one is given, else on the event loop.
+async def call_possibly_slow(
+    what: str, function: Callable[[], Any], *, in_thread: RunInThread | None, apart: bool = False
+) -> Any:
+    """Call something that may block: on a thread when one is given, else on the event loop, in a task of its own if it
+    is to be `apart`, so that one that cancels the task it runs in ends alone.
 
     Raises:
         Exception: what it raised.
@@ -40,7 +44,9 @@ async def call_possibly_slow(what: str, function: Callable[[], Any], *, in_threa
     with contained(what):
         result = function() if in_thread is None else await in_thread(lambda: _on_thread(what, function))
         # A sync wrapper around an async function looks sync until it is called.
-        return await result if inspect.isawaitable(result) else result
+        if not inspect.isawaitable(result):
+            return result
+        return await (asyncio.ensure_future(result) if apart else result)
 
 
 def _on_thread(what: str, function: Callable[[], Any]) -> Any:

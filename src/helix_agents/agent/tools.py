@@ -168,8 +168,9 @@ class Tool(Generic[P, R_co]):
         values: Mapping[str, Any],
         *,
         in_thread: RunInThread = asyncio.to_thread,
+        apart: bool = False,
     ) -> Any:
-        """Run the function, a sync one on a thread, and answer what it returned.
+        """Run the function, a sync one on a thread and an async one `apart` if asked to, and answer what it returned.
 
         Raises:
             RetryTool, ToolFailed, FailRun: the function decided so.
@@ -179,7 +180,7 @@ class Tool(Generic[P, R_co]):
             raise TypeError(f"{self.subject} is run by the client")
         sync = not is_async(self.function)
         bound = self.signature.bind(self.function, _seen_from(context, sync=sync), values)
-        return await call_possibly_slow(self.subject, bound, in_thread=in_thread if sync else None)
+        return await call_possibly_slow(self.subject, bound, in_thread=in_thread if sync else None, apart=apart)
 
     async def reconcile(
         self,

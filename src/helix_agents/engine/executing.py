@@ -48,7 +48,8 @@ async def execute(
         try:
             await scope.fire(context, BeforeToolEvent(tool_name=tool.name, tool_call_id=call_id, input=given))
             async with _NO_LIMIT if tool.timeout_ms is None else asyncio.timeout(tool.timeout_ms / 1000):
-                returned = await tool.call(context, values, in_thread=scope.services.in_thread)
+                in_thread = scope.services.in_thread
+                returned = await tool.call(context, values, in_thread=in_thread, apart=scope.keeps_tools_apart)
         except (Exception, RetryTool, ToolFailed, FailRun) as raised:
             problem = raised
     if cut.happened:

@@ -141,6 +141,13 @@ class RunScope:
         return self.parent is not None and self.parent.user_went_on
 
     @property
+    def keeps_tools_apart(self) -> bool:
+        """Whether each tool has a task of its own. A durable engine cannot tell a tool that cancels the task it runs in
+        from one that is let go of; in one process a run pays for it only once its driver was lost."""
+        repeats = self.run.attempt > 1 or self.desk.is_durable
+        return repeats or (self.parent is not None and self.parent.keeps_tools_apart)
+
+    @property
     def carried(self) -> list[StepWrites]:
         """Writes that wait for the next commit: what a changed state type made of the state, and what hooks wrote."""
         if not self._notes and not self.migration:

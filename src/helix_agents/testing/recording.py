@@ -4,7 +4,6 @@ The log is what a durable engine would keep. That the loop, given the same answe
 same order is what makes it fit for one; `prove_replayable` shows it for a log.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -26,6 +25,7 @@ from helix_agents.engine.effects import (
     Stopped,
 )
 from helix_agents.engine.turn import run_turn
+from helix_agents.runtimes.executor.owned_runs import LetGo
 from helix_agents.runtimes.in_process import Executor
 
 EffectKind: TypeAlias = Literal["open", "ask_model", "run_batch", "commit"]
@@ -61,7 +61,7 @@ class RunLog:
     end: RunEnd | None = None
 
 
-class StoppedHereError(asyncio.CancelledError):
+class StoppedHereError(LetGo):
     """What a recorder raises in place of going on: the run is let go of, as by a process that ends."""
 
 

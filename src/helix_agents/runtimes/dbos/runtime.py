@@ -37,7 +37,7 @@ from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.driven import Driven
 from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
 from helix_agents.runtimes.executor.leases import LeaseKeeper
-from helix_agents.runtimes.executor.owned_runs import OwnedRuns, backoff, claim
+from helix_agents.runtimes.executor.owned_runs import LetGo, OwnedRuns, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 
 Placement: TypeAlias = Literal["here", "shared", "elsewhere"]
@@ -227,10 +227,10 @@ class DBOSRuntime(OwnedRuns):
                     driven = await self._take(session_id, Fence(run_id=run_id, attempt=attempt))
                     end = await self._drive(driven)
             if end.status == "yielded" and not self.leaving:
-                raise workflows.LetGo
+                raise LetGo
             self._tell(run_id, end)
             return to_plain(end)
-        except workflows.LetGo:
+        except LetGo:
             self._outside(self._go_on_if_nobody_does(session_id, run_id, driven))
             raise
 
@@ -260,7 +260,7 @@ class DBOSRuntime(OwnedRuns):
         """
         task = asyncio.current_task()
         if self._is_closed or task is None:
-            raise workflows.LetGo
+            raise LetGo
         self._executions.add(task)
         try:
             yield task
@@ -270,7 +270,7 @@ class DBOSRuntime(OwnedRuns):
             # A history that this program cannot replay, or a workflow that DBOS gave to another process: which it says
             # with an exception that is none.
             log_exception("run.workflow_failed", problem, workflow=workflows.current())
-            raise workflows.LetGo from problem
+            raise LetGo from problem
         finally:
             self._executions.discard(task)
 
@@ -288,7 +288,7 @@ class DBOSRuntime(OwnedRuns):
         self._fresh.discard(fence)
         run = await self.services.store.get_current_run(session_id)
         if run is None or run.run_id != fence.run_id or (is_fresh and run.fence != fence):
-            raise workflows.LetGo
+            raise LetGo
         if not is_fresh and run.status == "running":
             if above is not None:
                 await self._check_still_driving(above[0].run)
@@ -302,19 +302,19 @@ class DBOSRuntime(OwnedRuns):
         agent = self.services.agents.find(session.agent_type)
         if agent is None:
             log_event("run.unknown_agent", session_id=run.session_id, run_id=run.run_id, agent=session.agent_type)
-            raise workflows.LetGo
+            raise LetGo
         try:
             agent.load_state(session.custom_state, session.agent_version)
             return await claim(store, run, self._lease.owner)
         except HelixError as problem:
             log_exception("run.not_taken", problem, session_id=run.session_id, run_id=run.run_id)
-            raise workflows.LetGo from problem
+            raise LetGo from problem
 
     async def _check_still_driving(self, caller: RunRecord) -> None:
         """A process that was frozen while another one took over must not take children from it."""
         current = await self.services.store.get_current_run(caller.session_id)
         if current is None or current.fence != caller.fence:
-            raise workflows.LetGo
+            raise LetGo
 
     async def _drive(self, driven: Driven) -> RunEnd:
         """Drive a run inside the workflow that this is called in; workflows of its calls find it meanwhile."""
@@ -336,7 +336,7 @@ class DBOSRuntime(OwnedRuns):
                 try:
                     answer = await driven.perform(effect, request)
                 except ConflictError as lost:
-                    raise workflows.LetGo from lost
+                    raise LetGo from lost
             if isinstance(handed := answer_of(answer), DriveRun):
                 self._fresh.add(Fence(run_id=handed.run_id, attempt=handed.attempt))
             return answer
@@ -357,7 +357,7 @@ class DBOSRuntime(OwnedRuns):
             if call.name in driven.calls:
                 await any_of()
             if not making.done() or making.cancelled() or answer_of(making.result()) == SUPERSEDED:
-                raise workflows.LetGo
+                raise LetGo
             return making.result()
         finally:
             making.cancel()

@@ -16,6 +16,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.plain import EFFECT_SEQUENCE, Plain, to_plain
 from helix_agents.engine.services import Liveness
+from helix_agents.runtimes.executor.owned_runs import LetGo
 
 # How long, in milliseconds, a process may take from a queue what it then does not claim before it is given up.
 CLAIM_MS = 60_000
@@ -25,10 +26,6 @@ MEETING_SECONDS = 30.0
 
 # How often, in seconds, a workflow that was replayed looks whether a call has been made.
 LOOKING_SECONDS = 0.1
-
-
-class LetGo(asyncio.CancelledError):
-    """Leaves a workflow without a trace in its history: another process has it, or will."""
 
 
 class Host(Protocol):

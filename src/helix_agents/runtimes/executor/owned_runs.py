@@ -137,6 +137,35 @@ async def claim(store: SessionStateStore, run: RunRecord, owner: str | None) -> 
     raise AssertionError("the waits never end")
 
 
+class LetGo(asyncio.CancelledError):
+    """Leaves a run on purpose and without a trace: another process has it, or will."""
+
+
+class CancelledItselfError(Exception):
+    """Work that was to run on was cancelled by something in it."""
+
+
+async def apart(work: Coroutine[Any, Any, T]) -> T:
+    """Do work in a task of its own, which ends with the caller's: whatever else cancels it comes from what it runs.
+
+    Raises:
+        CancelledItselfError: something did.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait((task,))
+        raise
+    try:
+        return task.result()
+    except LetGo:
+        raise
+    except asyncio.CancelledError as problem:
+        raise CancelledItselfError("Something in the run cancelled the task that drives it.") from problem
+
+
 def backoff() -> Iterator[float]:
     """Waits in seconds between two tries to reach a store: soon at first, then every half minute."""
     wait = 0.5

@@ -18,9 +18,12 @@ from helix_agents.engine.settling import end_unheard
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.leases import LeaseKeeper
-from helix_agents.runtimes.executor.owned_runs import OwnedRuns, backoff, claim
+from helix_agents.runtimes.executor.owned_runs import CancelledItselfError, OwnedRuns, apart, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.in_process.driver import drive
+
+MOST_CANCELLED = 3
+"""How often something in a run may cancel its driver before the run fails."""
 
 
 class Drivers(OwnedRuns):
@@ -90,15 +93,24 @@ class Drivers(OwnedRuns):
     async def _persistently(
         self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None, begun: Begun | None = None
     ) -> RunEnd:
-        """Drive the run; when the store is lost in between, go on as the next attempt once it is back."""
+        """Drive the run; when the store is lost in between, go on as the next attempt once it is back. So it is when
+        something in the run cancels its driver, a few times."""
+        cancelled = 0
         for wait in backoff():
             try:
-                return await self._drive(run, hooks, model, begun)
+                return await apart(self._drive(run, hooks, model, begun))
             except HelixError as problem:
                 if not problem.retryable:
                     raise
-                log_exception("run.driver_lost", problem, session_id=run.session_id, run_id=run.run_id)
-            await asyncio.sleep(wait)
+                lost, pause = problem, wait
+            except CancelledItselfError as problem:
+                cancelled += 1
+                if cancelled == MOST_CANCELLED:
+                    raise
+                # There is nobody to wait for, and the next attempt keeps its tools apart.
+                lost, pause = problem, 0.0
+            log_exception("run.driver_lost", lost, session_id=run.session_id, run_id=run.run_id)
+            await asyncio.sleep(pause)
             begun = None
             try:
                 run = self._driven[run.run_id] = await claim(self.services.store, run, self.owner)

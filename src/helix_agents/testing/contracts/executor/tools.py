@@ -17,7 +17,7 @@ from helix_agents.domain.errors import StateSizeExceededError
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.writes import Append, MergeWarning, Replace, StepWrites
 from helix_agents.engine.services import EngineOptions
-from helix_agents.llm.scripted import call, reply
+from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.state_store import StoreLimits
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
@@ -476,6 +476,27 @@ class ToolsContract(ScenarioContract):
             handle = await helix.execute(_agent(call("fetch"), "Less.", tools=[fetch]), "Go", SESSION)
             assert await completed(handle) == "Less."
             assert (await spoken(helix))[2].startswith("error fetch#call_1_1: ")
+
+    @pytest.mark.parametrize("side_by_side", [1, 2])
+    async def test_a_tool_that_cancels_the_task_it_runs_in_has_failed(
+        self, open_executor: OpenExecutor, side_by_side: int
+    ) -> None:
+        @tool
+        async def give_up() -> str:
+            """Give up."""
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+            return "never"
+
+        wanted = reply(calls=[call("give_up")] * side_by_side)
+        async with open_executor() as helix:
+            model = ScriptedModel(lambda request: wanted if request.step == 1 else "Never mind.")
+            handle = await helix.execute(_agent(model=model, tools=[give_up]), "Go", SESSION)
+            assert await within(completed(handle)) == "Never mind."
+            failures = [line for line in await spoken(helix) if line.startswith("error give_up")]
+            assert len(failures) == side_by_side
 
     async def test_tools_run_at_most_as_many_at_once_as_the_executor_allows(self, open_executor: OpenExecutor) -> None:
         running = most = 0
