@@ -14,6 +14,7 @@ from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.engine.children import answered_below, result_message
 from helix_agents.engine.effects import PlannedCall
 from helix_agents.engine.log import log_exception
+from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.ports.state_store import SessionStateStore
@@ -97,7 +98,7 @@ async def _resume(services: Services, session: SessionState, run: RunRecord, own
         owner=owner,
         workflow_id=services.name_workflow(session.agent_type, session.session_id, run.turn + 1),
     )
-    agent = services.agents.find(session.agent_type)
+    agent = await find_agent(services.store, services.agents, session)
     if agent is None:
         return None
     try:

@@ -26,6 +26,7 @@ from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, Resti
 from helix_agents.engine.effects import DELEGATED, CallKind, OpenBatch, PlannedCall, Position
 from helix_agents.engine.executing import announce
 from helix_agents.engine.letting_go import end_chunk, end_forgotten_children, write_end
+from helix_agents.engine.meant_agents import line_of
 from helix_agents.engine.planning import limits_of
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
@@ -81,9 +82,8 @@ async def open_scope(
         session, run = await _standing(services.store, session_id, begun)
         if run is None or run.fence != fence or run.status != "running":
             return _elsewhere(session, run, fence)
-        agent = _agent_of(services, session, parent)
+        agent, above = await _who(services, session, parent)
         loaded = agent.load_state(session.custom_state, session.agent_version)
-        above = await _hooks_above(services, session, parent)
         if begun is not None and begun.stream is not None:
             writer = services.streams.writer_at(session.stream_id or session.session_id, run.run_id, begun.stream)
         else:
@@ -113,10 +113,18 @@ async def open_scope(
     return scope
 
 
-def _agent_of(services: Services, session: SessionState, parent: RunScope | None) -> Agent[Any, Any, Any]:
-    """Who does the work: for a child that is whom its parent delegates to, whoever else has the name."""
-    meant = None if parent is None else find_delegate(parent.agent, session.agent_type)
-    return meant or services.agents.get(session.agent_type)
+async def _who(
+    services: Services, session: SessionState, parent: RunScope | None
+) -> tuple[Agent[Any, Any, Any], SomeHooks]:
+    """Who does the work, and the hooks it has from above: a child runs its parent's before its own, and with them the
+    executor's. A companion that stands on its own is driven without its parent, and has them all the same."""
+    if parent is not None:
+        meant = find_delegate(parent.agent, session.agent_type)
+        return meant or services.agents.get(session.agent_type), parent.hooks.hooks
+    *above, agent = await line_of(services.store, services.agents, session)
+    known = [each.hooks for each in above if each is not None]
+    hooks = [*each_hooks(services.hooks), *(each for hooks in known for each in each_hooks(hooks))]
+    return agent or services.agents.get(session.agent_type), hooks
 
 
 async def _standing(
@@ -209,25 +217,6 @@ async def _said_for_good(services: Services, session: SessionState) -> int:
         return 0
     checkpoint = await services.store.get_checkpoint(session.session_id, session.checkpoint_id)
     return checkpoint.stream_sequence if checkpoint is not None else 0
-
-
-async def _hooks_above(services: Services, session: SessionState, parent: RunScope | None) -> SomeHooks:
-    """A child runs its parent's hooks before its own, and with them the executor's; a companion that stands on its own
-    is driven without its parent, and has them all the same."""
-    if parent is not None:
-        return parent.hooks.hooks
-    agents = await _agents_above(services, session)
-    return [*each_hooks(services.hooks), *(hooks for agent in agents for hooks in each_hooks(agent.hooks))]
-
-
-async def _agents_above(services: Services, session: SessionState) -> list[Agent[Any, Any, Any]]:
-    """The agents of the sessions above one, from the root on, as far as they are known here."""
-    above: list[Agent[Any, Any, Any]] = []
-    while session.parent_session_id is not None:
-        session = await services.store.load_state(session.parent_session_id)
-        agent = services.agents.find(session.agent_type)
-        above.extend(() if agent is None else (agent,))
-    return above[::-1]
 
 
 async def open_run(scope: RunScope) -> Position:

@@ -14,6 +14,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.sessions import MARKS, SessionFilter, SessionState, SessionSummary
 from helix_agents.engine.log import log_event
+from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.services import Services
 from helix_agents.ports.remote_agents import RemoteAgentTransport, RemoteSession
 
@@ -175,7 +176,7 @@ async def find_transport(services: Services, session: SessionState | SessionSumm
     if session.parent_session_id is None:
         return None
     parent = await services.store.load_state(session.parent_session_id)
-    agent = services.agents.find(parent.agent_type)
+    agent = await find_agent(services.store, services.agents, parent)
     tool = agent.find_tool(session.metadata.get(TOOL, "")) if agent is not None else None
     return tool.transport if isinstance(tool, RemoteAgentTool) else None
 

@@ -14,6 +14,7 @@ from helix_agents.domain.pending import (
 )
 from helix_agents.domain.records import encode
 from helix_agents.engine.log import log_event
+from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.remote_stops import is_elsewhere
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -70,7 +71,7 @@ async def _problem(
     if is_elsewhere(session):
         # Its service knows the tool; an agent of the same name here is another one.
         return None
-    agent = agents.find(session.agent_type)
+    agent = await find_agent(store, agents, session)
     tool = agent.find_tool(call.tool_name) if agent is not None else None
     if tool is None:
         return None

@@ -14,6 +14,7 @@ from helix_agents.engine.effects import DriveRun, RunEnd
 from helix_agents.engine.inline import WrapOps, drive_child
 from helix_agents.engine.live_runs import LiveRuns, OfOneCall
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.opening import Begun
 from helix_agents.engine.plain import (
     CallsRequest,
@@ -299,7 +300,7 @@ class DBOSRuntime(OwnedRuns):
     async def _claim(self, run: RunRecord) -> RunRecord:
         store = self.services.store
         session = await store.load_state(run.session_id)
-        agent = self.services.agents.find(session.agent_type)
+        agent = await find_agent(store, self.services.agents, session)
         if agent is None:
             log_event("run.unknown_agent", session_id=run.session_id, run_id=run.run_id, agent=session.agent_type)
             raise LetGo

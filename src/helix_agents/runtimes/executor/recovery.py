@@ -11,6 +11,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.owned_runs import claim
@@ -99,7 +100,7 @@ async def _recover(
     if standing == "alive":
         return None
     session = await store.load_state(orphan.session_id)
-    agent = services.agents.find(session.agent_type)
+    agent = await find_agent(store, services.agents, session)
     if agent is None:
         return "unknown_agent"
     # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.

@@ -482,3 +482,12 @@ class CompanionLivesContract(ScenarioContract):
         ref = await only_companion(parts)
         assert ref.status == "interrupted"
         await until_ended(parts, ref.sub_session_id, "interrupted")
+
+    async def test_companions_of_the_same_name_are_each_bosses_own(self, helix: Executor, parts: Backend) -> None:
+        for words in ("One.", "Two."):
+            kept = [PersistentAgent(helper(words), mode="non_blocking")]
+            lead = scripted((spawn(), "Fine."), {}, name=f"boss-{words[:3]}", persistent_agents=kept)
+            await completed(await helix.execute(lead, "Go", lead.name))
+            child = (await only_companion(parts, lead.name)).sub_session_id
+            await until_ended(parts, child)
+            assert (await spoken(helix, child))[-1].endswith(words)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, model_validator
 from pydantic.errors import PydanticUserError
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import RunInfo
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterSubAgentEvent, AgentSuspendedEvent, BeforeSubAgentEvent, HookEvent
@@ -18,6 +19,7 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import StepDiscarded, SubagentEnd, SubagentStart, TextDelta, ToolEnd, ToolError
 from helix_agents.domain.errors import ModelRefusedError, ModelUnavailableError
 from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.pending import AnswerRefused, ToolAnswer
 from helix_agents.domain.rendering import surviving
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
@@ -47,6 +49,16 @@ from helix_agents.testing.contracts.executor.stage import (
     suspended,
     transcript,
 )
+
+
+def _picking(kind: type) -> Any:
+    """A tool of the client that answers this kind of thing."""
+
+    def pick() -> Any:
+        """Pick one."""
+
+    pick.__annotations__["return"] = kind
+    return client_tool(pick)
 
 
 class WornOut(BaseModel):
@@ -397,3 +409,24 @@ class SubAgentsContract(ScenarioContract):
             )
             await completed(await helix.execute(boss, "Go", boss.name))
             assert f"result subagent__worker#w: {words}" in await spoken(helix, boss.name)
+
+    @pytest.mark.parametrize("kinds", [(int, str), (str, int)], ids=["a number first", "a text first"])
+    async def test_an_answer_is_checked_by_the_tool_of_the_agent_that_is_meant(
+        self, helix: Executor, kinds: tuple[type, type]
+    ) -> None:
+        for kind in kinds:
+            pick = _picking(kind)
+            boss = agent(
+                f"boss-{kind.__name__}",
+                delegate("worker", id="w"),
+                "Fine.",
+                tools=[agent("worker", call("pick", {}, id=f"p-{kind.__name__}"), "Picked.", tools=[pick]).as_tool()],
+            )
+            await suspended(await helix.execute(boss, "Go", boss.name))
+            (waiting,) = (await helix.sessions.get(boss.name)).pending_client_tool_calls
+            wrong, right = ("three", 3) if kind is int else (3, "three")
+            assert isinstance(
+                await helix.submit_tool_result(boss.name, waiting, ToolAnswer(result=wrong)), AnswerRefused
+            )
+            await helix.submit_tool_result(boss.name, waiting, ToolAnswer(result=right))
+            assert await completed(await helix.resume(boss, boss.name)) == "Fine."
