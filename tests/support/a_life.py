@@ -83,6 +83,8 @@ async def live(backend: Backend, session_id: str) -> None:
             SessionFilter(parent_session_id=session_id),
         ):
             assert (await helix.sessions.list(where)).total
+        assert (await helix.list_pending(PendingFilter(user_id="ann"))).total == 0
+        assert (await helix.list_pending(PendingFilter(root_session_id=session_id, states=("consumed",)))).total == 4
         assert await helix.sessions.count_running("ann") == 0
         assert (await backend.usage.get_usage_rollup(session_id)).sessions == 5
         for about in (UsageFilter(session_id=session_id), UsageFilter(root_session_id=session_id)):

@@ -8,8 +8,8 @@ from helix_agents.domain.usage import UsageFilter
 Bound: TypeAlias = str | int
 
 
-def pending_conditions(where: PendingFilter) -> tuple[str, list[Bound]]:
-    """For rows of calls, which the statement names `p`."""
+def pending_conditions(namespace: str, where: PendingFilter) -> tuple[str, list[Bound]]:
+    """For rows of calls in a namespace, which the statement names `p`."""
     conditions: list[str] = []
     values: list[Bound] = []
     for column, value in (
@@ -26,11 +26,11 @@ def pending_conditions(where: PendingFilter) -> tuple[str, list[Bound]]:
         conditions.append(f"p.state IN ({', '.join('?' * len(where.states))})")
         values.extend(where.states)
     if where.user_id is not None:
+        # A list, not a condition on each call: a user has few sessions, and many others may wait for something.
         conditions.append(
-            "EXISTS (SELECT 1 FROM __agents_sessions s WHERE s.namespace = p.namespace"
-            " AND s.session_id = p.session_id AND s.user_id = ?)"
+            "p.session_id IN (SELECT s.session_id FROM __agents_sessions s WHERE s.namespace = ? AND s.user_id = ?)"
         )
-        values.append(where.user_id)
+        values.extend((namespace, where.user_id))
     return "".join(f" AND {condition}" for condition in conditions), values
 
 

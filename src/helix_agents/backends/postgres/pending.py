@@ -195,7 +195,7 @@ class PostgresPending(Facet):
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[PendingCall]:
         check_page(offset, limit)
-        conditions, values = pending_conditions(where or PendingFilter())
+        conditions, values = pending_conditions(self._namespace, where or PendingFilter())
         return await read_page(
             self._db,
             columns="body",

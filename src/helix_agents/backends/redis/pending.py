@@ -177,6 +177,13 @@ async def driven_calls(tx: Transaction, session_id: SessionId) -> list[PendingCa
     return [call for call in calls if await driver_of(tx, call.session_id) == driver]
 
 
+async def _in_tree(tx: Transaction, session_id: SessionId, open_only: bool) -> list[PendingCall]:
+    """The calls of the tree that a session belongs to."""
+    session = await find_session(tx, session_id)
+    root = session.value.record.root_session_id if session is not None else session_id
+    return list((await load_calls(tx, root)).value.values()) if open_only else await every_call(tx, root)
+
+
 def _page_order(call: PendingCall) -> tuple[int, str, str]:
     return (call.created_at, call.tool_call_id, call.root_session_id)
 
@@ -218,15 +225,16 @@ class RedisPending(Facet):
     ) -> Page[PendingCall]:
         check_page(offset, limit)
         asked = where or PendingFilter()
-        orders = [f"calls/{state}" for state in asked.states or ALL_STATES]
-        found = await self._space.find(*orders)
-        entries = [decode(payload, CallEntry) for _, payload in found.entries]
-        users: dict[SessionId, str | None] = {}
-        if asked.user_id is not None:
-            users = await self._users(dict.fromkeys(entry.call.session_id for entry in entries))
-        fitting = [entry for entry in entries if matches(entry.call, asked, users.get(entry.call.session_id))]
-        fitting.sort(key=lambda entry: _page_order(entry.call), reverse=True)
-        items = await self._calls_of(fitting[offset : offset + limit])
+        fitting: list[PendingCall]
+        if asked.root_session_id is not None or asked.session_id is not None or asked.user_id is not None:
+            fitting = await self._fitting(asked, await self._near(asked))
+            items = fitting[offset : offset + limit]
+        else:
+            found = await self._space.find(*(f"calls/{state}" for state in asked.states or ALL_STATES))
+            told = [decode(payload, CallEntry) for _, payload in found.entries]
+            entries = {_page_order(entry.call): entry for entry in told}
+            fitting = await self._fitting(asked, [entry.call for entry in told])
+            items = await self._calls_of([entries[_page_order(call)] for call in fitting[offset : offset + limit]])
         return Page(items=tuple(items), total=len(fitting), offset=offset, limit=limit)
 
     async def find_expired_pending(
@@ -282,6 +290,35 @@ class RedisPending(Facet):
             return expired
 
         return await self._write("expire_pending", root, work)
+
+    async def _near(self, asked: PendingFilter) -> list[PendingCall]:
+        """The calls of the trees that a filter is about: one, or those of a user."""
+        open_only = bool(asked.states) and OPEN.issuperset(asked.states)
+        whose = asked.root_session_id or asked.session_id
+        roots = await self._roots_of(asked.user_id or "", open_only) if whose is None else {whose}
+
+        async def read(session_id: SessionId) -> list[PendingCall]:
+            return await self._read("list_pending", session_id, lambda tx: _in_tree(tx, session_id, open_only))
+
+        return [call for calls in await asyncio.gather(*map(read, sorted(roots))) for call in calls]
+
+    async def _roots_of(self, user_id: str, open_only: bool) -> set[SessionId]:
+        """The roots of a user's sessions; of those where somebody may be waited for, if that is enough."""
+        found = await self._space.find(f"user/{user_id}")
+        entries = [decode(payload, SessionEntry) for _, payload in found.entries]
+        return {
+            entry.session.root_session_id
+            for entry in entries
+            if not open_only or entry.run_status == "running" or entry.run_status in SUSPENDED
+        }
+
+    async def _fitting(self, asked: PendingFilter, calls: Sequence[PendingCall]) -> list[PendingCall]:
+        """Those that are asked for, newest first."""
+        users: dict[SessionId, str | None] = {}
+        if asked.user_id is not None:
+            users = await self._users(dict.fromkeys(call.session_id for call in calls))
+        fitting = [call for call in calls if matches(call, asked, users.get(call.session_id))]
+        return sorted(fitting, key=_page_order, reverse=True)
 
     async def _users(self, sessions: Iterable[SessionId]) -> dict[SessionId, str | None]:
         found = await self._space.find(besides=[entry_id("s", session) for session in sessions])

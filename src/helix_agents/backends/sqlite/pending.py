@@ -187,7 +187,7 @@ class SQLitePending(Facet):
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[PendingCall]:
         check_page(offset, limit)
-        conditions, values = pending_conditions(where or PendingFilter())
+        conditions, values = pending_conditions(self._namespace, where or PendingFilter())
 
         def work(connection: Connection) -> Page[PendingCall]:
             return read_page(

@@ -1,11 +1,13 @@
 """What an agent, a user and the janitor ask is looked up: nobody waits for the many other sessions in the store."""
 
+from typing import Any
+
 from redis.asyncio import Redis
 
-from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.testing.contracts.usage import used
 from helix_agents.testing.redis_service import ForeignRedis, RedisService
+from helix_agents.testing.scenes import answer, commit, fence_of, start, suspend, waiting
 from tests.support.a_life import end, live
 
 OTHERS = 300
@@ -14,11 +16,16 @@ NOISE = 100 * OTHERS
 
 
 async def crowd(backend: Backend) -> None:
-    """Many other sessions, each with an owner of its own, and all of which used something."""
+    """Many other sessions that used something, wait for somebody, and waited before."""
     for number in range(OTHERS):
-        name = f"other-{number}"
-        await backend.state.create_session(name, CreateSession(user_id=f"owner-{number}"))
-        await backend.usage.record_usage([used(n, name, run_id=f"run-{number}") for n in range(2)])
+        name, run_id, store = f"other-{number}", f"run-{number}", backend.state
+        await start(store, name, run_id)
+        about: dict[str, Any] = {"session_id": name, "fence": fence_of(run_id)}
+        entries = tuple(used(n, name, run_id=run_id) for n in range(2))
+        await commit(store, 1, **about, pending=(waiting(store, "before", name),), usage=entries)
+        await store.submit_answer(answer("before", name))
+        await commit(store, 2, **about, consume=("before",))
+        await suspend(store, 3, waiting(store, "now", name), **about)
 
 
 async def sent_in_a_life(client: Redis, backend: Backend, session_id: str) -> int:
