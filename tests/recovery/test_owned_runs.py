@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import Committed, RunStartCommitted, StartRun
@@ -17,6 +18,7 @@ from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process import Executor
+from helix_agents.runtimes.in_process.drivers import MOST_CANCELLED
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor import stage
 from helix_agents.testing.contracts.executor.stage import Gate, completed, failed, runs_of
@@ -246,3 +248,18 @@ async def test_a_driver_that_broke_while_the_store_was_away_fails_its_run_once_i
         world.store.is_broken = True
         run = await helix.execute(agent, "Speak.", SESSION)
         assert (await failed(run)).error == "out of order"
+
+
+async def test_a_run_whose_driver_is_cancelled_by_what_it_runs_again_and_again_fails_with_a_reason() -> None:
+    async def give_up(_: Any, __: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    agent = Agent(name="tired", model=ScriptedModel(["Never."]), hooks=Hooks(before_llm_call=give_up))
+    async with Executor.open("memory://", janitor_seconds=None) as helix:
+        result = await stage.within(failed(await helix.execute(agent, "Go", SESSION)))
+        assert "cancelled the task that drives it" in result.error
+        (run,) = await runs_of(helix, SESSION)
+        assert run.attempt == MOST_CANCELLED
