@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from helix_agents.domain.writes import Replace as Replace
     from helix_agents.domain.writes import StepWrites as StepWrites
     from helix_agents.engine.cleanup import expired_session_cleanup as expired_session_cleanup
+    from helix_agents.engine.services import EngineOptions as EngineOptions
     from helix_agents.llm.prompt_cache import anthropic_cache as anthropic_cache
     from helix_agents.llm.scripted import RoutingScriptedModel as RoutingScriptedModel
     from helix_agents.llm.scripted import ScriptedModel as ScriptedModel
@@ -98,6 +99,7 @@ _HOME: dict[str, str] = {
     "DefinitionError": "helix_agents.domain.errors",
     "Delete": "helix_agents.domain.writes",
     "DidNotHappen": "helix_agents.agent.outcomes",
+    "EngineOptions": "helix_agents.engine.services",
     "Executor": "helix_agents.runtimes.in_process.executor",
     "FailRun": "helix_agents.agent.failures",
     "Failed": "helix_agents.domain.results",
@@ -174,6 +176,7 @@ __all__ = [
     "DefinitionError",
     "Delete",
     "DidNotHappen",
+    "EngineOptions",
     "Executor",
     "FailRun",
     "Failed",

@@ -140,6 +140,22 @@ async def test_a_write_with_notice_is_told_and_a_repetition_finds_the_first_answ
     assert (await entries.find("shared", "c")).version == 1  # pyright: ignore[reportOptionalMemberAccess]
 
 
+async def test_a_rule_that_asks_for_notices_gets_one_of_every_call(world: World, entries: EntryStore) -> None:
+    rule = Rule(name="tell", applies_to="state.*", tier="notify")
+    made = ["state__session__set", "state__persistent__set", "state__shared__get", "state__session__list"]
+    inputs: dict[str, dict[str, Any]] = {name: {"key": "k", "value": 1} for name in made[:2]}
+    inputs["state__shared__get"] = {"key": "k"}
+    script = [reply(calls=[call(name, inputs.get(name, {})) for name in made]), "done"]
+    ann = agent(script, bundle_of(world, policy=[rule]))
+    async with Executor.open(world.url, agents=[ann]) as helix:
+        handle = await helix.execute(ann, "go", SESSION)
+        chunks = [chunk async for chunk in handle.stream()]
+    notices = [json.loads(each.value or "") for each in (await entries.list_entries("sys.outbox", values=True)).items]
+    assert sorted(each["capability"].replace(".", "__") for each in notices) == sorted(made)
+    shown = {chunk.data["id"] for chunk in chunks if isinstance(chunk, Custom)}
+    assert shown == {each["id"] for each in notices}
+
+
 async def test_reads_and_session_writes_are_audited_with_their_step(world: World, entries: EntryStore) -> None:
     script = [
         reply(

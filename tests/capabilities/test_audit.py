@@ -9,11 +9,12 @@ import pytest
 
 from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.capabilities.auditing import checkpoints_file, sign_checkpoint, sign_when_due, verify_audit
+from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.toolset import state_capabilities
 from helix_agents.capabilities.vault import load_checkpoints
 from helix_agents.cli.app import run as helix
 from helix_agents.domain.entries import EntryTransaction
-from helix_agents.domain.errors import AuditBrokenError
+from helix_agents.domain.errors import AuditBrokenError, StoreUnavailableError
 from helix_agents.testing import call
 from helix_agents.testing.clock import ManualClock
 from tests.capabilities.worlds import PASSPHRASE, World
@@ -103,6 +104,54 @@ async def test_values_and_secrets_are_not_in_the_log(world: World) -> None:
     assert "hunter2" not in "".join(row.entry for row in rows)
     line = json.loads(rows[0].entry)
     assert line["arguments"]["value"]["bytes"] == len('{"password":"hunter2"}')
+
+
+async def test_the_values_of_a_call_that_is_only_asked_about_are_not_in_the_log_either(world: World) -> None:
+    async with world.open() as state:
+        asked = {"key": "k", "value": "hunter2", "expected_version": 0}
+        await state.call("policy.explain", capability="state.shared.set", inputs=asked)
+        await state.gateway.flush()
+        (row,) = await state.gateway.store.list_audit()
+    assert "hunter2" not in row.entry
+    assert json.loads(row.entry)["arguments"]["inputs"]["key"] == "k"
+
+
+async def test_no_read_goes_unaudited_because_the_store_was_away_or_the_gateway_closed_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writing = asyncio.Event()
+    async with world.open() as state:
+        store = state.gateway.store
+        transact = store.transact
+
+        async def fail(_: EntryTransaction) -> None:
+            writing.set()
+            raise StoreUnavailableError("the store", "away")
+
+        async def wait(request: EntryTransaction) -> Any:
+            writing.set()
+            await asyncio.sleep(0.05)
+            return await transact(request)
+
+        for write in (fail, wait):
+            writing.clear()
+            monkeypatch.setattr(store, "transact", write)
+            await state.persistent.get("k")
+            async with asyncio.timeout(10):
+                await writing.wait()
+        await state.gateway.close()
+        assert len(await store.list_audit()) == 2
+    assert "audit.not_written" in caplog.text
+
+
+async def test_a_log_that_cannot_be_signed_keeps_nothing_else_from_being_swept(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.url = f"memory://{world.folder.name}-unsigned"
+    async with world.open(settings={"directory": None}) as state:
+        await state.persistent.set("k", 1)
+        assert (await sweep_state(state.gateway))["audit_signed_up_to"] == 0
+    assert "audit.not_signed" in caplog.text
 
 
 async def test_the_log_is_signed_by_itself_when_enough_was_written_or_some_time_ago(world: World) -> None:

@@ -17,8 +17,15 @@ from helix_agents.capabilities.client import StateClient
 from helix_agents.capabilities.importing import import_backup
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.vault import Vault
-from helix_agents.domain.capability_errors import ApprovalPending, CapabilityError, DecryptionFailed, IoError
-from helix_agents.domain.errors import VaultError
+from helix_agents.domain.capability_errors import (
+    ApprovalPending,
+    CapabilityError,
+    DatabaseError,
+    DecryptionFailed,
+    InvalidInput,
+    IoError,
+)
+from helix_agents.domain.errors import StoreUnavailableError, VaultError
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.processes import processes_for
 from helix_agents.testing.entry_scenes import everything
@@ -234,6 +241,49 @@ async def test_an_agents_own_backups_do_not_push_out_those_of_everything(full: W
         for _ in range(3):
             own = (await state.call("state.backup.create", agent="ann"))["backup_id"]
         assert [each["backup_id"] for each in (await state.call("state.backup.list"))["backups"]] == [own, whole]
+
+
+async def test_a_file_stays_when_the_answer_to_what_made_it_known_is_lost(
+    full: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above all the one from before a restore, which holds what was overwritten."""
+
+    def losing(made: Any) -> Any:
+        async def write(request: Any) -> None:
+            await made(request)
+            raise StoreUnavailableError("the store", "its answer was lost")
+
+        return write
+
+    async with full.open("ann", face="operator") as state:
+        backup_id = (await state.call("state.backup.create"))["backup_id"]
+        store = state.gateway.store
+        with monkeypatch.context() as lost:
+            lost.setattr(store, "restore", losing(store.restore))
+            with pytest.raises(DatabaseError):
+                await state.call("state.backup.restore", backup_id=backup_id)
+            lost.setattr(store, "transact", losing(store.transact))
+            for kind in ("backup", "snapshot"):
+                with pytest.raises(DatabaseError):
+                    await state.call(f"state.{kind}.create")
+        backups = (await state.call("state.backup.list"))["backups"]
+        assert sorted(each["reason"] for each in backups) == ["asked for", "asked for", "before a restore"]
+        assert not any("missing" in each for each in backups)
+        (snapshot,) = (await state.call("state.snapshot.list"))["snapshots"]
+        assert "missing" not in snapshot
+
+
+async def test_a_file_goes_when_its_row_is_refused(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_: Any) -> None:
+        raise InvalidInput("This idempotency key was used for another request.", {})
+
+    async with full.open("ann", face="operator") as state:
+        monkeypatch.setattr(state.gateway.store, "transact", refuse)
+        for kind in ("backup", "snapshot"):
+            with pytest.raises(InvalidInput):
+                await state.call(f"state.{kind}.create")
+        assert [*full.files("backups"), *full.files("snapshots")] == []
+        monkeypatch.undo()
 
 
 async def test_a_backup_of_an_earlier_release_still_opens(world: World) -> None:

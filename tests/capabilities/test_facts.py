@@ -1,9 +1,12 @@
 """Snapshots, briefings, notices and sessions: told from durable facts, exactly."""
 
 import asyncio
+import contextlib
 import http.server
 import json
+import os
 import random
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +16,12 @@ import pytest
 from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.notifying import deliver_notices
+from helix_agents.capabilities.scopes import JOURNAL, OUTBOX
 from helix_agents.capabilities.settings import Limits
 from helix_agents.domain.capability_errors import SessionNotFound
+from helix_agents.domain.entries import EntryTransaction, Put
 from helix_agents.testing import call, reply
+from helix_agents.testing.clock import ManualClock
 from tests.capabilities.test_agent_tools import bundle_of
 from tests.capabilities.worlds import World
 
@@ -56,6 +62,18 @@ async def test_files_that_were_made_changed_and_deleted_are_reported(world: Worl
             ("made", "created"),
         ]
         assert "3 files changed" in found["summary"]
+
+
+async def test_a_file_whose_name_is_no_text_is_reported_too(world: World) -> None:
+    odd = os.fsencode(world.folder / "watched") + b"/odd-\xff"
+    async with world.open("ann") as plain:
+        state = await plain.with_session()
+        await asyncio.to_thread(os.close, os.open(odd, os.O_CREAT))
+        found = (await plain.call("state.briefing.generate", detail_level="detailed"))["briefing"]
+        assert [change["path"].rpartition("/")[2] for change in found["filesystem_changes"]] == [r"odd-\xff"]
+        assert (await state.call("session.end"))["ended"]
+        again = (await plain.call("state.briefing.generate", detail_level="detailed"))["briefing"]
+        assert again["filesystem_changes"] == []
 
 
 async def test_a_briefing_tells_of_runs_and_of_what_waits(world: World) -> None:
@@ -161,6 +179,20 @@ async def test_snapshots_in_one_second_have_names_of_their_own_and_old_ones_go(w
         assert sum(each.get("missing", False) for each in (await state.call("state.snapshot.list"))["snapshots"]) == 1
 
 
+async def test_several_snapshots_that_are_too_many_go_with_their_files_and_one_notice_is_left(world: World) -> None:
+    async with world.open() as state:
+        for _ in range(4):
+            await state.call("state.snapshot.create")
+        world.limits = Limits(snapshots=2)
+    async with world.open() as state:
+        before = await state.gateway.store.usage(OUTBOX)
+        await state.gateway.call(state.caller, "state.snapshot.create", {}, once="the fifth")
+        listed = (await state.call("state.snapshot.list"))["snapshots"]
+        assert [each.get("missing", False) for each in listed] == [False, False]
+        assert len(world.files("snapshots")) == 2
+        assert (await state.gateway.store.usage(OUTBOX)).keys == before.keys + 1
+
+
 class Receiver(http.server.BaseHTTPRequestHandler):
     """Takes notices; refuses the first one it is sent."""
 
@@ -206,6 +238,62 @@ async def test_a_notice_reaches_every_webhook_at_least_once(
     assert sorted(notice["inputs"]["key"] for notice in Receiver.received) == ["a", "b"]
     assert all(f"state.notification id='{notice['id']}'" in caplog.text for notice in Receiver.received)
     assert "secret" not in json.dumps(Receiver.received)
+
+
+async def test_who_knows_no_address_leaves_notices_for_one_to_those_who_do(world: World, webhook: str) -> None:
+    Receiver.refused = 1
+    async with world.open() as state:
+        await state.shared.set("only logged", 1, expected_version=0)
+    async with world.open(settings={"webhooks": (webhook,)}) as state:
+        await state.shared.set("told", 1, expected_version=0)
+    async with world.open() as sweeping:
+        assert (await sweep_state(sweeping.gateway))["notices_delivered"] == 1
+    async with world.open(settings={"webhooks": (webhook,)}) as state:
+        assert await deliver_notices(state.gateway) == 1
+    assert [notice["inputs"]["key"] for notice in Receiver.received] == ["told"]
+
+
+async def test_an_address_that_talks_nonsense_is_tried_once_a_round_and_holds_up_no_other(
+    world: World, webhook: str
+) -> None:
+    Receiver.refused = 1
+    met: list[bytes] = []
+    nonsense = socket.create_server(("127.0.0.1", 0))
+
+    def talk() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                other, _ = nonsense.accept()
+                met.append(other.recv(65_536))
+                other.sendall(b"nonsense\r\n\r\n")
+                other.close()
+
+    threading.Thread(target=talk, daemon=True).start()
+    addresses = (f"http://127.0.0.1:{nonsense.getsockname()[1]}/", "no address", webhook)
+    async with world.open(settings={"webhooks": addresses}) as state:
+        for key in ("a", "b"):
+            await state.shared.set(key, 1, expected_version=0)
+        assert await deliver_notices(state.gateway) == 0
+    nonsense.close()
+    assert len(met) == 1
+    assert [notice["inputs"]["key"] for notice in Receiver.received] == ["a", "b"]
+
+
+async def test_what_is_remembered_too_long_is_forgotten_however_much_there_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helix_agents.capabilities.paging.MOST_LISTED", 3)
+    clock = ManualClock(1_000_000)
+    async with world.open(clock=clock) as state:
+        store = state.gateway.store
+        for number, name in enumerate("abcdefghij"):
+            if number == 5:
+                clock.advance(world.limits.remembered_ms + 1)
+            # The younger ones come first in the order of their keys.
+            put = Put(scope=JOURNAL, key=f"{number < 5}-{name}", value="1")
+            await store.transact(EntryTransaction(changes=(put,), owner="ann"))
+        assert (await sweep_state(state.gateway))["answers_forgotten"] == 5
+        assert (await store.usage(JOURNAL)).keys == 5
 
 
 async def test_the_janitor_delivers_notices_of_agents(world: World, webhook: str) -> None:

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,26 @@ async def test_the_operators_commands_lock_and_unlock_for_running_processes(
     told = [(line["capability"], line["status"]) for line in lines if line["capability"].startswith("vault.")]
     assert told == [("vault.unlock", "failed"), ("vault.unlock", "done"), ("vault.lock", "done")]
     assert worlds.PASSPHRASE not in json.dumps(lines)
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\n", b'{"seconds_left": 3, "of_a_later_version": 1}\n', b"\n", b""])
+async def test_a_keeper_that_cannot_be_understood_keeps_nothing(
+    vault: Vault, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(vault.path.parent)
+    keeper = socket.socket(socket.AF_UNIX)
+    keeper.bind(door(vault).name)
+    keeper.listen()
+
+    def say() -> None:
+        for _ in range(2):
+            other, _ = keeper.accept()
+            other.recv(100)
+            other.sendall(answer)
+            other.close()
+
+    threading.Thread(target=say, daemon=True).start()
+    assert await vault.entrusted_seconds() is None
+    with pytest.raises(VaultLockedError):
+        await vault.keys()
+    keeper.close()

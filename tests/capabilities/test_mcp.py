@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.subscriptions import ResourceUpdated
@@ -16,8 +17,9 @@ from mcp.client.subscriptions import ResourceUpdated
 from helix_agents.capabilities.approvals import decide_approval
 from helix_agents.capabilities.catalogue import CATALOGUE, STATE
 from helix_agents.capabilities.mcp import serve_http
-from helix_agents.capabilities.mcp.resources import INBOX_URI, uri_of
+from helix_agents.capabilities.mcp.resources import INBOX_URI, Resources, uri_of
 from helix_agents.capabilities.policy import Policy, Rule
+from helix_agents.domain.errors import StoreUnavailableError
 from tests.capabilities.worlds import PASSPHRASE, World
 
 PATIENCE = 60.0
@@ -210,3 +212,17 @@ async def test_what_may_not_be_read_may_not_be_listened_to(world: World) -> None
                     pytest.fail(f"{uri} was listened to")
         with pytest.raises(MCPError, match="no key"):
             await client.read_resource(uri_of("missing"))
+
+
+async def test_who_cannot_listen_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
+        raise StoreUnavailableError("the store", "away")
+
+    async with asyncio.timeout(PATIENCE), world.open("ann", face="mcp") as state:
+        monkeypatch.setattr(state.gateway.store, "list_events", fail)
+        wanted = types.SubscriptionsListenRequestParams.model_validate(
+            {"notifications": {"resourceSubscriptions": [INBOX_URI]}}
+        )
+        with pytest.raises(StoreUnavailableError):
+            await Resources(state.gateway, "ann").listen(None, wanted)
+        monkeypatch.undo()

@@ -1,5 +1,7 @@
 """Policy: a pure function over rules that only ever makes a call stricter."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import TIERS
 from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
-from helix_agents.domain.capability_errors import ApprovalPending, PolicyDenied
+from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, PolicyDenied
 from tests.capabilities.worlds import World
 
 rules = st.lists(
@@ -70,3 +72,10 @@ async def test_what_is_blocked_is_refused_audited_and_not_shown(world: World) ->
         names = [each["title"] for each in tool_definitions(state.gateway, "ann")]
         assert "state.shared.delete" not in names
         assert len(names) == len(CATALOGUE) - 1
+
+
+@pytest.mark.parametrize("inputs", ["text", [1], 7])
+async def test_inputs_that_are_no_object_are_refused_and_not_judged(world: World, inputs: Any) -> None:
+    async with world.open() as state:
+        with pytest.raises(InvalidInput):
+            await state.call("policy.explain", capability="state.backup.create", inputs=inputs)

@@ -121,6 +121,17 @@ async def test_a_change_begins_a_turn_of_an_idle_session_once(each_world: World,
         assert [each["version"] for each in await news(backend)] == [1, 2, 3]
 
 
+async def test_what_other_sessions_of_the_agent_wrote_hides_no_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helix_agents.capabilities.watching.PAGE", 3)
+    async with idle_watcher(world) as helix:
+        for number in range(10):
+            await write(world, f"config.{number}", who="ann")
+        await write(world)
+        assert await swept(helix) == 1
+
+
 async def test_it_happens_by_itself_soon_after_the_change(each_world: World, backend: Backend) -> None:
     ann = watcher(each_world, reply(calls=[watching()]), "watching")
     async with Executor.open(each_world.url, agents=[ann], janitor_seconds=60.0) as helix, asyncio.timeout(PATIENCE):
@@ -517,12 +528,12 @@ def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def test_writers_and_wakers_die_and_every_change_is_told_once(shared_url: str, processes: Processes) -> None:
-    """Processes that wake, drive the turn and write are killed at every statement; whoever comes next goes on."""
+    """Processes that wake, drive the turn and write are killed at every second statement; the next one goes on."""
     ann = state_jobs.watcher()
     async with Executor.open(shared_url, agents=[ann], janitor_seconds=None) as helix:
         await (await helix.execute(ann, "go", SESSION)).result()
     changes = 0
-    for statement in range(1, MOST_DEATHS):
+    for statement in range(1, MOST_DEATHS, 2):
         # A writer that dies at this statement has written or has not; then one that lives.
         job = f"{state_jobs.MODULE}:write_changes"
         await processes.run(job, [{"url": shared_url, "who": "bob", "times": 1, "die_after": statement}])

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from helix_agents.capabilities import watching
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.watching import Bookmark, ResyncRequired, Watch
-from helix_agents.domain.capability_errors import SubscriptionFailed
+from helix_agents.domain.capability_errors import InvalidInput, SubscriptionFailed
 from helix_agents.testing.contracts.processes import processes_for
 from helix_agents.testing.workers import Processes
 from tests.capabilities import state_jobs
@@ -89,6 +90,61 @@ async def test_falling_behind_what_is_kept_and_a_restore_are_told(each_world: Wo
         assert isinstance(told, ResyncRequired)
 
 
+async def test_a_restore_that_comes_before_a_reader_is_done_is_told(world: World) -> None:
+    async with world.open("ann") as ann, world.open("bob", face="operator") as bob:
+        made = await bob.call("state.backup.create")
+        watch = await ann.shared.watch()
+        inbox = await ann.call("state.shared.watch", durable=True)
+        await bob.shared.set("k", 1, expected_version=0)
+        reading: Any = aiter(watch)
+        assert (await anext(reading)).key == "k"
+        [message] = [
+            each
+            for each in (await ann.call("inbox.read"))["messages"]
+            if each["subscription_id"] == inbox["subscription_id"]
+        ]
+        await bob.call("state.backup.restore", backup_id=made["backup_id"])
+        assert isinstance(await anext(reading), ResyncRequired)
+        await reading.aclose()
+        told = await ann.call("inbox.read", ack=[message["id"]])
+        assert {each["type"] for each in told["messages"]} == {"resync_required"}
+        done = await ann.call("inbox.read", ack=[each["id"] for each in told["messages"]])
+        assert done["unread"] == 0
+
+
+async def test_an_agents_own_changes_do_not_hide_those_of_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "PAGE", 3)
+    async with world.open("ann") as ann, world.open("bob") as bob:
+        watch = await ann.shared.watch()
+        for number in range(10):
+            await ann.shared.set(f"own.{number}", number, expected_version=0)
+        assert (await ann.call("inbox.read"))["count"] == 0
+        [(_, passed, _)] = await watching.subscriptions_of(ann.gateway.store, "ann")
+        assert passed.cursor == 10
+        await ann.shared.set("own", 1, expected_version=0)
+        for number in range(5):
+            await bob.shared.set(f"theirs.{number}", number, expected_version=0)
+        found = await ann.call("inbox.read", limit=1)
+        assert ([each["key"] for each in found["messages"]], found["unread"]) == (["theirs.0"], 2)
+        assert [event.key for event in await some(watch, 5)] == [f"theirs.{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("ack", [[1], [None], [["id"]]])
+async def test_what_is_no_id_is_refused(world: World, ack: list[Any]) -> None:
+    async with world.open("ann") as ann:
+        with pytest.raises(InvalidInput):
+            await ann.call("inbox.read", ack=ack)
+
+
+async def test_an_id_that_nobody_gave_moves_nothing(world: World) -> None:
+    async with world.open("ann") as ann, world.open("bob") as bob:
+        watch = await ann.shared.watch()
+        made_up = [f"{watch.subscription_id}@{rest}" for rest in ("9.0.1", f"{'9' * 5000}.0.1", "²", "", "1")]
+        await ann.call("inbox.read", ack=[*made_up, "", "nobody@1.0.1"])
+        await bob.shared.set("k", 1, expected_version=0)
+        assert (await ann.call("inbox.read"))["unread"] == 1
+
+
 async def test_nothing_that_matches_is_a_bookmark(world: World) -> None:
     async with world.open("ann") as ann, world.open("bob") as bob:
         watch = await ann.shared.watch("config.")
@@ -102,7 +158,9 @@ async def test_there_are_only_so_many_subscriptions_and_a_session_takes_its_own_
     async with world.open("ann") as plain:
         session = await plain.with_session()
         await session.call("state.shared.watch")
-        await session.call("state.shared.watch", durable=True)
+        last = {"name": "state.shared.watch", "inputs": {"durable": True}, "once": "the last"}
+        made = await plain.gateway.call(session.caller, **last)
+        assert await plain.gateway.call(session.caller, **last) == made
         with pytest.raises(SubscriptionFailed):
             await session.call("state.shared.watch")
         await session.call("session.end")

@@ -162,6 +162,7 @@ def test_an_mcp_server_is_not_opened_to_everybody_by_mistake(tmp_path: Path) -> 
     """What it serves is tested with the real client; here is what it refuses."""
     nobody = helix(tmp_path, "mcp")
     assert (nobody.code, "--agent NAME" in nobody.err) == (ExitCode.USAGE, True)
-    open_door = helix(tmp_path, "mcp", "--agent", "ann", "--http", "0", "--host", "0.0.0.0")
-    assert (open_door.code, "set HELIX_MCP_TOKEN first" in open_door.err) == (ExitCode.USAGE, True), open_door.err
+    for settings in ({}, {"HELIX_MCP_TOKEN": ""}):
+        open_door = helix(tmp_path, "mcp", "--agent", "ann", "--http", "0", "--host", "0.0.0.0", settings=settings)
+        assert (open_door.code, "set HELIX_MCP_TOKEN first" in open_door.err) == (ExitCode.USAGE, True), open_door.err
     assert list(tmp_path.iterdir()) == []

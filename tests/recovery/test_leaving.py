@@ -219,7 +219,8 @@ async def test_a_reader_does_not_wait_for_the_end_that_a_dead_process_owes(
     settings: dict[str, Any] = {"agents": [agent], "janitor_seconds": None}
     async with asyncio.timeout(SECONDS):
         async with Executor.open(url, **settings) as elsewhere:
-            async with RecordingExecutor.open(url, recorder=recorder, **settings) as dying:
+            recorded: dict[str, Any] = {"recorder": recorder, **settings}
+            async with RecordingExecutor.open(url, **recorded) as dying:
                 await dying.execute(agent, "Work.", SESSION)
                 run: RunHandle[str] | None = await elsewhere.get_handle(agent, SESSION)
                 assert run is not None

@@ -11,9 +11,15 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext
-from helix_agents.agent.hook_events import AgentSuspendedEvent
+from helix_agents.agent.hook_events import AgentSuspendedEvent, BeforeLLMCallEvent
 from helix_agents.agent.hooks import Hooks
-from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
+from helix_agents.backends.in_memory import (
+    InMemoryLockManager,
+    InMemoryStateStore,
+    InMemoryStreamManager,
+    InMemoryUsageStore,
+    Memory,
+)
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, SettleSession, StepCommit
 from helix_agents.domain.errors import NothingToResumeError, StoreUnavailableError
@@ -24,7 +30,7 @@ from helix_agents.domain.results import Interrupted, Suspended
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptFlag, InterruptSet, SessionState, StatusOutcome, StopKind
 from helix_agents.engine.stopping import stop_session
-from helix_agents.ports.backend import open_backend
+from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor.stage import PieceGate
@@ -133,8 +139,8 @@ class AbortedLate(InMemoryStateStore):
         self,
         session_id: SessionId,
         state: SessionState,
-        messages: Sequence[Message],
-        meta: CheckpointMeta,
+        append_messages: Sequence[Message],
+        checkpoint_meta: CheckpointMeta,
         *,
         expected_version: int | None = None,
         commit: StepCommit | None = None,
@@ -143,7 +149,7 @@ class AbortedLate(InMemoryStateStore):
         if stops:
             assert isinstance(await self.set_interrupt_flag(session_id, "for good", kind="abort"), InterruptSet)
         committed = await super().save_state_and_promote_staging(
-            session_id, state, messages, meta, expected_version=expected_version, commit=commit
+            session_id, state, append_messages, checkpoint_meta, expected_version=expected_version, commit=commit
         )
         if stops and not self.answers:
             raise StoreUnavailableError("memory", "the line is dead")
@@ -171,6 +177,32 @@ async def test_an_abort_that_an_interrupt_did_not_see_is_for_good(store: type[In
         assert (session.status, session.error) == ("failed", "for good")
         with pytest.raises(NothingToResumeError):
             await helix.resume(agent, SESSION)
+
+
+async def test_an_abort_that_an_interrupt_did_not_see_outlives_the_process_that_dies_right_there():
+    memory = Memory()
+    state = AbortedLate(memory)
+
+    async def stop(_: RunContext[Any, Any], event: BeforeLLMCallEvent) -> None:
+        assert isinstance(await state.set_interrupt_flag(SESSION, "enough"), InterruptSet)
+
+    model = ScriptedModel(["One two three."], pace=PieceGate(1))
+    agent = Agent(name="talker", model=model, hooks=Hooks(before_llm_call=stop))
+    parts = Backend(
+        url="memory://",
+        state=state,
+        streams=InMemoryStreamManager(memory),
+        locks=InMemoryLockManager(memory),
+        usage=InMemoryUsageStore(memory),
+    )
+    await die_at(StopAt(kind="commit", effect=1, side="after"), parts, agent, SESSION)
+    assert (await state.load_state(SESSION)).status == "interrupted"
+    async with Executor(**settings_on(parts, agent)) as second:
+        assert isinstance(await second.can_resume(agent, SESSION), NothingToResumeError)
+        session = await second.sessions.get(SESSION)
+        assert (session.status, session.error) == ("failed", "for good")
+        with pytest.raises(NothingToResumeError, match="it was aborted"):
+            await second.resume(agent, SESSION)
 
 
 class GoesOnMeanwhile(InMemoryStateStore):

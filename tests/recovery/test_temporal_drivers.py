@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from temporalio.client import Client
 
 from helix_agents import Agent, ScriptedModel, Suspended, ToolAnswer, client_tool, sub_agent_tool, tool
 from helix_agents.domain.errors import MissingExtraError, RuntimeUnavailableError
+from helix_agents.domain.runs import RunRecord
+from helix_agents.runtimes.executor.workflow_names import workflow_of
 from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, runtime, service, worker
-from helix_agents.runtimes.temporal.turns import workflow_of
 from helix_agents.testing import call, reply
 from helix_agents.testing.contracts.executor.stage import Gate, completed, runs_of, spoken, until, within
 from helix_agents.testing.service_process import free_port
@@ -40,7 +42,8 @@ def open_helix(tmp_path: Path, temporal_address: str) -> OpenHelix:
     async def open_helix(**settings: Any) -> AsyncGenerator[TemporalAgentExecutor]:
         url = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
         own = {"address": temporal_address, "task_queue": queue, "prefix": queue, "temporal": QUICK, "grace": 0.0}
-        async with TemporalAgentExecutor.open(url, **{**own, "janitor_seconds": None, **settings}) as helix:
+        given: dict[str, Any] = {**own, "janitor_seconds": None, **settings}
+        async with TemporalAgentExecutor.open(url, **given) as helix:
             yield helix
 
     return open_helix
@@ -359,3 +362,83 @@ async def test_a_turn_says_whose_it_is_and_can_be_searched_for(open_helix: OpenH
         return {name.rpartition("__")[2] for name in names} == {session_id, "resume-2"}
 
     await until(found)
+
+
+# -- without a server
+
+
+class TurnedAway:
+    """Stands for Temporal's worker. The first one is turned away as theirs is: the task is cancelled, and told why."""
+
+    made = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        type(self).made += 1
+        self._is_first = type(self).made == 1
+
+    async def __aenter__(self) -> "TurnedAway":
+        if self._is_first and (task := asyncio.current_task()) is not None:
+            asyncio.get_running_loop().call_soon(task.cancel)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._is_first:
+            raise RuntimeError("the key has run out")
+
+
+async def nothing(effect: Any, work: Any) -> Any:
+    raise AssertionError("nobody asks")
+
+
+async def test_a_worker_that_is_turned_away_comes_back(monkeypatch: pytest.MonkeyPatch):
+    async def came_back() -> bool:
+        return TurnedAway.made >= 2
+
+    monkeypatch.setattr(worker, "Worker", TurnedAway)
+    monkeypatch.setattr(worker, "backoff", lambda: itertools.repeat(0.01))
+    client: Any = None
+    polling = worker.WorkerThread(client, task_queue="q", options=TemporalOptions(), perform=nothing, grace=0.0)
+    await polling.start()
+    await until(came_back)
+    await polling.stop()
+
+
+async def test_a_watch_that_ends_late_takes_nothing_from_the_next_attempt(monkeypatch: pytest.MonkeyPatch):
+    ends = {attempt: asyncio.get_running_loop().create_future() for attempt in (1, 2)}
+
+    async def started(*_: Any, **__: Any) -> bool:
+        return True
+
+    async def load_state(_: str) -> None:
+        return None
+
+    def handle_of(_: Any, run: RunRecord) -> Any:
+        return SimpleNamespace(result=lambda: ends[run.attempt])
+
+    monkeypatch.setattr(service, "start", started)
+    monkeypatch.setattr(service, "handle_of", handle_of)
+    watching: Any = runtime.TemporalRuntime(
+        address="",
+        namespace="",
+        task_queue="",
+        prefix="",
+        works=False,
+        options=TemporalOptions(),
+        client_settings={},
+        open_deps=None,
+        max_running=None,
+        max_parallel_tools=None,
+        grace=0.0,
+    )
+    watching.services = SimpleNamespace(store=SimpleNamespace(load_state=load_state))
+    watching._client, watching._searchable, watching._runs = None, False, SimpleNamespace(of_calls={})
+    for attempt in (1, 2):
+        run = RunRecord(session_id=SESSION, run_id="run", turn=1, attempt=attempt, started_at=0, workflow_id="w")
+        await watching.submit(run, model=ScriptedModel([]))
+    ends[1].set_result({"status": "superseded"})
+    await asyncio.sleep(0.01)
+    assert watching.find("run") is not None
+    assert "run" in watching._runs.of_calls
+    ends[2].set_result({"status": "superseded"})
+    await within(watching.idle())
+    assert watching._runs.of_calls == {}

@@ -1,4 +1,4 @@
-"""The DBOS runtime plays every scenario, with its system database in SQLite and in PostgreSQL."""
+"""The DBOS runtime plays every scenario, with its system database in SQLite and, the longer ones, in PostgreSQL."""
 
 import asyncio
 import itertools
@@ -11,17 +11,46 @@ import pytest
 from dbos import DBOS
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import DBOSInUseError
 from helix_agents.domain.sessions import SessionFilter
 from helix_agents.engine.plain import EFFECT_SEQUENCE
 from helix_agents.ports.backend import Backend, open_backend
-from helix_agents.runtimes.dbos import DBOSAgentExecutor, instance
+from helix_agents.runtimes.dbos import DBOSAgentExecutor, instance, workflows
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.companion_crashes import CompanionCrashesContract
+from helix_agents.testing.contracts.executor.companion_lives import CompanionLivesContract
+from helix_agents.testing.contracts.executor.companions import CompanionsContract
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
+from helix_agents.testing.contracts.executor.conversations import ConversationsContract
+from helix_agents.testing.contracts.executor.deadlines import DeadlinesContract
+from helix_agents.testing.contracts.executor.deploys import DeploysContract
+from helix_agents.testing.contracts.executor.entry_table import EntryTableContract
+from helix_agents.testing.contracts.executor.expiring import ExpiringContract
 from helix_agents.testing.contracts.executor.family import lead
-from helix_agents.testing.contracts.executor.stage import SESSION, OpenExecutor, OpenParts, completed, runs_of
+from helix_agents.testing.contracts.executor.hooks import HooksContract
+from helix_agents.testing.contracts.executor.janitors import JanitorsContract
+from helix_agents.testing.contracts.executor.models import ModelsContract
+from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
+from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
+from helix_agents.testing.contracts.executor.returning import ReturningContract
+from helix_agents.testing.contracts.executor.stage import (
+    SESSION,
+    Gate,
+    OpenExecutor,
+    OpenParts,
+    completed,
+    runs_of,
+    within,
+)
+from helix_agents.testing.contracts.executor.stopping import StoppingContract
+from helix_agents.testing.contracts.executor.sub_agents import SubAgentsContract
+from helix_agents.testing.contracts.executor.tools import ToolsContract
+from helix_agents.testing.contracts.executor.tree_stops import TreeStopsContract
+from helix_agents.testing.contracts.executor.waiting import WaitingContract
+from helix_agents.testing.contracts.executor.waking import WakingContract
 from helix_agents.testing.postgres_service import PostgresService
 from tests.scenarios.test_in_process import LONG_LEASE_MS
 
@@ -39,7 +68,7 @@ async def _steps_of(workflow: str) -> list[str]:
     return [step["function_name"].replace(f"helix_call_{EFFECT_SEQUENCE}", "call") for step in steps]
 
 
-class OnDBOS(ExecutorContract):
+class OnDBOS:
     """The scenarios of one class share a DBOS, as executors of one process do; their workflows have names apart."""
 
     much_work = {"asking": 10, "orphans": 60, "expiring": 210}
@@ -77,7 +106,7 @@ class OnDBOS(ExecutorContract):
         return f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
 
 
-class TestDBOSOnSQLite(OnDBOS):
+class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
     backend = "sqlite"
 
     @pytest.fixture(scope="class")
@@ -100,6 +129,50 @@ class TestDBOSOnSQLite(OnDBOS):
             assert status is not None
             assert status.queue_name is not None
             assert run.owner is not None
+
+    async def test_a_run_with_hooks_of_its_own_belongs_to_who_drives_it_although_others_share_the_queue(
+        self, open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate, begun = Gate(), list[str]()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            begun.append("work")
+            await gate.wait()
+            return "worked"
+
+        agent = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+        monkeypatch.setattr(workflows, "CLAIM_MS", 0)
+        async with open_executor(placement="shared", agents=[agent]) as helix:
+            handle = await helix.execute(agent, "Hi", SESSION, hooks=Hooks())
+            await gate.until_reached()
+            assert (await helix.recover()).run_ids == ()
+            gate.opened.set()
+            assert await completed(handle) == "Done."
+        assert begun == ["work"]
+
+    async def test_a_session_that_is_deleted_while_it_runs_leaves_no_driver_and_no_complaint(
+        self, helix: DBOSAgentExecutor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        agent = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+        await helix.execute(agent, "Hi", SESSION)
+        await gate.until_reached()
+        await helix.sessions.delete(SESSION)
+        gate.opened.set()
+        await within(helix.idle())
+        background: set[asyncio.Task[Any]] = vars(helix._runtime)["_background"]
+        left = await within(asyncio.gather(*background, return_exceptions=True))
+        assert not any(isinstance(each, BaseException) for each in left)
+        assert "run.workflow_failed" not in caplog.text
 
     async def test_workflows_and_steps_have_names_that_tell(self, helix: DBOSAgentExecutor) -> None:
         @tool
@@ -149,7 +222,7 @@ class TestDBOSOnSQLite(OnDBOS):
                         pass
 
 
-class TestDBOSOnPostgres(OnDBOS):
+class OnPostgres(OnDBOS):
     """DBOS and the sessions in one PostgreSQL server."""
 
     backend = "postgres"
@@ -162,3 +235,36 @@ class TestDBOSOnPostgres(OnDBOS):
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:
         return postgres_url
+
+
+class TestDBOSOnPostgres(
+    OnPostgres,
+    ConversationsContract,
+    WaitingContract,
+    DeadlinesContract,
+    StoppingContract,
+    ReturningContract,
+    DeploysContract,
+    JanitorsContract,
+    CompanionLivesContract,
+    CompanionCrashesContract,
+    SubAgentsContract,
+    NestedAnswersContract,
+    TreeStopsContract,
+):
+    """What waits, stops, dies and comes back; the rest is below."""
+
+
+@pytest.mark.chaos
+class TestTheRestOfDBOSOnPostgres(
+    OnPostgres,
+    ToolsContract,
+    ModelsContract,
+    WakingContract,
+    EntryTableContract,
+    HooksContract,
+    RefreshingContract,
+    ExpiringContract,
+    CompanionsContract,
+):
+    """It plays on DBOS with SQLite, and in process on Postgres, each time; here now and then."""

@@ -2,12 +2,17 @@
 
 import asyncio
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from helix_agents.domain.errors import InvalidStoreUrlError
+from helix_agents import DBOSAgentExecutor
+from helix_agents.domain.errors import DBOSInUseError, InvalidStoreUrlError, StoreUnavailableError
+from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.executor import system_database_beside
+from helix_agents.runtimes.executor.leases import LeaseKeeper
 
 PROGRAM = """
 import asyncio
@@ -69,13 +74,73 @@ async def test_an_executor_joins_the_dbos_that_its_program_launched_and_leaves_i
         ("sqlite:///helix.db?synchronous=normal", "sqlite:///helix.db.dbos"),
         ("postgresql://me:secret@host:5433/app", "postgresql://me:secret@host:5433/app"),
         ("postgres://host/app?schema=helix&pool_size=3&sslmode=require", "postgresql://host/app?sslmode=require"),
+        ("postgresql:///app?host=/run/postgresql&schema=helix", "postgresql:///app?host=/run/postgresql"),
     ],
 )
 def test_dbos_keeps_its_tables_beside_the_store(store: str, system: str):
     assert system_database_beside(store) == system
 
 
-@pytest.mark.parametrize("store", ["memory://", "redis://host:6379/0"])
+@pytest.mark.parametrize("store", ["memory://", "redis://:secret@host:6379/0"])
 def test_a_store_with_no_place_for_dbos_is_named(store: str):
-    with pytest.raises(InvalidStoreUrlError, match="give system_database_url"):
+    with pytest.raises(InvalidStoreUrlError, match="give system_database_url") as refused:
         system_database_beside(store)
+    assert "secret" not in str(refused.value)
+
+
+class Engine:
+    """Stands for DBOS, which takes a second to launch."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.running = 0
+        self.begun, self.may_go_on, self.launched = threading.Event(), threading.Event(), threading.Event()
+        self.may_go_on.set()
+        monkeypatch.setattr(instance, "_launch", self._launch)
+        monkeypatch.setattr("dbos.DBOS.destroy", self._destroy)
+
+    def _launch(self, wanted: instance.Wanted, executor_id: str) -> Any:
+        self.begun.set()
+        self.may_go_on.wait(10)
+        self.running += 1
+        self.launched.set()
+        return instance._Launched(wanted, executor_id, is_ours=True)  # pyright: ignore[reportPrivateUsage]
+
+    def _destroy(self) -> None:
+        self.running -= 1
+
+
+async def test_an_executor_that_cannot_begin_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(self: LeaseKeeper) -> None:
+        raise StoreUnavailableError("the store", "away")
+
+    engine = Engine(monkeypatch)
+    monkeypatch.setattr(LeaseKeeper, "start", refuse)
+    for name in ("one", "another"):
+        with pytest.raises(StoreUnavailableError):
+            await DBOSAgentExecutor.open(f"sqlite:///{tmp_path}/{name}.db")
+    assert (engine.running, workflows.HOSTS["helix"]) == (0, [])
+
+
+async def test_who_is_cancelled_while_dbos_is_launched_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    engine.may_go_on.clear()
+    launching = asyncio.create_task(instance.acquire(instance.Wanted(system_database_url="sqlite:///one"), "me"))
+    await asyncio.to_thread(engine.begun.wait, 10)
+    launching.cancel()
+    engine.may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await launching
+    await asyncio.to_thread(engine.launched.wait, 10)
+    assert engine.running == 0
+
+
+async def test_what_another_dbos_runs_on_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    Engine(monkeypatch)
+    await instance.acquire(instance.Wanted(system_database_url="postgresql://me:secret@host/app"), "me")
+    with pytest.raises(DBOSInUseError) as refused:
+        await instance.acquire(instance.Wanted(system_database_url="postgresql://me:hidden@host/other"), "me")
+    await instance.release()
+    assert "host/other" in str(refused.value)
+    assert not any(password in str(refused.value) for password in ("secret", "hidden"))

@@ -1,5 +1,6 @@
 """State in one backend, streams in another: every scenario still holds, and what is deleted is deleted in both."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from helix_agents import Agent, ScriptedModel
+from helix_agents import Agent, Completed, DBOSAgentExecutor, ScriptedModel
+from helix_agents.domain.chunks import TextDelta
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process.executor import Executor
@@ -119,3 +121,34 @@ class TestStateInPostgresAndStreamsInRedis(
     @pytest.fixture
     def state_url(self, postgres_url: str) -> str:
         return postgres_url
+
+
+@pytest.mark.parametrize("runtime", ["in process", "dbos"])
+async def test_a_run_whose_stream_is_lost_under_it_goes_on_and_makes_it_anew(runtime: str, tmp_path: Path) -> None:
+    """As with streams in a Redis that keeps nothing on disk and is restarted."""
+    said, go_on = asyncio.Event(), asyncio.Event()
+
+    async def held_after_a_piece(_event: Any) -> None:
+        if said.is_set():
+            await go_on.wait()
+        said.set()
+
+    agent = Agent(name="poet", model=ScriptedModel(["Waves come, waves go."], chunk=5, pace=held_after_a_piece))
+    backend = await open_both("memory://", "memory://", ManualClock())
+    parts: dict[str, Any] = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
+    kept = f"sqlite:///{tmp_path}/dbos.db"
+    async with (
+        DBOSAgentExecutor(**parts, agents=[agent], system_database_url=kept)
+        if runtime == "dbos"
+        else Executor(**parts, agents=[agent]) as helix
+    ):
+        run = await helix.execute(agent, "A line, please", "s-1")
+        await anext(run.stream())
+        await said.wait()
+        await backend.streams.delete_stream("s-1")
+        go_on.set()
+        async with asyncio.timeout(20):
+            assert isinstance(await run.result(), Completed)
+        assert (await helix.sessions.runs("s-1")).items[0].attempt == 2
+        told = [chunk.delta for chunk in await backend.streams.get_all_chunks("s-1") if isinstance(chunk, TextDelta)]
+        assert "".join(told) == "Waves come, waves go."

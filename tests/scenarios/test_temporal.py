@@ -34,10 +34,20 @@ class MortalExecutor(TemporalAgentExecutor):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._lives_on = settings["grace"]
+        self._runs: dict[str, RunRecord] = {}
+        runtime: Any = self._runtime
+        watch = runtime._watch
+
+        def remember(run: RunRecord) -> Any:
+            self._runs[run.run_id] = run
+            return watch(run)
+
+        runtime._watch = remember
 
     async def close(self) -> None:
         runtime: Any = self._runtime
-        left = [] if runtime.leaving or self._lives_on >= 1 else list(runtime._submitted.values())
+        lives_on = runtime.leaving or self._lives_on >= 1
+        left = [] if lives_on else [self._runs[run_id] for run_id in runtime._watched]
         if not self._lives_on:
             await self._end(left)
         await super().close()

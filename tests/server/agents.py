@@ -43,6 +43,9 @@ async def _exists(file: str) -> bool:
 
 gate = Gate()
 
+# Why a model breaks off after its tools have answered; each reason does so once.
+mishaps: list[str] = []
+
 
 class Notes(BaseModel):
     published: list[str] = []
@@ -119,6 +122,8 @@ def follow_orders(request: ModelRequest) -> Step:
     """One step of a turn: what the user ordered first, then a sentence about the results."""
     order = order_of(request)
     results = results_since_the_user(request)
+    if results and mishaps:
+        return ModelRefusedError("scripted", mishaps.pop())
     if results:
         return f"I was told: {'; '.join(str(each.content) for each in results)}."
     if order == "fail":

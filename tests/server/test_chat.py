@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from helix_agents.server.calls import Call
-from tests.server.agents import gate
+from tests.server.agents import gate, mishaps
 from tests.server.live import LiveServer, wait_until
 from tests.server.page import Page, parts_of
 
@@ -387,6 +387,48 @@ def test_an_answer_that_failed_is_tried_again(page: Page) -> None:
     page.messages.pop()
     with page.posting(trigger="regenerate-message") as parts:
         assert [part["type"] for part in parts][-1] == "finish"
+
+
+def test_a_message_that_is_edited_takes_back_what_followed(page: Page) -> None:
+    page.say("one").say("two").say("three")
+    for place, text in [(2, "deux"), (2, "zwei"), (0, "uno"), (0, "uno")]:
+        del page.messages[place + 1 :]
+        page.last["parts"][0]["text"] = text
+        page.post(messageId=page.last["id"])
+        assert page.text == f"You said: {text}. And so on. "
+        assert page.snapshot()["messages"] == page.messages
+
+
+def test_a_message_that_others_came_after_is_not_answered_again(page: Page) -> None:
+    page.say("one").say("two")
+    before = page.snapshot()["messages"]
+    assert code_of(Page(page.client, page.chat_id, page.messages[:1])) == (409, "history_mismatch")
+    assert page.snapshot()["messages"] == before
+
+
+def test_an_answer_that_failed_after_a_step_is_gone_on_with(page: Page) -> None:
+    mishaps.append("out of order")
+    page.say("search")
+    page.messages.pop()
+    page.post(trigger="regenerate-message")
+    assert page.tool("search")["state"] == "output-available"
+    assert page.text.startswith("Let me see. I was told: ")
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_an_answer_that_was_aborted_is_told_as_stopped_and_can_be_written_again(page: Page, server: LiveServer) -> None:
+    gate.shut(after=5)
+    page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]})
+    with page.posting() as parts, server.client() as other:
+        read_some_text(page, parts)
+        other.post(f"/chat/{page.chat_id}/abort", json={})
+        page.read(parts)
+    assert [part["type"] for part in page.parts[-3:]] == ["finish-step", "abort", "finish"]
+    gate.open()
+    page.messages.pop()
+    page.post(trigger="regenerate-message")
+    assert page.text.startswith("You said: long story. And so on. ")
+    assert page.snapshot()["messages"] == page.messages
 
 
 def test_the_very_first_answer_can_be_written_again_and_again(page: Page) -> None:

@@ -202,3 +202,4 @@ def test_ids_with_a_slash_work_everywhere(ann: httpx2.Client) -> None:
     assert ann.get(f"/sessions/{path}").json()["sessionId"] == session_id
     assert ann.get(f"/sessions/{path}/messages").json()["total"] == 2
     assert ann.get(f"/chat/{path}/stream").status_code == 204
+    assert ann.get(f"/sessions/{path.replace('%2F', '%00')}").status_code == 400

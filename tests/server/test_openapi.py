@@ -14,7 +14,7 @@ from helix_agents.server.operations import OPERATIONS
 from tests.server.live import ANN, LiveServer, agent_server, bearer
 from tests.server.test_executor_routes import settled, start
 
-EXAMPLES = 20
+EXAMPLES = 10
 SESSION = "known"
 
 

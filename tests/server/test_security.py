@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import socket
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,15 +18,17 @@ from starlette.requests import Request
 from helix_agents import AgentServer, Executor, Principal
 from helix_agents.domain.chunks import TextDelta
 from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.sessions import MARKS
 from helix_agents.runtimes.executor.sessions import Sessions
 from helix_agents.server import executor_routes
+from helix_agents.server import gate as gates
 from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.gate import Gate
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
 from tests.server.agents import agents, gate
-from tests.server.live import ANN, BEN, OPS, LiveServer, agent_server
+from tests.server.live import ANN, BEN, OPS, TOKENS, LiveServer, agent_server, bearer
 from tests.server.page import Page
 from tests.server.test_chat import code_of
 from tests.server.test_executor_routes import settled, start
@@ -142,6 +145,48 @@ def test_an_id_that_is_taken_by_somebody_else_cannot_be_started_or_spoken_to(
     assert code_of(page) == (403, "forbidden")
 
 
+@pytest.fixture
+async def overtaken(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx2.AsyncClient]:
+    """Ben asks, and Ann's whole turn in the session of the same id comes between his look at it and his run."""
+    count_running = Sessions.count_running
+
+    async def ann_is_faster(sessions: Sessions, user_id: str | None) -> int:
+        monkeypatch.undo()
+        run = await helix.execute(agents[0], UserMessage(content="hello", id="m"), "s", user_id="ann")
+        await run.result()
+        return await count_running(sessions, user_id)
+
+    async with Executor.open("memory://", agents=agents) as helix:
+        app = AgentServer(helix, authenticate=bearer_tokens(TOKENS))
+        monkeypatch.setattr(Sessions, "count_running", ann_is_faster)
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
+            yield client
+        assert (await helix.sessions.messages("s")).total == 2
+
+
+STARTED = {"agentType": "director", "sessionId": "s", "message": "hello"}
+SAID = {"id": "s", "message": {"id": "m", "role": "user", "parts": [{"type": "text", "text": "hello"}]}}
+
+
+@pytest.mark.parametrize(("path", "body"), [("/start", STARTED), ("/chat", SAID)])
+async def test_an_id_that_somebody_else_takes_in_the_same_moment_is_not_spoken_to(
+    overtaken: httpx2.AsyncClient, path: str, body: dict[str, Any]
+) -> None:
+    refused = await overtaken.post(path, json=body, headers=bearer(BEN))
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+
+
+async def test_of_two_starts_in_the_same_moment_one_begins(overtaken: httpx2.AsyncClient) -> None:
+    refused = await overtaken.post("/start", json=STARTED, headers=bearer(ANN))
+    assert (refused.status_code, refused.json()["code"]) == (409, "already_completed")
+
+
+async def test_of_one_message_sent_twice_in_the_same_moment_both_see_the_answer(overtaken: httpx2.AsyncClient) -> None:
+    answer = await overtaken.post("/chat", json=SAID, headers=bearer(ANN))
+    assert answer.status_code == 200
+    assert "You said: hello." in answer.text
+
+
 def test_listings_show_ones_own_and_an_operator_sees_all(
     server: LiveServer, ann: httpx2.Client, ben: httpx2.Client, session_id: str
 ) -> None:
@@ -235,6 +280,31 @@ def test_of_starts_on_several_instances_at_once_no_more_begin_than_may(postgres_
             settled(clients[0], f"m{turn}-{codes.index(200)}")
 
 
+async def test_who_begins_a_run_does_not_wait_for_ever_behind_others_of_the_same_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gates, "_BEGIN_MS", 50)
+    asked, held = asyncio.Event(), asyncio.Event()
+
+    async def a_store_that_is_silent(_sessions: Sessions, _user_id: str | None) -> int:
+        asked.set()
+        await held.wait()
+        return 0
+
+    async with Executor.open("memory://", agents=agents) as helix:
+        app = AgentServer(helix, authenticate=bearer_tokens(TOKENS))
+        monkeypatch.setattr(Sessions, "count_running", a_store_that_is_silent)
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=bearer(ANN)) as client:
+            body = {"agentType": "director", "message": "hello"}
+            first = asyncio.create_task(client.post("/start", json=body))
+            await asked.wait()
+            second = await client.post("/start", json=body)
+            assert (second.status_code, second.json()["code"]) == (429, "too_many_runs")
+            held.set()
+            assert (await first).status_code == 200
+
+
 async def test_of_many_streams_at_once_no_more_open_than_may() -> None:
     """All of them were told that there is room, before the first one took it."""
     gate_of_streams = Gate(ServerLimits(open_streams_per_user=2))
@@ -270,6 +340,13 @@ def test_what_is_kept_of_streams_is_bounded() -> None:
     kept = executor_routes._frames.values()
     assert 0 < len(kept) <= executor_routes.FRAMES_KEPT
     assert sum(map(len, kept)) <= executor_routes.FRAMES_KEPT * executor_routes.FRAME_BYTES_KEPT
+
+
+def test_what_is_kept_of_a_stream_is_not_sent_for_what_another_said_in_its_place() -> None:
+    """A store of streams that was emptied under a run counts from the beginning again."""
+    about = {"session_id": "s", "run_id": "r", "agent_type": "a", "step": 1, "sequence": 7}
+    lost = executor_routes.chunk_frame(TextDelta(**about, timestamp=1, delta="what was lost"))
+    assert lost != executor_routes.chunk_frame(TextDelta(**about, timestamp=2, delta="what is there"))
 
 
 def test_asking_whether_an_instance_is_ready_costs_one_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,25 @@
 """Streams: exact continuation from any id, comments in silence, and readers that can hurt nobody but themselves."""
 
 import asyncio
+import json
 import socket
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 
+from helix_agents import Executor
+from helix_agents.backends.in_memory import InMemoryStreamManager
+from helix_agents.domain.errors import HelixError, SessionCorruptError, SessionNotFoundError, StoreUnavailableError
+from helix_agents.server.executor_routes import ChunkSource
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.sse import EventStreamResponse, Leaving
-from tests.server.agents import gate
+from tests.server.agents import agents, gate, helper
 from tests.server.live import ANN, LiveServer, agent_server, wait_until
 from tests.server.page import events
 from tests.server.test_executor_routes import chunks, settled, start
@@ -167,6 +175,18 @@ def test_a_server_that_leaves_ends_streams_with_a_cursor_and_starts_nothing_new(
     gate.open()
 
 
+def test_what_an_instance_leaves_is_gone_on_with_as_soon_as_it_is_read_elsewhere(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'helix.db'}"
+    with LiveServer(agent_server(store)) as other, other.client() as elsewhere:
+        with LiveServer(agent_server(store, executor={"grace": 0.0})) as leaves, leaves.client() as ann:
+            gate.shut(after=3)
+            start(ann, "s", "long story")
+        gate.open()
+        begun = time.monotonic()
+        assert chunks(elsewhere, "s")[-1]["data"]["status"] == "completed"
+        assert time.monotonic() - begun < 10, "the janitor comes every fifteen seconds"
+
+
 def test_a_chat_that_the_server_leaves_is_told_to_reconnect() -> None:
     with LiveServer(agent_server(executor={"grace": 0.2})) as live, live.client() as client:
         gate.shut(after=3)
@@ -222,3 +242,51 @@ def test_a_stream_has_no_head_to_wait_behind(ann: httpx2.Client, session_id: str
     for path in (f"/sse?sessionId={session_id}", f"/chat/{session_id}/stream"):
         assert ann.head(path).status_code == 405
         assert ann.head("/healthz").status_code == 200
+
+
+async def test_a_reader_of_a_session_without_a_stream_waits_at_leisure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child speaks in the stream of its root, so a reader that asks for the child's own has long to wait."""
+    gate.shut(after=1, only="Let")
+    async with Executor.open("memory://", agents=agents) as helix:
+        run = await helix.execute(agents[0], "delegate", "root")
+        said = run.stream()
+        child = await anext(chunk.session_id async for chunk in said if chunk.session_id != "root")
+        looks = 0
+        look = InMemoryStreamManager.create_resumable_reader
+
+        async def counted(streams: InMemoryStreamManager, stream_id: str, **options: Any) -> Any:
+            nonlocal looks
+            looks += stream_id == child
+            return await look(streams, stream_id, **options)
+
+        monkeypatch.setattr(InMemoryStreamManager, "create_resumable_reader", counted)
+        handle = await helix.get_handle(helper, child)
+        assert handle is not None
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await anext(handle.stream())
+        assert 1 <= looks <= 8
+        gate.open()
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (StoreUnavailableError("the store", "away"), {"code": "store_unavailable", "retryable": True}),
+        (SessionCorruptError("session", "a row is missing"), {"code": "session_corrupt", "retryable": False}),
+        (SessionNotFoundError("s-1"), {"code": "session_not_found", "retryable": False}),
+    ],
+    ids=["away", "corrupt", "deleted"],
+)
+async def test_a_stream_that_breaks_says_whether_it_helps_to_come_back(
+    problem: HelixError, told: dict[str, Any]
+) -> None:
+    async def broken(**_: Any) -> AsyncGenerator[Any]:
+        raise problem
+        yield
+
+    run: Any = SimpleNamespace(session_id="s-1", stream=broken)
+    call: Any = SimpleNamespace()
+    [frame] = [each async for each in ChunkSource(call, run, 0).frames()]
+    _, _, data = frame.decode().partition("data: ")
+    assert {name: json.loads(data)[name] for name in told} == told

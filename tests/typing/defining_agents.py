@@ -5,13 +5,27 @@
 A line with an ignore comment has to be wrong: where nothing is wrong any more, the checker says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from helix_agents import Agent, DefaultAnswer, Hooks, RunContext, Tool, ToolContext, ask_human, client_tool, tool
+from helix_agents import (
+    Agent,
+    DBOSAgentExecutor,
+    DefaultAnswer,
+    Executor,
+    Hooks,
+    RunContext,
+    TemporalAgentExecutor,
+    Tool,
+    ToolContext,
+    ask_human,
+    client_tool,
+    tool,
+)
 from helix_agents.agent.context import CompletedStep, RunInfo
 from helix_agents.agent.hook_events import AfterToolEvent, TextDeltaEvent
 from helix_agents.agent.state_type import NoState
@@ -97,6 +111,32 @@ Agent(name="nameless")  # pyright: ignore[reportCallIssue]
 Agent(name="late", model="openai:gpt-5", memory=True)  # pyright: ignore[reportCallIssue]
 Agent(name="odd", model="openai:gpt-5", tools=[print])  # pyright: ignore[reportArgumentType]
 writer.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# ---- an executor knows its settings, and a run the output of its agent
+
+
+@asynccontextmanager
+async def open_services(session_id: str, user_id: str | None) -> AsyncGenerator[Services]:
+    yield Services(archive={})
+
+
+@asynccontextmanager
+async def open_for_a_run(run: RunInfo) -> AsyncGenerator[Services]:
+    yield Services(archive={})
+
+
+async def running() -> None:
+    async with Executor.open("memory://", agents=[writer, talker], deps=open_services, lease_ms=1_000) as helix:
+        assert_type(await (await helix.execute(writer, "Write")).output(), Report)
+        await helix.execute(talker, ["Write"])  # pyright: ignore[reportArgumentType]
+        await helix.submit_tool_result("s-1", "c-1", True)  # pyright: ignore[reportArgumentType]
+    Executor.open("memory://", agent=[writer])  # pyright: ignore[reportCallIssue]
+    Executor.open("memory://", agents=writer)  # pyright: ignore[reportArgumentType]
+    Executor.open("memory://", deps=open_for_a_run)  # pyright: ignore[reportArgumentType]
+    DBOSAgentExecutor.open("sqlite:///helix.db", agents=[writer], placement="shared", lease_ms=1_000)
+    TemporalAgentExecutor.open("sqlite:///helix.db", agents=[writer], task_queue="helix")
+    TemporalAgentExecutor.open("sqlite:///helix.db", lease_ms=1_000)  # pyright: ignore[reportCallIssue]
 
 
 # ---- functions of an agent see its state

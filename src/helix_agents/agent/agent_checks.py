@@ -83,7 +83,7 @@ def _check_state_of(tool: Tool[..., Any], state: Any, subject: str) -> None:
     """A tool that was written for one state type would find another one at run time."""
     wanted = NOTHING if tool.signature is None else tool.signature.wanted_state
     present = NoState if state is None else state
-    if wanted in (NOTHING, Any) or not inspect.isclass(wanted) or not inspect.isclass(present):
+    if wanted in (NOTHING, Any, None, type(None)) or not inspect.isclass(wanted) or not inspect.isclass(present):
         return
     try:
         fits = issubclass(present, wanted)
@@ -91,10 +91,13 @@ def _check_state_of(tool: Tool[..., Any], state: Any, subject: str) -> None:
         # A protocol with attributes cannot be checked by asking the class.
         return
     if not fits:
-        has = "has no state" if state is None else f"has state={present.__name__}"
-        raise DefinitionError(
-            subject, f"tool {tool.name!r} works on ToolContext[{wanted.__name__}], but the agent {has}."
-        )
+        name = wanted.__name__
+        has = f"has state={present.__name__}"
+        if state is None:
+            has = (
+                f"has no state; give it state={name}, or, if {name} is what deps opens, write ToolContext[Any, {name}]"
+            )
+        raise DefinitionError(subject, f"tool {tool.name!r} works on ToolContext[{name}], but the agent {has}.")
 
 
 def _check_result_of(tool: Tool[..., Any], output: Any, subject: str) -> None:

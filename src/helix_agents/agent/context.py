@@ -75,10 +75,11 @@ class EntryLink(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """A person's approval of this very call, and what they were shown."""
+    """A person's approval of this very call, what they were shown, and whether they changed the input."""
 
     approval_id: str
     preview: JSON = None
+    edited: bool = False
 
 
 class RunLink(msgspec.Struct, Generic[StateT], frozen=True, kw_only=True):

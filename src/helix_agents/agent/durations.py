@@ -20,7 +20,8 @@ def milliseconds(duration: Duration, subject: str, option: str) -> int:
         DefinitionError: it is not a positive, finite length of time.
     """
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    if not math.isfinite(seconds) or seconds <= 0:
+    is_number = isinstance(seconds, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_number or not math.isfinite(seconds) or seconds <= 0:
         raise DefinitionError(
             subject, f"{option}={duration!r} is no length of time; give seconds above 0 or a timedelta."
         )

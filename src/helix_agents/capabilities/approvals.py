@@ -13,6 +13,7 @@ from helix_agents.agent.context import Approval
 from helix_agents.capabilities.approval_rows import ApprovalRow, Status, row_of
 from helix_agents.capabilities.calls import Call, Caller
 from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import APPROVALS
 from helix_agents.capabilities.values import shown_time
 from helix_agents.domain.capability_errors import ApprovalRejected, CapabilityError, InvalidInput, VersionConflict
@@ -26,7 +27,7 @@ async def request_approval(gateway: Gateway, call: Call) -> str:
     """Ask for a call, or join a request for the same one that still waits; answers the request's id."""
     digest = call.digest
     now = gateway.store.now_ms()
-    for entry in (await gateway.store.list_entries(APPROVALS, limit=10_000, values=True)).items:
+    async for entry in every_entry(gateway.store, APPROVALS):
         row = row_of(entry)
         if (row.digest, row.status) == (digest, "pending") and row.expires_at > now:
             return entry.key
@@ -100,7 +101,7 @@ async def run_approved(gateway: Gateway, approval_id: str) -> ApprovalRow:
 async def resume_approvals(gateway: Gateway) -> int:
     """Run approved calls whose process died before or while it ran them; answers how many."""
     resumed = 0
-    for entry in (await gateway.store.list_entries(APPROVALS, limit=10_000, values=True)).items:
+    async for entry in every_entry(gateway.store, APPROVALS):
         row = row_of(entry)
         overdue = row.status == "executing" and row.lease_until <= gateway.store.now_ms()
         if row.status == "approved" or overdue:

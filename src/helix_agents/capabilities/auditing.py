@@ -9,10 +9,10 @@ from helix_agents.capabilities.backups import Backups
 from helix_agents.capabilities.files import folder_of
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.values import shown_time
-from helix_agents.capabilities.vault import append_checkpoint, check_checkpoints, load_checkpoints
+from helix_agents.capabilities.vault import CheckpointSigner, append_checkpoint, check_checkpoints, load_checkpoints
 from helix_agents.domain.audit import AuditCheckpoint, genesis, row_hash
 from helix_agents.domain.audit_verification import AuditVerifier
-from helix_agents.domain.errors import AuditBrokenError, VaultLockedError, VaultNotInitialisedError
+from helix_agents.domain.errors import AuditBrokenError, HelixError, VaultLockedError, VaultNotInitialisedError
 from helix_agents.domain.records import JSON
 from helix_agents.engine.log import log_event, log_exception
 
@@ -44,6 +44,7 @@ async def sign_when_due(gateway: Gateway) -> int:
     """Sign the log's end if much was written since the last time, or if that is long ago; answers its row, 0 for none.
 
     A locked vault signs nothing: what is written meanwhile is covered by the first checkpoint after it was unlocked.
+    What goes wrong is logged: whoever sweeps has other things to do as well.
     """
     vault = gateway.settings.vault
     if vault is None:
@@ -52,12 +53,18 @@ async def sign_when_due(gateway: Gateway) -> int:
         signer = await vault.signer()
     except (VaultLockedError, VaultNotInitialisedError):
         return 0
-    last = await _last_checkpoint(gateway)
     try:
-        end = await _present_end(gateway, last)
+        return await _sign_if_due(gateway, signer)
     except AuditBrokenError as problem:
         log_exception("audit.broken", problem, seq=problem.seq)
-        return 0
+    except (HelixError, OSError) as problem:
+        log_exception("audit.not_signed", problem)
+    return 0
+
+
+async def _sign_if_due(gateway: Gateway, signer: CheckpointSigner) -> int:
+    last = await _last_checkpoint(gateway)
+    end = await _present_end(gateway, last)
     new = end.seq - (last.seq if last is not None else 0)
     waited = last is None or shown_time(gateway.store.now_ms() - SIGN_AFTER_MS) >= last.created_at
     if new < SIGN_AFTER_ROWS and not (new > 0 and waited):

@@ -10,6 +10,7 @@ from pathlib import Path
 from helix_agents import __version__
 from helix_agents.capabilities.approval_rows import OPEN, row_of
 from helix_agents.capabilities.files import folder_of, hash_of, remove_file
+from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.retention import kept
 from helix_agents.capabilities.scopes import APPROVALS, BACKUPS, NAMES, SHARED, agent_of, agent_scope
 from helix_agents.capabilities.settings import StateSettings
@@ -54,7 +55,6 @@ class BackupRow(Record):
     revision: int
     sha256: str
     reason: str = "asked for"
-    pinned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +150,7 @@ class Backups:
 
     async def list_known(self) -> list[Known]:
         """Every backup, newest first."""
-        page = await self._store.list_entries(BACKUPS, limit=10_000, values=True)
-        known = [self._known(entry) for entry in page.items]
+        known = [self._known(entry) async for entry in every_entry(self._store, BACKUPS)]
         return sorted(known, key=lambda each: (each.made_at, each.backup_id), reverse=True)
 
     async def hash_of(self, known: Known) -> str:
@@ -177,13 +176,12 @@ class Backups:
                 raise DecryptionFailed(DAMAGED, {})
 
     async def retire(self, agent: str) -> list[str]:
-        """Take away what is too old: never a pinned one, a fresh one from before a restore, or one that somebody is
-        asked about."""
+        """Take away what is too old: never a fresh one from before a restore, or one that somebody is asked about."""
         now = self._store.now_ms()
         gone: list[str] = []
         for known in await self._too_old():
             fresh = known.row.reason == BEFORE_RESTORE and now - known.made_at < KEPT_BEFORE_RESTORE_MS
-            if known.row.pinned or fresh:
+            if fresh:
                 continue
             remove = Remove(scope=BACKUPS, key=known.backup_id, forget=True)
             line: dict[str, JSON] = {

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -98,6 +98,7 @@ class Call:
     once: str | None = None
     bound_session: BoundSession | None = None
     audited: bool = field(default=False, init=False)
+    noticed: bool = field(default=False, init=False)
 
     @property
     def store(self) -> EntryStore:
@@ -154,8 +155,8 @@ class Call:
         found: list[Change] = []
         if self.decision.tier == "notify":
             now = self.store.now_ms()
-            notice = self.notice(now)
-            found.append(Put(scope=OUTBOX, key=f"{now:013d}-{notice['id']}", value=_text(notice)))
+            found.append(Put(scope=OUTBOX, key=f"{now:013d}-{self.notice_id}", value=_text(self._notice(now))))
+            self.noticed = True
         if result is not None and self.once is not None:
             found.append(Put(scope=JOURNAL, key=self.once, value=_text({"result": dict(result)})))
         return tuple(found)
@@ -165,19 +166,28 @@ class Call:
         if self.once is None:
             return None
         row = await self.store.find(JOURNAL, self.once)
-        return parsed(row.value)["result"] if row is not None else None
+        if row is None:
+            return None
+        self.noticed = True
+        return parsed(row.value)["result"]
 
-    def notice(self, now: int) -> dict[str, JSON]:
-        """What the supervisor is told of a call; the same for every try of it."""
-        identity = f"{self.once}" if self.once is not None else self.ids.new("notice")
+    @cached_property
+    def notice_id(self) -> str:
+        """How the notice of this call is known; the same for every try of it."""
+        identity = self.once if self.once is not None else self.ids.new("notice")
+        return hashlib.sha256(identity.encode()).hexdigest()[:24]
+
+    def _notice(self, now: int) -> dict[str, JSON]:
+        """What the supervisor is told of a call."""
         return {
-            "id": hashlib.sha256(identity.encode()).hexdigest()[:24],
+            "id": self.notice_id,
             "type": "state.notification",
             "capability": self.capability.name,
             "agent": self.caller.agent,
             "session_id": self.caller.session_id,
             "inputs": self.shown_inputs,
             "at": shown_time(now),
+            "for_webhooks": bool(self.settings.webhooks),
         }
 
     def audit_line(self, status: str, /, **more: JSON) -> dict[str, JSON]:
@@ -223,6 +233,9 @@ def redacted(inputs: Mapping[str, Any]) -> dict[str, JSON]:
         if name == "value" or name in SECRET_NAMES:
             text = msgspec.json.encode(value, order="sorted")
             shown[name] = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+        elif isinstance(value, dict):
+            # The inputs of another call, which policy.explain is asked about.
+            shown[name] = redacted(cast("dict[str, Any]", value))
         else:
             shown[name] = value
     return shown

@@ -1,14 +1,17 @@
 """Files of the capabilities: written whole or not at all, in folders only their owner can read."""
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import secrets
 import shutil
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from helix_agents.capabilities.settings import StateSettings
-from helix_agents.domain.capability_errors import IoError
+from helix_agents.domain.capability_errors import CapabilityError, IoError
+from helix_agents.domain.errors import HelixError
 from helix_agents.ports.entries import EntryStore
 
 
@@ -89,3 +92,22 @@ def remove_file(path: Path) -> None:
     """Take a file away; one that is gone is fine."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
+
+
+@contextlib.asynccontextmanager
+async def kept_if_known(store: EntryStore, scope: str, key: str, path: Path) -> AsyncGenerator[None]:
+    """Make a file known by a row, in here; a file whose row was refused goes.
+
+    Whoever is cancelled, or loses the store, cannot tell whether the row is there, so it is looked up. Where the store
+    does not say, the file stays: one that nobody knows is no backup, but a backup without its file is a broken one.
+    """
+    try:
+        yield
+    except CapabilityError:
+        await asyncio.to_thread(remove_file, path)
+        raise
+    except BaseException:
+        with contextlib.suppress(HelixError):
+            if await store.find(scope, key) is None:
+                await asyncio.to_thread(remove_file, path)
+        raise

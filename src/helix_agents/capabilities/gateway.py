@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from helix_agents.agent.context import Approval
 from helix_agents.capabilities.calls import BoundSession, Call, Caller, digest_of
@@ -20,11 +20,10 @@ from helix_agents.domain.capability_errors import ApprovalPending, CapabilityErr
 from helix_agents.domain.entries import EntryTransaction
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.records import JSON
+from helix_agents.engine.log import log_exception
 from helix_agents.ports.clock import IdSource
 from helix_agents.ports.entries import EntryStore
 from helix_agents.system import RandomIds
-
-Handler: TypeAlias = Callable[[Call], Awaitable[dict[str, JSON]]]
 
 READ_BATCH_SECONDS = 0.05
 
@@ -58,6 +57,7 @@ class Gateway:
         self.ids: IdSource = ids or RandomIds()
         self._unaudited: list[dict[str, JSON]] = []
         self._auditing: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
         # What was looked at to decide whether to ask is what the person who is asked is shown.
         self._previews: dict[str, dict[str, JSON]] = {}
 
@@ -71,11 +71,13 @@ class Gateway:
         approval: Approval | None = None,
         once: str | None = None,
         audit: Callable[[dict[str, JSON]], object] | None = None,
+        on_notice: Callable[[str], object] | None = None,
     ) -> dict[str, JSON]:
         """Make a call; its answer has every declared output.
 
         `approval` says that a person approved exactly this call. `once` makes a repetition harmless. What is not
-        audited in a transaction of its own goes to `audit`, or is gathered and written soon.
+        audited in a transaction of its own goes to `audit`, or is gathered and written soon. `on_notice` is given the
+        id of the notice that a call with notice left.
 
         Raises:
             CapabilityError: it could not be done; with what to do about it.
@@ -97,6 +99,9 @@ class Gateway:
             )
             await self._admit(call)
             answer = await HANDLERS[capability.name](call)
+            if decision.tier == "notify" and not call.noticed:
+                # What a rule asks a notice of need not have written anything itself.
+                await call.commit()
         except (HelixError, OSError) as problem:
             told = self._explained(capability, inputs, problem)
             if call is not None:
@@ -104,6 +109,8 @@ class Gateway:
             raise told from problem
         if not call.audited:
             await self._audit(call, call.audit_line("done"), audit, None)
+        if decision.tier == "notify" and on_notice is not None:
+            on_notice(call.notice_id)
         return answer
 
     async def judge(
@@ -142,18 +149,22 @@ class Gateway:
             raise self._explained(capability, inputs, problem) from problem
 
     async def flush(self) -> None:
-        """Write the audit lines that were gathered."""
+        """Write the audit lines that were gathered; those that cannot be written now are kept for the next time."""
         lines, self._unaudited = self._unaudited, []
-        if lines:
+        if not lines:
+            return
+        try:
             await self.store.transact(EntryTransaction(audit=tuple(lines)))
+        except BaseException:
+            # They may have been written all the same: a line that is there twice is better than none.
+            self._unaudited = [*lines, *self._unaudited]
+            raise
 
     async def close(self) -> None:
         """Leave nothing unwritten; the store stays open."""
         if self._auditing is not None:
-            self._auditing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._auditing
-            self._auditing = None
+            self._hurry.set()
+            await asyncio.wait((self._auditing,))
         await self.flush()
 
     # -- inside
@@ -241,12 +252,16 @@ class Gateway:
         if self.settings.audit_reads == "sync":
             await self.flush()
         elif self._auditing is None or self._auditing.done():
-            self._auditing = asyncio.create_task(self._audit_soon())
+            self._hurry = asyncio.Event()
+            self._auditing = asyncio.create_task(self._audit_soon(self._hurry))
 
-    async def _audit_soon(self) -> None:
-        await asyncio.sleep(READ_BATCH_SECONDS)
-        with contextlib.suppress(HelixError):
+    async def _audit_soon(self, hurry: asyncio.Event) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(hurry.wait(), READ_BATCH_SECONDS)
+        try:
             await self.flush()
+        except HelixError as problem:
+            log_exception("audit.not_written", problem, lines=len(self._unaudited))
 
 
 def _known(name: str) -> Capability:

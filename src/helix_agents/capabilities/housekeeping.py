@@ -5,16 +5,20 @@ from helix_agents.capabilities.auditing import sign_when_due
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.minted_sessions import sweep_sessions
 from helix_agents.capabilities.notifying import deliver_notices
+from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import JOURNAL, RATES
 from helix_agents.domain.entries import EntryTransaction, Remove
 from helix_agents.domain.entry_plan import ONCE
 from helix_agents.domain.records import JSON
+
+FORGOTTEN_AT_ONCE = 1_000
 
 
 async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
     """One round; any number of processes may do it at once. Answers what was done."""
     store, limits = gateway.store, gateway.settings.limits
     now = store.now_ms()
+    await gateway.flush()
     return {
         "sessions_ended": await sweep_sessions(store),
         "notices_delivered": await deliver_notices(gateway),
@@ -29,10 +33,11 @@ async def _forget(gateway: Gateway, before: int) -> int:
     """Let go of remembered answers: nobody sends a request again after so long."""
     forgotten = 0
     for scope in (ONCE, JOURNAL, RATES):
-        page = await gateway.store.list_entries(scope, limit=10_000)
-        old = [entry.key for entry in page.items if entry.updated_at < before]
-        if old:
-            changes = tuple(Remove(scope=scope, key=key, forget=True) for key in old)
+        entries = every_entry(gateway.store, scope, values=False)
+        old = [entry.key async for entry in entries if entry.updated_at < before]
+        for start in range(0, len(old), FORGOTTEN_AT_ONCE):
+            keys = old[start : start + FORGOTTEN_AT_ONCE]
+            changes = tuple(Remove(scope=scope, key=key, forget=True) for key in keys)
             await gateway.store.transact(EntryTransaction(changes=changes, owner="housekeeping"))
-            forgotten += len(old)
+        forgotten += len(old)
     return forgotten

@@ -4,8 +4,9 @@ import asyncio
 from pathlib import Path
 
 from helix_agents.capabilities.backups import FULL, SUFFIX, BackupRow, Backups, Known
+from helix_agents.capabilities.files import kept_if_known
 from helix_agents.capabilities.gateway import Gateway
-from helix_agents.capabilities.scopes import NAMES
+from helix_agents.capabilities.scopes import BACKUPS, NAMES
 from helix_agents.capabilities.values import shown_time, stamp
 from helix_agents.capabilities.vault import (
     BackupAbout,
@@ -53,7 +54,9 @@ async def import_backup(gateway: Gateway, file: Path, *, passphrase: str | None 
     )
     known = Known(backup_id=backup_id, row=row, made_at=now, path=path)
     line: dict[str, JSON] = {"at": shown_time(now), "agent": "operator", "status": "imported", "backup_id": backup_id}
-    await gateway.store.transact(EntryTransaction(changes=backups.registration(known), owner="operator", audit=(line,)))
+    listing = EntryTransaction(changes=backups.registration(known), owner="operator", audit=(line,))
+    async with kept_if_known(gateway.store, BACKUPS, backup_id, path):
+        await gateway.store.transact(listing)
     return {"backup_id": backup_id, "scope": row.scope, "created_at": row.created_at, "size_bytes": row.file_size_bytes}
 
 

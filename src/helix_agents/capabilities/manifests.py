@@ -11,7 +11,10 @@ MOST_FILES = 20_000
 
 
 async def look_at_files(roots: Sequence[Path]) -> dict[str, list[int]]:
-    """Every regular file below the folders by its path: its size, and when it was written."""
+    """Every file below the folders by its path: its size, and when it was written. Links are not followed.
+
+    What in a path is no text, as file systems allow, is shown by its number.
+    """
     return await asyncio.to_thread(lambda: dict(_files(roots)))
 
 
@@ -39,7 +42,8 @@ def _files(roots: Sequence[Path]) -> Iterator[tuple[str, list[int]]]:
                     found = path.lstat()
                 except OSError:
                     continue
-                yield str(path), [found.st_size, found.st_mtime_ns]
+                shown = os.fsencode(path).decode(errors="backslashreplace")
+                yield shown, [found.st_size, found.st_mtime_ns]
                 left -= 1
                 if left <= 0:
                     return

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from helix_agents.capabilities.calls import Caller
+from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import SESSIONS, SUBSCRIPTIONS
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.values import parsed
@@ -99,8 +100,7 @@ async def end_session(store: EntryStore, agent: str, session_id: str) -> bool:
 async def sweep_sessions(store: EntryStore) -> int:
     """End every session that was not used for too long; answers how many."""
     ended = 0
-    page = await store.list_entries(SESSIONS, limit=10_000, values=True)
-    for entry in page.items:
+    async for entry in every_entry(store, SESSIONS):
         row: dict[str, JSON] = parsed(entry.value)
         if row["expires_at"] <= store.now_ms():
             ended += await end_session(store, row["agent"], entry.key)
@@ -112,8 +112,7 @@ async def _end(store: EntryStore, session_id: str) -> list[Change]:
         Remove(scope=SESSIONS, key=session_id, forget=True),
         Clear(scope=session_scope(session_id)),
     ]
-    page = await store.list_entries(SUBSCRIPTIONS, limit=10_000, values=True)
-    for entry in page.items:
+    async for entry in every_entry(store, SUBSCRIPTIONS):
         row = parsed(entry.value)
         if row.get("session_id") == session_id and not row.get("durable"):
             changes.append(Remove(scope=SUBSCRIPTIONS, key=entry.key, forget=True))

@@ -2,8 +2,11 @@
 
 import asyncio
 import urllib.request
+from http.client import HTTPException
+from urllib.error import HTTPError
 
 from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import OUTBOX
 from helix_agents.capabilities.values import parsed
 from helix_agents.domain.entries import EntryTransaction, Remove
@@ -16,23 +19,40 @@ async def deliver_notices(gateway: Gateway, *, limit: int = 500) -> int:
     """Deliver what waits, oldest first; answers how many were delivered everywhere.
 
     A notice goes only after every address took it, so a crash in between means that some hear it twice, under the same
-    id. One that an address refuses stays for the next time, and does not hold up the others.
+    id. One that an address refuses stays for the next time, and does not hold up the others. An address that cannot be
+    reached is left alone until then. Who knows no address leaves what is for one to those who do.
     """
-    delivered = 0
-    page = await gateway.store.list_entries(OUTBOX, limit=limit, values=True)
-    for entry in page.items:
+    delivered = tried = 0
+    away: set[str] = set()
+    async for entry in every_entry(gateway.store, OUTBOX):
         notice = parsed(entry.value)
+        if notice.get("for_webhooks") and not gateway.settings.webhooks:
+            continue
+        tried += 1
+        if tried > limit:
+            break
         log_event("state.notification", **{key: notice[key] for key in ("id", "capability", "agent", "at")})
-        try:
-            for address in gateway.settings.webhooks:
-                await asyncio.to_thread(_post, address, (entry.value or "").encode(), notice["id"])
-        except OSError as problem:
-            log_exception("state.webhook_failed", problem, notice=notice["id"])
+        everywhere = True
+        for address in gateway.settings.webhooks:
+            everywhere &= address not in away and await _deliver(address, entry.value or "", notice["id"], away)
+        if not everywhere:
             continue
         gone = Remove(scope=OUTBOX, key=entry.key, forget=True)
         await gateway.store.transact(EntryTransaction(changes=(gone,), owner="notices"))
         delivered += 1
     return delivered
+
+
+async def _deliver(address: str, notice: str, notice_id: str, away: set[str]) -> bool:
+    """Whether an address took a notice; one that gave no answer to speak of is added to those that are away."""
+    try:
+        await asyncio.to_thread(_post, address, notice.encode(), notice_id)
+    except (OSError, HTTPException, ValueError) as problem:
+        log_exception("state.webhook_failed", problem, notice=notice_id)
+        if not isinstance(problem, HTTPError):
+            away.add(address)
+        return False
+    return True
 
 
 def _post(address: str, body: bytes, notice_id: str) -> None:

@@ -1,12 +1,26 @@
-"""Going on where the last answer ended: a cursor is the last key, sealed so that it fits only its own question."""
+"""Going on where the last answer ended: a cursor is the last key, and fits only a question about the same prefix."""
 
 import base64
 import binascii
+from collections.abc import AsyncIterator
 
 from helix_agents.capabilities.calls import Call
 from helix_agents.domain.capability_errors import InvalidInput
-from helix_agents.domain.entries import EntryPage
+from helix_agents.domain.entries import Entry, EntryPage
 from helix_agents.domain.records import JSON
+from helix_agents.ports.entries import MOST_LISTED, EntryStore
+
+
+async def every_entry(store: EntryStore, scope: str, *, values: bool = True) -> AsyncIterator[Entry]:
+    """All entries of a scope in the order of their keys, however many there are."""
+    after: str | None = None
+    while True:
+        page = await store.list_entries(scope, after=after, limit=MOST_LISTED, values=values)
+        for entry in page.items:
+            yield entry
+        if not page.has_more:
+            return
+        after = page.items[-1].key
 
 
 class Pager:

@@ -23,7 +23,7 @@ from helix_agents.capabilities.scopes import JOURNAL
 from helix_agents.capabilities.settings import AuditReads, Limits, StateSettings
 from helix_agents.capabilities.values import parsed
 from helix_agents.capabilities.waking import sentence_of, wakeups_of
-from helix_agents.capabilities.watching import changes_after, end_subscriptions, moved, subscriptions_of
+from helix_agents.capabilities.watching import changes_after, end_subscriptions, moved, pass_over, subscriptions_of
 from helix_agents.domain.capability_errors import CapabilityError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import SessionId
@@ -61,9 +61,11 @@ class StateCapabilities:
         found: list[str] = []
         for subscription_id, subscription, _ in await subscriptions_of(store, context.agent, context.session_id):
             events, after = await changes_after(store, subscription)
-            if events:
-                found.append(sentence_of(events, subscription_id))
-                context.link.entries.change(moved(subscription_id, after))
+            if not events:
+                await pass_over(store, subscription_id, subscription, after)
+                continue
+            found.append(sentence_of(events, subscription_id))
+            context.link.entries.change(moved(subscription_id, after))
         return found
 
     async def wakeups(self, store: EntryStore, agent: str) -> Sequence[Wakeup]:
@@ -113,8 +115,12 @@ class StateCapabilities:
     async def _run(self, capability: Capability, ctx: ToolContext[Any, Any], inputs: dict[str, Any]) -> dict[str, JSON]:
         store, link = _store_of(ctx), ctx.link.entries
         gateway = self.gateway(store)
+
+        def tell(notice_id: str) -> None:
+            ctx.emit("state.notification", {"capability": capability.name, "agent": ctx.agent, "id": notice_id})
+
         try:
-            answer = await gateway.call(
+            return await gateway.call(
                 _caller(ctx),
                 capability.name,
                 inputs,
@@ -122,14 +128,10 @@ class StateCapabilities:
                 approval=ctx.approval,
                 once=None if capability.reads_only else ctx.idempotency_key,
                 audit=link.audit,
+                on_notice=tell,
             )
         except CapabilityError as problem:
             raise ToolFailed(msgspec.json.encode(problem.as_data()).decode()) from problem
-        if capability.tier == "notify":
-            ctx.emit(
-                "state.notification", {"capability": capability.name, "agent": ctx.agent, "id": ctx.idempotency_key}
-            )
-        return answer
 
 
 def state_capabilities(

@@ -7,7 +7,15 @@ import msgspec
 
 from helix_agents.agent.tools import Wakeup
 from helix_agents.capabilities.settings import HOUR_MS, Limits
-from helix_agents.capabilities.watching import Subscription, WatchEvent, changes_after, moved, shown, subscriptions_of
+from helix_agents.capabilities.watching import (
+    Subscription,
+    WatchEvent,
+    changes_after,
+    moved,
+    pass_over,
+    shown,
+    subscriptions_of,
+)
 from helix_agents.domain.entries import Change
 from helix_agents.ports.entries import EntryStore
 
@@ -45,6 +53,7 @@ async def _wakeup(
     for subscription_id, subscription, version in subscriptions:
         events, after = await changes_after(store, subscription)
         if not events:
+            await pass_over(store, subscription_id, subscription, after)
             continue
         texts.append(sentence_of(events, subscription_id))
         changes.append(moved(subscription_id, _counted(after, now), version))

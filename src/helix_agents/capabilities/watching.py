@@ -14,13 +14,14 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from helix_agents.capabilities.calls import Call
+from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import SESSIONS, SHARED, SUBSCRIPTIONS
 from helix_agents.capabilities.values import shown_time
 from helix_agents.domain.capability_errors import SubscriptionFailed, VersionConflict
 from helix_agents.domain.entries import Change, Entry, EntryEvent, EntryTransaction, EventPage, Put, Remove
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON, Record, decode, encode
-from helix_agents.ports.entries import MOST_LISTED, EntryStore
+from helix_agents.ports.entries import EntryStore
 
 Wake: TypeAlias = Literal["idle", "always", "never"]
 
@@ -84,6 +85,13 @@ async def subscribe(call: Call, *, prefix: str, include_own: bool, durable: bool
     Raises:
         SubscriptionFailed: the agent has as many as it may.
     """
+    subscription_id = call.ids.new("sub")
+    if call.once is not None:
+        # A repetition finds the subscription of the first try.
+        subscription_id = f"sub_{encoded_name(call.once)}"
+        known = await call.store.find(SUBSCRIPTIONS, subscription_id)
+        if known is not None:
+            return subscription_id, subscription_of(known).cursor
     mine = await subscriptions_of(call.store, call.caller.agent)
     if len(mine) >= call.limits.subscriptions:
         raise SubscriptionFailed(
@@ -103,13 +111,6 @@ async def subscribe(call: Call, *, prefix: str, include_own: bool, durable: bool
         # Only a run's session can be given another turn.
         wake=wake if call.caller.face == "agent" else "never",
     )
-    subscription_id = call.ids.new("sub")
-    if call.once is not None:
-        # A repetition finds the subscription of the first try.
-        subscription_id = f"sub_{encoded_name(call.once)}"
-        known = await call.store.find(SUBSCRIPTIONS, subscription_id)
-        if known is not None:
-            return subscription_id, subscription_of(known).cursor
     call.once = None
     await call.commit(Put(scope=SUBSCRIPTIONS, key=subscription_id, value=encode(row).decode(), expected_version=0))
     return subscription_id, row.cursor
@@ -132,14 +133,8 @@ async def subscriptions_of(
 
 
 async def _subscriptions(store: EntryStore) -> AsyncIterator[tuple[str, Subscription, int]]:
-    after: str | None = None
-    while True:
-        page = await store.list_entries(SUBSCRIPTIONS, after=after, limit=MOST_LISTED, values=True)
-        for entry in page.items:
-            yield entry.key, subscription_of(entry), entry.version
-        if len(page.items) < MOST_LISTED:
-            return
-        after = page.items[-1].key
+    async for entry in every_entry(store, SUBSCRIPTIONS):
+        yield entry.key, subscription_of(entry), entry.version
 
 
 async def end_subscriptions(store: EntryStore, is_over: Callable[[SessionId], Awaitable[bool]]) -> None:
@@ -164,18 +159,22 @@ def subscription_of(entry: Entry) -> Subscription:
     return decode(entry.value or "", Subscription)
 
 
-async def changes_after(
-    store: EntryStore, subscription: Subscription, *, limit: int = PAGE
-) -> tuple[list[WatchEvent], Subscription]:
-    """What there is to tell, and the subscription as it is once that was told."""
-    page = await store.list_events(subscription.cursor, limit=limit, scope=SHARED, prefix=subscription.prefix)
-    if is_behind(page, subscription):
-        moved = msgspec.structs.replace(subscription, cursor=page.head, epoch=page.epoch)
-        return [ResyncRequired(revision=page.head)], moved
-    events: list[WatchEvent] = [
-        _change(event) for event in page.events if subscription.include_own or event.owner != subscription.agent
-    ]
-    return events, msgspec.structs.replace(subscription, cursor=page.reached, epoch=page.epoch)
+async def changes_after(store: EntryStore, subscription: Subscription) -> tuple[list[WatchEvent], Subscription]:
+    """What there is to tell, and the subscription as it is once that was told.
+
+    Pages of changes that the agent made itself are passed over: they are not told, and must not hide what follows.
+    """
+    while True:
+        page = await store.list_events(subscription.cursor, limit=PAGE, scope=SHARED, prefix=subscription.prefix)
+        if is_behind(page, subscription):
+            moved = msgspec.structs.replace(subscription, cursor=page.head, epoch=page.epoch)
+            return [ResyncRequired(revision=page.head)], moved
+        events: list[WatchEvent] = [
+            _change(event) for event in page.events if subscription.include_own or event.owner != subscription.agent
+        ]
+        subscription = msgspec.structs.replace(subscription, cursor=page.reached, epoch=page.epoch)
+        if events or page.reached >= page.head:
+            return events, subscription
 
 
 def is_behind(page: EventPage, subscription: Subscription) -> bool:
@@ -189,19 +188,24 @@ def moved(subscription_id: str, to: Subscription, version: int | None = None) ->
     return Put(scope=SUBSCRIPTIONS, key=subscription_id, value=encode(to).decode(), expected_version=version)
 
 
-async def acknowledge(store: EntryStore, subscription_id: str, revision: int) -> None:
-    """Move a cursor to a revision, unless it is there or further already."""
+async def acknowledge(store: EntryStore, subscription_id: str, revision: int, epoch: int) -> None:
+    """Move a cursor to a revision that was told as of restore number `epoch`, unless it is there or further already."""
     while True:
         found = await store.find(SUBSCRIPTIONS, subscription_id)
         if found is None or subscription_of(found).cursor >= revision:
             return
-        page = await store.list_events(revision, limit=1)
-        to = msgspec.structs.replace(subscription_of(found), cursor=revision, epoch=page.epoch)
+        to = msgspec.structs.replace(subscription_of(found), cursor=revision, epoch=epoch)
         try:
             await store.transact(EntryTransaction(changes=(moved(subscription_id, to, found.version),), owner=to.agent))
         except VersionConflict:
             continue
         return
+
+
+async def pass_over(store: EntryStore, subscription_id: str, before: Subscription, after: Subscription) -> None:
+    """Spare the next reader a long stretch with nothing to tell; a short one is not worth a write."""
+    if after.cursor - before.cursor >= PAGE:
+        await acknowledge(store, subscription_id, after.cursor, after.epoch)
 
 
 class Watch:
@@ -237,11 +241,11 @@ class Watch:
                 for last, event in _with_last(events):
                     yield event
                     if last and after.cursor != subscription.cursor:
-                        await acknowledge(self._store, self._id, event.revision)
+                        await acknowledge(self._store, self._id, event.revision, after.epoch)
                     if not self._open:
                         return
                 if after.cursor != subscription.cursor:
-                    await acknowledge(self._store, self._id, after.cursor)
+                    await acknowledge(self._store, self._id, after.cursor, after.epoch)
                     if self._bookmarks and not events:
                         yield Bookmark(revision=after.cursor)
                 elif not events:

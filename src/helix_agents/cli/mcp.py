@@ -21,7 +21,7 @@ def command(output: Output, port: int | None, host: str, **options: Any) -> None
     """Serve the state capabilities of one agent over MCP. Several servers may share a store."""
     if options["acting"] == "operator":
         raise click.UsageError("Say whose state is served: --agent NAME.")
-    token = os.environ.get(TOKEN)
+    token = os.environ.get(TOKEN) or None
     if port is not None and token is None and host not in ("127.0.0.1", "localhost", "::1"):
         raise click.UsageError(f"Whoever reaches {host} could use the agent's state; set {TOKEN} first.")
     asyncio.run(_serve(options, host, port, token))

@@ -1,6 +1,7 @@
 """How commands speak: sentences for people on the terminal, or one JSON document for scripts."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,9 @@ import click
 
 if TYPE_CHECKING:
     from helix_agents.domain.errors import HelixError
+
+# All but tabulators and the ends of lines.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 
 
 @dataclass(kw_only=True)
@@ -40,12 +44,12 @@ class Output:
     def say(self, sentence: str = "", *, end: bool = True) -> None:
         """Tell a person something; silent for scripts, which get the whole answer from `answer`."""
         if not self.as_json:
-            click.echo(sentence, nl=end)
+            click.echo(_harmless(sentence, sys.stdout), nl=end)
 
     def note(self, sentence: str, *, end: bool = True) -> None:
         """Tell a person how it goes, beside the answer: on standard error, so that the answer can be piped on."""
         if not self.as_json:
-            click.echo(click.style(sentence, dim=True), err=True, nl=end)
+            click.echo(click.style(_harmless(sentence, sys.stderr), dim=True), err=True, nl=end)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Show rows under headings, as wide as they are; the last column is cut where the terminal ends."""
@@ -59,7 +63,7 @@ class Output:
         for line in lines:
             *cells, last = line
             shown = "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last])
-            click.echo(_cut(shown.rstrip()))
+            click.echo(_cut(_harmless(shown.rstrip(), sys.stdout)))
 
     def answer(self, document: Mapping[str, Any]) -> None:
         """Give a script the whole answer; silent for people, who were told along the way."""
@@ -82,7 +86,12 @@ class Output:
         if self.as_json:
             self.answer({"error": {"code": code, "message": message}})
         else:
-            click.echo(f"Error: {message}", err=True)
+            click.echo(f"Error: {_harmless(message, sys.stderr)}", err=True)
+
+
+def _harmless(text: str, stream: TextIO) -> str:
+    """What models, tools and people wrote is shown, and never obeyed: a terminal must not take it for a command."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text) if stream.isatty() else text
 
 
 def _can_show(stream: TextIO, text: str) -> bool:

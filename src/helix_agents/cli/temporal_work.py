@@ -1,6 +1,7 @@
 """The work of `helix worker temporal`: an executor that waits to be told to leave."""
 
 import asyncio
+from typing import Any
 
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.options import shown_url
@@ -10,7 +11,7 @@ from helix_agents.runtimes.temporal.service import connect, register_attributes
 
 
 async def work(
-    output: Output, agents: AgentRegistry, store_url: str, where: dict[str, str], *, register: bool, grace: float
+    output: Output, agents: AgentRegistry, store_url: str, where: dict[str, Any], *, register: bool, grace: float
 ) -> None:
     """Drive runs of these agents until the process is told to end; then effects get their grace."""
     if register:

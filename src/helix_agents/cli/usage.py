@@ -1,6 +1,7 @@
 """`helix usage`: what sessions cost."""
 
 import asyncio
+from datetime import datetime
 
 import click
 
@@ -21,7 +22,7 @@ def command(
     session_id: str | None,
     user_id: str | None,
     agent_type: str | None,
-    since: click.DateTime | None,
+    since: datetime | None,
     store_url: str,
 ) -> None:
     """Add up tokens, tools, sub-agents and waiting times.

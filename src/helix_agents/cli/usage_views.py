@@ -1,7 +1,6 @@
 """Usage as the command line shows it."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
@@ -22,7 +21,7 @@ async def show_usage(
     session_id: str | None,
     user_id: str | None,
     agent_type: str | None,
-    since: Any,
+    since: datetime | None,
 ) -> None:
     """Add up what a session used, or what all that match did."""
     async with open_stored(url) as backend:
@@ -31,7 +30,7 @@ async def show_usage(
                 raise SessionNotFoundError(session_id)
             rollup = await backend.usage.get_usage_rollup(session_id)
         else:
-            recorded_from = int(since.replace(tzinfo=UTC).timestamp() * 1000) if isinstance(since, datetime) else None
+            recorded_from = None if since is None else int(since.replace(tzinfo=UTC).timestamp() * 1000)
             where = UsageFilter(user_id=user_id, agent_type=agent_type, recorded_from=recorded_from)
             rollup = await _add_up(output, backend, where)
     output.answer(plain(rollup))

@@ -25,6 +25,11 @@ class ChunkHeader(Record, tag_field="type"):
     parent_tool_call_id: ToolCallId | None = None
     remote_sequence: int | None = None
 
+    @property
+    def type(self) -> str:
+        """What kind of chunk it is, as in its JSON: `text_delta`, `tool_start`, …"""
+        return str(self.__struct_config__.tag)
+
 
 class TextDelta(ChunkHeader, tag="text_delta"):
     """The next piece of the answer."""

@@ -1,17 +1,37 @@
-"""The check at the door of every store: each id that a write brings in, before anything is written."""
+"""The check at the door of every store: each id and each value that a write brings in, before anything is written."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import StartRun, StepCommit
 from helix_agents.domain.effects import BeginEffect
+from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import RunId, SessionId, check_id
+from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import AnsweredElsewhere, ApprovalAnswer, SubmitAnswer, ToolAnswer
-from helix_agents.domain.records import check_json
-from helix_agents.domain.runs import RunMetadata
-from helix_agents.domain.sessions import CreateSession, SessionState
+from helix_agents.domain.records import check_given, check_json, check_record
+from helix_agents.domain.runs import RunMetadata, RunUpdate
+from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState, StopKind
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import Append, Delete, StepWrites
+
+
+def check_input(given: object, kind: Any, what: str, cure: str) -> None:
+    """What user code hands over: nothing else looks at its type, or at the fields of a record that it makes, and one
+    that cannot be read back would bar the session.
+
+    Raises:
+        InvalidInputError: it is something else; says what to give.
+    """
+    if not isinstance(given, kind):
+        raise InvalidInputError(what, f"it is of type {type(given).__name__}; {cure}")
+    try:
+        check_given(given, type(given), what)
+    except UnstorableValueError as problem:
+        raise InvalidInputError(what, problem.reason) from problem
 
 
 def _check_optional(value: str | None, kind: str) -> None:
@@ -20,9 +40,10 @@ def _check_optional(value: str | None, kind: str) -> None:
 
 
 def check_create(session_id: SessionId, options: CreateSession) -> None:
-    """The ids and the first state of a new session."""
+    """What a new session is told about itself: its ids, its first state, tags and metadata."""
     check_id(session_id)
     check_json(options.custom_state, "custom state")
+    check_record(options)
     _check_optional(options.parent_session_id, "parent session id")
     _check_optional(options.root_session_id, "root session id")
     _check_optional(options.stream_id, "stream id")
@@ -31,6 +52,7 @@ def check_create(session_id: SessionId, options: CreateSession) -> None:
 
 def check_merge(writes: StepWrites) -> None:
     """The values of state writes from outside a run."""
+    check_record(writes)
     for op in writes.ops:
         if not isinstance(op, Delete):
             check_json(op.items if isinstance(op, Append) else op.value, f"write to state key {op.key!r}")
@@ -38,6 +60,7 @@ def check_merge(writes: StepWrites) -> None:
 
 def check_answer(submission: SubmitAnswer) -> None:
     """What somebody answered."""
+    check_record(submission)
     match submission.answer:
         case ToolAnswer(result=given) | ApprovalAnswer(edited_input=given):
             check_json(given, f"answer to call {submission.tool_call_id!r}")
@@ -45,9 +68,20 @@ def check_answer(submission: SubmitAnswer) -> None:
             pass
 
 
+def check_messages(messages: Sequence[Message]) -> None:
+    """Messages from outside a run."""
+    check_given(list(messages), list[Message], "message")
+
+
+def check_stop(reason: str | None, kind: StopKind) -> None:
+    """What somebody says who stops a run."""
+    check_record(InterruptFlag(run_id="", kind=kind, reason=reason, set_at=0))
+
+
 def check_saved(state: SessionState) -> None:
     """The ids that saving a session's record may change, and its state."""
     check_json(state.custom_state, "custom state")
+    check_record(state)
     _check_record(state)
 
 
@@ -59,11 +93,17 @@ def _check_record(state: SessionState) -> None:
 
 
 def check_run(run_id: RunId, metadata: RunMetadata) -> None:
-    """The ids of a run recorded outside the engine."""
+    """What is said of a run recorded outside the engine."""
     check_id(run_id, "run id")
+    check_record(metadata)
     _check_optional(metadata.previous_run_id, "run id")
     _check_optional(metadata.parent_run_id, "run id")
     _check_optional(metadata.owner, "owner")
+
+
+def check_run_update(update: RunUpdate) -> None:
+    """What becomes of a run recorded outside the engine."""
+    check_record(update)
 
 
 def check_checkpoint(meta: CheckpointMeta) -> None:

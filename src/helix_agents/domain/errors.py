@@ -5,6 +5,7 @@ HelixError
 │   ├── InvalidIdError
 │   ├── InvalidPageError
 │   ├── UnstorableValueError
+│   ├── InvalidInputError
 │   ├── SessionNotFoundError
 │   ├── SessionAlreadyExistsError
 │   ├── RunNotFoundError
@@ -12,6 +13,7 @@ HelixError
 │   ├── CheckpointNotFoundError
 │   ├── ModeIsWriteOnceError
 │   ├── NotARootSessionError
+│   ├── AgentMismatchError
 │   ├── NothingToResumeError
 │   ├── NothingToRetryError
 │   ├── StillWaitingError
@@ -172,6 +174,17 @@ class UnstorableValueError(CallerError):
         return f"This {self.what} cannot be stored as JSON: {self.reason}."
 
 
+class InvalidInputError(CallerError):
+    """A message or an answer is not what its type says; nothing of it was stored."""
+
+    code = "validation_error"
+    what: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"This {self.what} cannot be used: {self.problem}. Nothing was stored."
+
+
 class SessionNotFoundError(CallerError):
     """No session has this id."""
 
@@ -246,6 +259,21 @@ class NotARootSessionError(CallerError):
         return (
             f"Session {self.session_id!r} is a child: its parent drives it. "
             f"Use its root {self.root_session_id!r} instead."
+        )
+
+
+class AgentMismatchError(CallerError):
+    """A session is gone on with by the agent it was begun with, and by no other. Nothing was written."""
+
+    code = "agent_mismatch"
+    session_id: str
+    begun_with: str
+    given: str
+
+    def __str__(self) -> str:
+        return (
+            f"Session {self.session_id!r} was begun with agent {self.begun_with!r}, not {self.given!r}. "
+            "Use that agent, or another session; a second agent takes part in a conversation as a tool of the first."
         )
 
 

@@ -20,9 +20,12 @@ def check_id(value: str, kind: str = "session id") -> str:
     Raises:
         InvalidIdError: it is not; says why.
     """
-    if 0 < len(value) <= MAX_ID_LENGTH and value.isprintable() and value[0] != " " and value[-1] != " ":
+    is_text = isinstance(value, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if is_text and 0 < len(value) <= MAX_ID_LENGTH and value.isprintable() and value[0] != " " and value[-1] != " ":
         return value
-    if not value:
+    if not is_text:
+        reason = f"it is of type {type(value).__name__}, and has to be text"
+    elif not value:
         reason = "it is empty"
     elif len(value) > MAX_ID_LENGTH:
         reason = f"it has {len(value)} characters, at most {MAX_ID_LENGTH} are allowed"
@@ -30,4 +33,4 @@ def check_id(value: str, kind: str = "session id") -> str:
         reason = "it holds control or other unprintable characters"
     else:
         reason = "it starts or ends with a space"
-    raise InvalidIdError(kind, value, reason)
+    raise InvalidIdError(kind, str(value), reason)

@@ -68,8 +68,16 @@ class AssistantMessage(Record, tag_field="role", tag="assistant"):
     metadata: dict[str, JSON] = {}
 
 
+EDITED_INPUT = "edited_input"
+"""The key in a tool message's metadata of the input that a person gave in place of the model's."""
+
+
 class ToolMessage(Record, tag_field="role", tag="tool"):
-    """The result of one call. A string is stored verbatim; `code` says why a call failed or did not run."""
+    """The result of one call. A string is stored verbatim; `code` says why a call failed or did not run.
+
+    Where a person changed the input before approving the call, `metadata["edited_input"]` is what it ran with: the
+    call in the transcript stays as the model wrote it, so an adapter tells the model of it with the result.
+    """
 
     tool_call_id: ToolCallId
     tool_name: str

@@ -30,5 +30,6 @@ def check_page(offset: int, limit: int) -> None:
     Raises:
         InvalidPageError: offset is negative, or limit is not 1 to 200.
     """
-    if offset < 0 or not 1 <= limit <= MAX_LIMIT:
+    counts = isinstance(offset, int) and isinstance(limit, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not counts or offset < 0 or not 1 <= limit <= MAX_LIMIT:
         raise InvalidPageError(offset, limit, MAX_LIMIT)

@@ -37,6 +37,13 @@ _encoder = msgspec.json.Encoder()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
+def _decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    return decoder
+
+
 def encode(value: JSON | Record) -> bytes:
     """The value as compact UTF-8 JSON.
 
@@ -81,10 +88,19 @@ def check_record(record: Record) -> None:
     Raises:
         UnstorableValueError: a field holds something else than its type says.
     """
+    check_given(record, type(record), type(record).__name__)
+
+
+def check_given(given: object, kind: Any, what: str) -> None:
+    """The same for any value, which has to read back as one of this type.
+
+    Raises:
+        UnstorableValueError: it does not.
+    """
     try:
-        msgspec.json.decode(encode(record), type=type(record))
+        _decoder_of(kind).decode(encode(given))
     except msgspec.ValidationError as problem:
-        raise UnstorableValueError(type(record).__name__, str(problem)) from problem
+        raise UnstorableValueError(what, str(problem)) from problem
 
 
 def decode(data: bytes | str, record: type[T]) -> T:
@@ -94,11 +110,8 @@ def decode(data: bytes | str, record: type[T]) -> T:
         RecordTooNewError: the data has a field this version does not know.
         SessionCorruptError: the data is not such a record at all.
     """
-    decoder = _decoders.get(record)
-    if decoder is None:
-        decoder = _decoders[record] = msgspec.json.Decoder(record)
     try:
-        return decoder.decode(data)
+        return _decoder_of(record).decode(data)
     except msgspec.ValidationError as problem:
         # An unknown field, tag or literal is what a newer version would write; anything else is damage.
         if "unknown field" in str(problem) or "Invalid" in str(problem):

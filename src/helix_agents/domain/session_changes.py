@@ -12,6 +12,7 @@ from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.commits import RunStartCommitted, SettleSession, StartRun
 from helix_agents.domain.errors import ModeIsWriteOnceError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import check_record
 from helix_agents.domain.sessions import CreateSession, InterruptContext, SessionState, SessionStatus
 
 
@@ -125,8 +126,12 @@ def with_status(
     error: str | None = None,
     failure_reason: str | None = None,
 ) -> SessionState:
-    """The record with another status and the context given with it; what is None stays."""
-    return changed(
+    """The record with another status and the context given with it; what is None stays.
+
+    Raises:
+        UnstorableValueError: something of it is not what its type says.
+    """
+    record = changed(
         session,
         now,
         status=status,
@@ -134,11 +139,19 @@ def with_status(
         error=session.error if error is None else error,
         failure_reason=session.failure_reason if failure_reason is None else failure_reason,
     )
+    check_record(record)
+    return record
 
 
 def with_metadata(session: SessionState, patch: dict[str, str | None], now: int) -> SessionState:
-    """The record with these metadata keys set, and those given as None removed."""
-    return changed(session, now, metadata=patched(session.metadata, patch))
+    """The record with these metadata keys set, and those given as None removed.
+
+    Raises:
+        UnstorableValueError: one of them is no text.
+    """
+    record = changed(session, now, metadata=patched(session.metadata, patch))
+    check_record(record)
+    return record
 
 
 def patched(metadata: dict[str, str], patch: dict[str, str | None]) -> dict[str, str]:

@@ -70,7 +70,7 @@ async def _run_approved(
     rerun = row.reason == UNKNOWN_OUTCOME and row.state == "answered"
     # Another input than the one that was shown is another call: what was shown does not speak for it.
     preview = row.preview if edited is None else None
-    approval = Approval(approval_id=row.approval_id or "", preview=preview)
+    approval = Approval(approval_id=row.approval_id or "", preview=preview, edited=edited is not None)
     return await run_tool(scope, batch, planned, tool, values, approved=True, approval=approval, rerun=rerun)
 
 

@@ -1,5 +1,7 @@
 """The commit effect: hooks of the settled batch, the step's outcome, and then one write that makes it durable."""
 
+import logging
+
 import msgspec
 
 from helix_agents.agent.failures import FailRun
@@ -269,7 +271,8 @@ def _usage(work: StepWork) -> tuple[UsageEntry, ...]:
 async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None:
     """Bring what the scope holds in line with the store, and announce the commit."""
     for warning in committed.warnings:
-        log_event("state.merge_conflict", key=warning.key, tool_call_ids=warning.tool_call_ids)
+        about = {"session_id": scope.session.session_id, "key": warning.key, "tool_call_ids": warning.tool_call_ids}
+        log_event("state.merge_conflict", logging.WARNING, **about)
     if work.suspended:
         log_event("client_tool.suspended", session_id=scope.session.session_id, run_id=scope.run.run_id)
     # The model has seen the notices already; they are in the transcript in hand.

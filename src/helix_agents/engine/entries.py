@@ -12,9 +12,11 @@ from helix_agents.agent.tools import Wakeup
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
+    AgentMismatchError,
     NotARootSessionError,
     NothingToResumeError,
     NothingToRetryError,
+    SessionAlreadyExistsError,
     SessionNotFoundError,
     StillWaitingError,
 )
@@ -37,6 +39,7 @@ from helix_agents.engine.ledger import begun_calls
 from helix_agents.engine.news import news_message
 from helix_agents.engine.salvage import is_on_record, salvage
 from helix_agents.engine.services import Services
+from helix_agents.engine.settling import carry_out_late_abort
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -47,13 +50,14 @@ _CONTINUE = UserMessage(content="Continue.", hidden=True, metadata={"helix": "co
 
 @dataclass(frozen=True, kw_only=True)
 class NewSession:
-    """What an entry says of a session that may not exist yet."""
+    """What an entry says of a session that may not exist yet; `required` if it must not."""
 
     branch: BranchPoint | None = None
     state: Any = None
     user_id: str | None = None
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] | None = None
+    required: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +104,8 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
     # One that is missing was begun a moment ago, or will be submitted by recovery: it is nobody's to replace.
     if run is not None and run.status == "running" and await services.inspect(run) != "dead":
         raise AgentAlreadyRunningError(session_id, run.run_id)
+    if run is not None and await carry_out_late_abort(services, run):
+        session, run = await store.load_state(session_id), await store.get_current_run(session_id)
     return Standing(session=session, run=run, answered=await answered_below(store, session))
 
 
@@ -136,12 +142,19 @@ async def plan_execute(
 
     Raises:
         AgentAlreadyRunningError: the session is busy.
+        AgentMismatchError: it, or what it is to be a branch of, was begun with another agent.
+        SessionAlreadyExistsError: it was to be a new one, or a branch, and is there already.
         StateSchemaChangedError: its stored state no longer fits the agent.
     """
     standing = await read_standing(services, session_id)
     expires_at = _expiry(services, agent, expires_in_ms)
     if standing is None:
+        if new.branch is not None:
+            _check_agent(agent, await services.store.load_state(new.branch.from_session_id))
         return _first_turn(services, agent, session_id, messages, new, expires_at)
+    if new.required or new.branch is not None:
+        raise SessionAlreadyExistsError(session_id)
+    _check_agent(agent, standing.session)
     writes = _checked_state(agent, standing.session, new.state)
     return await _next_turn(services, agent, standing, expires_at, messages, writes=writes)
 
@@ -180,11 +193,12 @@ async def plan_resume(
     means the next attempt of that run, which asks what has to be asked; nobody said that the step is to be given up.
 
     Raises:
-        SessionNotFoundError, AgentAlreadyRunningError, NothingToResumeError, StillWaitingError,
+        SessionNotFoundError, AgentAlreadyRunningError, AgentMismatchError, NothingToResumeError, StillWaitingError,
         StateSchemaChangedError: it cannot be gone on with; nothing was written.
     """
     standing = await _known(services, session_id)
     session = standing.session
+    _check_agent(agent, session)
     common = await _common(services, agent, standing, _expiry(services, agent, None))
     if mode == "from_checkpoint":
         return _start(
@@ -223,10 +237,12 @@ async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId)
     """Go on from the last commit of a run that failed, with a fresh budget.
 
     Raises:
-        SessionNotFoundError, AgentAlreadyRunningError, NothingToRetryError, StateSchemaChangedError: nothing to retry.
+        SessionNotFoundError, AgentAlreadyRunningError, AgentMismatchError, NothingToRetryError,
+        StateSchemaChangedError: nothing to retry.
     """
     standing = await _known(services, session_id)
     session = standing.session
+    _check_agent(agent, session)
     if session.status != "failed" or standing.suspended or session.failure_reason == CANCELLED:
         raise NothingToRetryError(session_id, f"its last run is {standing.run.status if standing.run else 'missing'}")
     common = await _common(services, agent, standing, _expiry(services, agent, None))
@@ -330,6 +346,12 @@ async def _known(services: Services, session_id: SessionId) -> Standing:
     if standing is None:
         raise SessionNotFoundError(session_id)
     return standing
+
+
+def _check_agent(agent: AnyAgent, session: SessionState) -> None:
+    # A run finds its agent by the session, so this one would not do the work, and its state would land in another's.
+    if session.agent_type != agent.name:
+        raise AgentMismatchError(session.session_id, session.agent_type, agent.name)
 
 
 def _is_overdue(session: SessionState, now_ms: int) -> bool:

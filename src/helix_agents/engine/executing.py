@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from typing import Any
 
+import msgspec
+
 from helix_agents.agent.context import Approval
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.hook_events import BeforeToolEvent, StateChangeEvent
@@ -12,7 +14,7 @@ from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import HelixError, InvalidStateError, StateSizeExceededError, ToolOutputError
 from helix_agents.domain.limits import check_size
-from helix_agents.domain.messages import ToolCall, ToolMessage
+from helix_agents.domain.messages import EDITED_INPUT, ToolCall, ToolMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
@@ -40,6 +42,7 @@ async def execute(
     notes = Notes()
     context = scope.tool_context(step, call_id, draft, notes, approval)
     given = tool.dump_input(values)
+    beside = {EDITED_INPUT: given} if approval is not None and approval.edited else {}
     begun = scope.services.clock.now_ms()
     await scope.show(scope.chunk(ToolStart, step, tool_call_id=call_id, tool_name=tool.name, arguments=given))
     returned: Any = None
@@ -62,12 +65,12 @@ async def execute(
             content = tool.dump(returned)
             output = scope.agent.check_output(returned, tool.name) if tool.finish_with else None
             writes = await _state_writes(scope, context, call_id)
-            _check_size(scope, tool.name, content, writes)
+            _check_size(scope, tool.name, content, beside, writes)
         except (HelixError, FailRun) as refused:
             problem, writes = refused, NO_WRITES
     await scope.emitted()
     took = scope.services.clock.now_ms() - begun
-    message = _message(scope, planned, content, problem)
+    message = msgspec.structs.replace(_message(scope, planned, content, problem), metadata=beside)
     await announce(scope, step, message, writes)
     spent = scope.usage_entry(step, source_type="tool", source_name=tool.name, amount=took, success=problem is None)
     return RestingResult(
@@ -120,9 +123,9 @@ async def _state_writes(scope: RunScope, context: Any, call_id: str) -> StepWrit
     return writes
 
 
-def _check_size(scope: RunScope, tool: str, content: JSON, writes: StepWrites) -> None:
+def _check_size(scope: RunScope, tool: str, content: JSON, beside: JSON, writes: StepWrites) -> None:
     """Refuse here what the store would refuse later, so that only this call pays for it."""
-    size, limit = len(encode(content)), scope.services.result_bytes
+    size, limit = len(encode(content)) + (len(encode(beside)) if beside else 0), scope.services.result_bytes
     if size > limit:
         raise ToolOutputError(tool, f"the result has {size} bytes, at most {limit} are stored; return less")
     most = scope.services.store.limits.state_bytes

@@ -1,11 +1,13 @@
 """What tools need from the process, open as long as a run of it is in hand."""
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, cast
 
 from helix_agents.agent.failures import contained
+from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.texts import said_by
 from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -17,7 +19,7 @@ async def opened_deps(
     """Open the deps of a session's run; None where there are none.
 
     Raises:
-        Exception: what opening them raised.
+        RuntimeError: they could not be opened; says why.
     """
     if open_deps is None:
         yield None
@@ -25,5 +27,20 @@ async def opened_deps(
     session = await store.load_state(session_id)
     async with AsyncExitStack() as stack:
         with contained("Opening the deps"):
-            deps = await stack.enter_async_context(open_deps(session_id, session.user_id))
+            try:
+                deps = await stack.enter_async_context(_manager(open_deps(session_id, session.user_id)))
+            except HelixError:
+                raise
+            except Exception as problem:
+                reason = f"{type(problem).__name__}: {said_by(problem)}"
+                raise RuntimeError(f"The deps could not be opened: {reason}") from problem
         yield deps
+
+
+def _manager(given: object) -> AbstractAsyncContextManager[Any]:
+    if isinstance(given, AbstractAsyncContextManager):
+        return cast("AbstractAsyncContextManager[Any]", given)
+    kind = type(given).__name__
+    if isinstance(given, Coroutine):
+        cast("Coroutine[Any, Any, Any]", given).close()
+    raise TypeError(f"the function gave {kind} and no async context manager; decorate it with @asynccontextmanager")

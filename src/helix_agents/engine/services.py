@@ -47,10 +47,20 @@ _ENVELOPE_BYTES = 600
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Settings of an executor that its runs follow.
+    """Settings of an executor that its runs follow: `Executor.open(url, options=EngineOptions(model_retries=5))`.
 
-    A provider that wants to be left alone for longer than `longest_retry_seconds` is not waited for: the run fails, and
-    `retry()` continues it when the time has come.
+    Args:
+        model_retries: How often a model that is overloaded or out of reach is asked again within one step.
+        first_retry_seconds: How long to wait before the first time; each time after that twice as long.
+        longest_retry_seconds: A provider that wants to be left alone for longer is not waited for: the run fails, and
+            `retry()` continues it when the time has come.
+        cancel_grace_seconds: What a tool has left after it was asked to stop, before it is cancelled.
+        pending_deadline_ms: How long a call waits for somebody, unless its tool or agent says so; None is for ever.
+        effect_lease_ms: After how long without a sign of life a `once` tool counts as lost with its process.
+        result_bytes: The largest result of a tool.
+        max_depth: How deep agents may delegate.
+        max_children_per_step: How many sub-agents one reply may begin.
+        max_children_per_root: How many sub-agents a conversation may have.
     """
 
     model_retries: int = 3

@@ -74,11 +74,20 @@ async def end_run(
     told that a run was going."""
     if not stream_ended:
         await end_stream(services.streams, session, run, writer)
+    await carry_out_late_abort(services, run)
+
+
+async def carry_out_late_abort(services: Services, run: RunRecord) -> bool:
+    """Abort a run that ended as interrupted and had not seen that it was aborted; says whether there was such a wish.
+
+    Whoever drove it does so after its last commit; if that process died right there, whoever comes next.
+    """
     if run.status != "interrupted":
-        return
-    flag = await services.store.find_interrupt_flag(session.session_id)
-    if flag is not None and flag.run_id == run.run_id:
-        await settle_waiting(services, session.session_id, run, flag.reason, flag.kind)
+        return False
+    flag = await services.store.find_interrupt_flag(run.session_id)
+    if flag is None or flag.run_id != run.run_id:
+        return False
+    return await settle_waiting(services, run.session_id, run, flag.reason, flag.kind)
 
 
 async def end_unheard(services: Services, run_id: RunId) -> None:

@@ -16,10 +16,10 @@ from helix_agents.domain.chunks import (
     ToolArgStreamStart,
     split_delta,
 )
-from helix_agents.domain.errors import HelixError, ModelUnavailableError
+from helix_agents.domain.errors import HelixError, ModelError, ModelUnavailableError, UnstorableValueError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolCall
-from helix_agents.domain.records import decode, encode
+from helix_agents.domain.records import check_record, decode, encode
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.scope import RunScope
 from helix_agents.ports.llm import (
@@ -68,8 +68,17 @@ class ReplyStream:
                     case ToolCallEnded(id=call_id):
                         await self._end_call(call_id)
                     case ReplyDone(reply=reply, usage=usage):
+                        self._check(event)
                         return self._own(reply), usage
         raise ModelUnavailableError(self._scope.model.name, "the stream ended without a whole reply")
+
+    def _check(self, done: ReplyDone) -> None:
+        # Anybody may write an adapter; a reply that cannot be read back would bar the session.
+        try:
+            check_record(done)
+        except UnstorableValueError as problem:
+            reason = f"its adapter gave a reply that cannot be stored: {problem.reason}"
+            raise ModelError(self._scope.model.name, reason) from problem
 
     def partial(self) -> AssistantMessage | None:
         """What a reader has seen so far, as a message; None when nothing was said."""

@@ -3,8 +3,10 @@
 import msgspec
 
 from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.door import check_input
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.pending import (
+    AnsweredElsewhere,
     AnswerOutcome,
     AnswerRefused,
     ApprovalAnswer,
@@ -25,7 +27,13 @@ MAX_RESULT_BYTES = 1_000_000
 async def submit(
     store: SessionStateStore, agents: AgentRegistry, submission: SubmitAnswer, *, max_result_bytes: int
 ) -> AnswerOutcome:
-    """Store an answer; a durable write and nothing else."""
+    """Store an answer; a durable write and nothing else.
+
+    Raises:
+        InvalidInputError: it is no answer.
+    """
+    cure = "give ApprovalAnswer(approved=…) or ToolAnswer(result=…)"
+    check_input(submission.answer, ToolAnswer | ApprovalAnswer | AnsweredElsewhere, "answer", cure)
     call = await store.get_pending_call(submission.session_id, submission.tool_call_id)
     problem = None if call is None else await _problem(store, agents, call, submission, max_result_bytes)
     if problem is not None:

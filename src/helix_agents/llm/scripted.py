@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from typing import Literal, TypeAlias
 
-from helix_agents.domain.errors import ModelError
+from helix_agents.domain.errors import DefinitionError, ModelError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from helix_agents.domain.records import Record, encode
@@ -20,7 +20,7 @@ from helix_agents.llm.script import (
     reply,
     stream_reply,
 )
-from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest, ReplyDone
+from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest, ReplyDone, ToolSpec
 
 __all__ = [
     "Asked",
@@ -54,6 +54,16 @@ class Asked(Record):
         """The messages as they were when the model was asked."""
         return self.request.messages[: self.message_count]
 
+    @property
+    def instructions(self) -> str:
+        """What the model was told first."""
+        return self.request.instructions
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What it was told it may call."""
+        return self.request.tools
+
 
 class ScriptedModel(LLMAdapter):
     """A model that says what its script says, in several pieces, with usage that never varies.
@@ -75,6 +85,8 @@ class ScriptedModel(LLMAdapter):
         chunk: int = 8,
         pace: Pace | None = None,
     ) -> None:
+        if isinstance(script, str):
+            raise DefinitionError("ScriptedModel", f"a script is a list of steps: write [{script[:40]!r}].")
         if chunk < 1:
             raise ValueError(f"a piece has at least one character, not {chunk}")
         self._name = name
@@ -116,10 +128,17 @@ class ScriptedModel(LLMAdapter):
             return self._every
         at = number if self._by == "calls" else self._after_errors(request.session_id, number)
         if at is None or at >= len(self._steps):
-            raise ScriptExhaustedError(
-                self._name, _exhausted(request, number + 1, len(self._steps if self._by == "calls" else self._replies))
-            )
+            raise ScriptExhaustedError(self._name, self._exhausted(request, number + 1))
         return self._steps[at]
+
+    def _exhausted(self, request: ModelRequest, number: int) -> str:
+        length = len(self._steps if self._by == "calls" else self._replies)
+        # A script for a later turn alone, as of a second test step or a branch, is the likeliest reason.
+        hint = "" if self.asked > 1 else ' (a script counts the replies of the whole conversation; by="calls" its own)'
+        return (
+            f"its script has no step {number}, only {length}{hint}. Session {request.session_id!r} asked for it "
+            f"(agent {request.agent_type!r}, step {request.step}); the last message was: {_shown(request.messages)}"
+        )
 
     def _after_errors(self, session_id: SessionId, number: int) -> int | None:
         """Where the script stands for this reply: at an error this process has not met yet, or at the reply."""
@@ -137,6 +156,9 @@ class ScriptedModel(LLMAdapter):
         if isinstance(step, ModelError):
             # A fresh one each time: an error that is raised again drags its first traceback along.
             raise type(step)(*step.args)
+        if not isinstance(step, Said):  # pyright: ignore[reportUnnecessaryIsInstance]
+            what = "a text, call(…), reply(…), finish(…), an error, or a function that gives one of them"
+            raise TypeError(f"a step of a script is {what}, and not {type(step).__name__}")
         return step
 
 
@@ -195,13 +217,6 @@ class _Places:
         if len(self._seen) > SESSIONS_COUNTED:
             self._seen.popitem(last=False)
         return replies
-
-
-def _exhausted(request: ModelRequest, number: int, length: int) -> str:
-    return (
-        f"its script has no step {number}, only {length}. Session {request.session_id!r} asked for it "
-        f"(agent {request.agent_type!r}, step {request.step}); the last message was: {_shown(request.messages)}"
-    )
 
 
 def _shown(messages: Sequence[Message]) -> str:

@@ -18,21 +18,28 @@ from helix_agents.domain.streams import (
     StreamSnapshot,
 )
 
+# A chunk about a run carries its ids, which may be long.
+LEAST_CHUNK_BYTES = 1_000
+
 
 class StreamLimits(Record):
     """The bounds of a stream: None means no limit.
 
     `max_chunks` holds at any moment, also within a step: choose it larger than the longest step, or a page that is
-    refreshed in the middle of one misses its beginning.
+    refreshed in the middle of one misses its beginning. Longer text than `chunk_bytes` comes in several chunks; what
+    says that a run began or ended cannot be cut, so there has to be room for it.
     """
 
     max_chunks: int | None = None
     chunk_bytes: int | None = 1_000_000
 
     def __post_init__(self) -> None:
-        for name, most in (("max_chunks", self.max_chunks), ("chunk_bytes", self.chunk_bytes)):
-            if most is not None and most < 1:
-                problem = f"{name}={most} leaves room for nothing; give at least 1, or None for no limit."
+        for name, most, least in (
+            ("max_chunks", self.max_chunks, 1),
+            ("chunk_bytes", self.chunk_bytes, LEAST_CHUNK_BYTES),
+        ):
+            if most is not None and most < least:
+                problem = f"{name}={most} leaves room for nothing; give at least {least:,}, or None for no limit."
                 raise DefinitionError("StreamLimits", problem)
 
 

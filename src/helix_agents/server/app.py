@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, cast
 
 from helix_agents import __version__
@@ -37,6 +37,7 @@ from helix_agents.server.shutdown import hearing_signals
 
 READY_SECONDS = 2.0
 READY_PROBE = "helix.readyz"
+TAKE_UP_SECONDS = 1.0
 
 
 class AgentServer:
@@ -130,7 +131,7 @@ class AgentServer:
             stack.push_async_callback(self._gate.close)
             stack.enter_context(hearing_signals(self.drain))
             if self._sweep_on_start and self._executor is not None:
-                self._gate.watch(_sweep(self._executor))
+                self._gate.watch(_take_up(self._executor, self._gate))
             yield
 
     def _host(self, executor: AgentExecutor) -> None:
@@ -253,12 +254,18 @@ async def _describe(_call: Call) -> Response:
     return json_response(document(__version__))
 
 
-async def _sweep(executor: AgentExecutor) -> None:
-    """Take up at once what a process that died left behind; from then on the executor's janitor looks."""
+async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
+    """Take up at once what a process that died left behind. From then on the executor's janitor looks; while somebody
+    reads here it is too slow, as readers come from instances that leave, and wait for the rest."""
     try:
         await executor.sweep()
     except HelixError as problem:
         log_exception("janitor.failed", problem)
+    while True:
+        await asyncio.sleep(TAKE_UP_SECONDS)
+        if gate.open_streams:
+            with suppress(HelixError):
+                await executor.recover()
 
 
 async def _unknown_route(_request: Request, problem: Exception) -> Response:

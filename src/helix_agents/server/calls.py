@@ -27,8 +27,8 @@ from helix_agents.server.wire import to_json
 AnyAgent = Agent[Any, Any, Any]
 
 
-# Stands for an encoded slash while a path is matched; no id may hold it.
-SLASH = "\x00"
+# Stands for an encoded slash while a path is matched; half a character, which no path has after it was decoded.
+SLASH = "\udc2f"
 
 
 def with_slashes_kept(scope: Scope) -> Scope:
@@ -39,7 +39,7 @@ def with_slashes_kept(scope: Scope) -> Scope:
     raw: bytes = scope.get("raw_path") or b""
     if b"%2f" not in raw.lower() or unquote(raw.decode("latin-1")) != scope["path"]:
         return scope
-    kept = raw.decode("latin-1").replace("%2F", "%00").replace("%2f", "%00")
+    kept = raw.decode("latin-1").replace("%2F", SLASH).replace("%2f", SLASH)
     return {**scope, "path": unquote(kept)}
 
 

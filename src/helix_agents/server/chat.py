@@ -1,8 +1,9 @@
 """The chat handler: what a front end sends becomes one entry of the engine, and the answer a stream of UI parts.
 
 Of what arrives only the last message counts. A new message of the user begins a turn, over whatever still waits; the
-same message again joins the turn it began. An assistant's message with results or decisions answers the calls that the
-server waits for, and only those, and the run goes on. History in the request is never read.
+same message again joins the turn it began, and one that the page edited begins its turn anew. An assistant's message
+with results or decisions answers the calls that the server waits for, and only those, and the run goes on. History in
+the request is never read.
 """
 
 from typing import Any
@@ -10,12 +11,17 @@ from typing import Any
 from starlette.responses import Response
 
 from helix_agents.domain.checkpoints import BEGINNING
-from helix_agents.domain.errors import AgentAlreadyRunningError, NothingToResumeError, StillWaitingError
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    NothingToResumeError,
+    SessionAlreadyExistsError,
+    StillWaitingError,
+)
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import SessionState
-from helix_agents.runtimes.executor.hosting import HostedRun
+from helix_agents.engine.step_work import CANCELLED
 from helix_agents.server.answers import Submitted
 from helix_agents.server.bodies import ChatStopBody, SubmitBody
 from helix_agents.server.calls import AnyAgent, Call, json_response
@@ -24,7 +30,7 @@ from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.executor_routes import cursor_of, entry_agent, stopped, submit
 from helix_agents.server.ui_input import Answered, ChatBody, Said, intent_of
 from helix_agents.server.ui_stream import Version
-from helix_agents.server.ui_turn import read_conversation
+from helix_agents.server.ui_turn import Conversation, Turn, read_conversation
 
 
 async def chat(call: Call) -> Any:
@@ -38,18 +44,19 @@ async def chat(call: Call) -> Any:
     if body.trigger == "regenerate-message":
         if session is None or not isinstance(intent, Said):
             raise RefusedError(409, "cannot_regenerate", "There is no answer here that could be written again.")
-        run = await _regenerate(call, session, intent)
-        return follow(call, call.agent_of(session).name, run, version)
+        return await _regenerate(call, session, intent, version)
     if isinstance(intent, Answered):
         if session is None:
             raise RefusedError(404, "session_not_found", f"There is no session {session_id!r}.")
         return await _answer(call, session, intent, version)
-    agent = _agent_for(call, body, session)
-    joined = await _joined(call, session, intent.message, version)
-    if joined is not None:
-        return joined
-    run = await _say(call, session_id, agent, intent.message)
-    return follow(call, agent.name, run, version)
+    try:
+        return await _said(call, body, session, intent.message, version)
+    except (AgentAlreadyRunningError, SessionAlreadyExistsError):
+        session = await call.find_session(session_id) if session is None else None
+        if session is None:
+            raise
+        # It was begun meanwhile: by the same message, or by another one.
+        return await _said(call, body, session, intent.message, version)
 
 
 async def reconnect(call: Call) -> Any:
@@ -134,23 +141,53 @@ def _agent_for(call: Call, body: ChatBody, session: SessionState | None) -> AnyA
     return entry_agent(call, next(iter(call.entry_agents)))
 
 
-async def _say(call: Call, session_id: SessionId, agent: AnyAgent, message: UserMessage) -> HostedRun:
-    return await call.begin(
+async def _said(
+    call: Call, body: ChatBody, session: SessionState | None, message: UserMessage, version: Version
+) -> Any:
+    """The answer to a message, in a session that is there or in one that must be new: by the time it begins, somebody
+    else may have taken the id."""
+    agent = _agent_for(call, body, session)
+    known = None if session is None else await _known(call, session, message, version, edited=body.message_id)
+    if known is not None:
+        return known
+    run = await call.begin(
         lambda: call.executor.execute(
-            agent, message, session_id, user_id=call.principal.user_id, idempotency_key=message.id
+            agent,
+            message,
+            body.id,
+            user_id=call.principal.user_id,
+            idempotency_key=message.id,
+            only_new=session is None,
         )
     )
+    return follow(call, agent.name, run, version)
 
 
-async def _joined(call: Call, session: SessionState | None, message: UserMessage, version: Version) -> Any:
-    """The turn that this very message began, from its start; None when it is a new message."""
-    if session is None or message.id is None:
+async def _known(
+    call: Call, session: SessionState, message: UserMessage, version: Version, *, edited: str | None
+) -> Any:
+    """The answer to a message that was said before; None when it is a new one.
+
+    The same message again joins the turn that it began. A page that edits one says so, and shows nothing that came
+    after it: the conversation goes back to there.
+
+    Raises:
+        RefusedError: others came after it.
+    """
+    if message.id is None:
         return None
     conversation = await read_conversation(call.executor, session.session_id)
-    asked = conversation.turn.asked
-    if asked is None or asked.id != message.id or conversation.run is None:
+    is_edited = edited == message.id
+    turn = next((each for each in reversed(conversation.turns) if each.asked_id == message.id), None)
+    if turn is None or turn.asked is None or conversation.run is None:
         return None
-    return await replay(call, conversation, version)
+    if turn.asked.id is None and not is_edited:
+        return None
+    if turn is conversation.turn and not (is_edited and turn.asked.content != message.content):
+        return await replay(call, conversation, version)
+    if is_edited:
+        return await _write_again(call, session, conversation, turn, message, version)
+    raise RefusedError(409, "history_mismatch", "This message was said before, and others came after it.")
 
 
 async def _answer(call: Call, session: SessionState, intent: Answered, version: Version) -> Any:
@@ -197,7 +234,7 @@ async def _resume(call: Call, session: SessionState) -> None:
         raise RefusedError(409, "still_waiting", "Other calls of this message wait for an answer.") from None
 
 
-async def _regenerate(call: Call, session: SessionState, intent: Said) -> HostedRun:
+async def _regenerate(call: Call, session: SessionState, intent: Said, version: Version) -> Any:
     """Write the answer to a message again: retry what failed, or go back to before it."""
     conversation = await read_conversation(call.executor, session.session_id)
     agent = call.agent_of(session)
@@ -205,8 +242,23 @@ async def _regenerate(call: Call, session: SessionState, intent: Said) -> Hosted
     turn = next((turn for turn in reversed(conversation.turns) if turn.asked_id == asked_id), None)
     if turn is None or turn.asked is None:
         raise RefusedError(409, "cannot_regenerate", "The server does not know the message this answer belongs to.")
-    if turn is conversation.turn and session.status == "failed":
-        return await call.begin(lambda: call.executor.retry(agent, session.session_id))
+    if turn is conversation.turn and session.status == "failed" and session.failure_reason != CANCELLED:
+        await call.begin(lambda: call.executor.retry(agent, session.session_id))
+        # The steps before the one that failed stay, and the page has thrown them away.
+        return await replay(call, await read_conversation(call.executor, session.session_id), version)
+    return await _write_again(call, session, conversation, turn, turn.asked, version)
+
+
+async def _write_again(
+    call: Call,
+    session: SessionState,
+    conversation: Conversation,
+    turn: Turn,
+    message: UserMessage,
+    version: Version,
+) -> Any:
+    """Go back to before a turn, and begin it anew with this message."""
+    agent = call.agent_of(session)
     earlier = conversation.turns[: conversation.turns.index(turn)]
     if any(each.asked is not None for each in earlier):
         checkpoint_id = await _checkpoint_at(call, session.session_id, turn.first)
@@ -216,11 +268,12 @@ async def _regenerate(call: Call, session: SessionState, intent: Said) -> Hosted
         raise RefusedError(
             409, "cannot_regenerate", "There is no checkpoint before the message this answer belongs to."
         )
-    return await call.begin(
+    run = await call.begin(
         lambda: call.executor.resume(
-            agent, session.session_id, mode="from_checkpoint", checkpoint_id=checkpoint_id, message=turn.asked
+            agent, session.session_id, mode="from_checkpoint", checkpoint_id=checkpoint_id, message=message
         )
     )
+    return follow(call, agent.name, run, version)
 
 
 async def _checkpoint_at(call: Call, session_id: SessionId, message_count: int) -> CheckpointId | None:

@@ -7,10 +7,11 @@ from typing import Any
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
+from helix_agents.engine.step_work import CANCELLED
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.calls import Call
-from helix_agents.server.errors import RefusedError
+from helix_agents.server.errors import RefusedError, passes
 from helix_agents.server.sse import frame
 from helix_agents.server.ui_input import Answered
 from helix_agents.server.ui_stream import UIPart, UIStream, Version
@@ -123,7 +124,7 @@ class UISource:
                         yield encoded(parts)
             ended = await self._ended(self._run)
         except HelixError as problem:
-            yield encoded(self._stream.fail(problem.code, retryable=True)) + DONE
+            yield encoded(self._stream.fail(problem.code, retryable=passes(problem))) + DONE
             return
         yield self.farewell() if ended is None else encoded(self._last(ended)) + DONE
 
@@ -141,6 +142,6 @@ class UISource:
             return self._stream.finish("suspended")
         if run.status == "completed":
             return self._stream.finish("completed")
-        if run.status == "interrupted":
+        if run.status == "interrupted" or run.completion_reason == CANCELLED:
             return self._stream.finish("interrupted", "The answer was stopped.")
         return self._stream.fail(run.completion_reason or "failed")

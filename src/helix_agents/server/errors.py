@@ -6,6 +6,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from helix_agents.domain.errors import (
+    AgentMismatchError,
     CallerError,
     CheckpointNotFoundError,
     ChunkTooLargeError,
@@ -80,6 +81,7 @@ _SENTENCES = {
     "already_completed": "This conversation has already been completed.",
     "cannot_regenerate": "This answer cannot be written again.",
     "context_too_long": "This conversation has become too long to continue.",
+    "framework_cancelled": "This answer was stopped.",
     "history_mismatch": "This page is out of date. Reload it and try again.",
     "late_answer_after_timeout": "This answer came too late; the conversation went on without it.",
     "nothing_to_resume": "There is nothing to continue here.",
@@ -118,6 +120,7 @@ def sentence_for(code: str, status: int = 500) -> str:
 _NOT_FOUND = (SessionNotFoundError, RunNotFoundError, CheckpointNotFoundError, UnknownAgentError)
 _TOO_LARGE = (StateSizeExceededError, ChunkTooLargeError)
 _NOT_NOW = (
+    AgentMismatchError,
     ConflictError,
     NotARootSessionError,
     NothingToResumeError,
@@ -150,6 +153,11 @@ def status_of(problem: HelixError) -> int:
             return 500
 
 
+def passes(problem: HelixError) -> bool:
+    """Whether it helps to come back later."""
+    return status_of(problem) == 503
+
+
 def refusal_of(problem: HelixError, retry_after_seconds: int) -> RefusedError:
     """The answer to a request that met this error. What lies inside the server is not told outside."""
     status = status_of(problem)
@@ -157,9 +165,9 @@ def refusal_of(problem: HelixError, retry_after_seconds: int) -> RefusedError:
         return RefusedError(status, problem.code, str(problem), retryable=problem.retryable)
     if isinstance(problem, ExecutorClosedError):
         return draining(retry_after_seconds)
-    headers = {"retry-after": str(retry_after_seconds)} if status == 503 else {}
+    headers = {"retry-after": str(retry_after_seconds)} if passes(problem) else {}
     detail = f"{HTTPStatus(status).phrase}: {(type(problem).__doc__ or '').partition(chr(10))[0]}"
-    return RefusedError(status, problem.code, detail, retryable=status == 503, headers=headers)
+    return RefusedError(status, problem.code, detail, retryable=passes(problem), headers=headers)
 
 
 def draining(retry_after_seconds: int) -> RefusedError:

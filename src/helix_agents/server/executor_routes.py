@@ -10,6 +10,7 @@ from starlette.responses import Response
 from helix_agents.domain.chunks import StreamChunk, StreamResync, Truncated
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
+    AgentMismatchError,
     HelixError,
     NothingToResumeError,
     RunNotFoundError,
@@ -33,7 +34,7 @@ from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Started, Status, Stopped, Submitted
 from helix_agents.server.bodies import ApprovalResponse, ResumeBody, StartBody, StopBody, SubmitBody, messages_of
 from helix_agents.server.calls import AnyAgent, Call, json_response
-from helix_agents.server.errors import RefusedError, invalid, sentence_for
+from helix_agents.server.errors import RefusedError, invalid, passes, sentence_for, status_of
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
 
@@ -58,10 +59,11 @@ async def start(call: Call) -> Response:
                 user_id=call.principal.user_id,
                 tags=body.tags,
                 metadata=body.metadata,
+                only_new=True,
             )
         )
     except (AgentAlreadyRunningError, SessionAlreadyExistsError):
-        # Two identical calls at once: the other one began it.
+        # Two calls at once: the other one began it, and may be somebody else's.
         session = await call.find_session(session_id or "")
         if session is None:
             raise
@@ -239,10 +241,11 @@ async def _as_it_is(call: Call, session: SessionState, agent: AnyAgent) -> Start
     """A session that was begun before.
 
     Raises:
-        RefusedError: it is over, or was begun with another agent.
+        AgentMismatchError: it was begun with another agent.
+        RefusedError: it is over.
     """
     if session.agent_type != agent.name:
-        raise RefusedError(409, "agent_mismatch", f"This session was begun with agent {session.agent_type!r}.")
+        raise AgentMismatchError(session.session_id, session.agent_type, agent.name)
     if session.current_run_id is None or session.status not in ("active", "paused"):
         raise RefusedError(
             409, "already_completed", f"This session is {session.status}; a start begins a new one only."
@@ -254,7 +257,7 @@ async def _as_it_is(call: Call, session: SessionState, agent: AnyAgent) -> Start
     )
 
 
-_frames: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+_frames: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
 FRAMES_KEPT = 4_096
 FRAME_BYTES_KEPT = 4_096
 
@@ -262,12 +265,12 @@ FRAME_BYTES_KEPT = 4_096
 def chunk_frame(chunk: StreamChunk) -> bytes:
     """A chunk as an event. Readers of one stream want the same ones at the same time, so the latest are kept.
 
-    Numbers are never used twice by a run. What is made for one reader alone is not kept, nor what is large, so that
-    all of it together stays within some megabytes.
+    Numbers are never used twice by a run, unless its stream was lost; then the time tells the two apart. What is made
+    for one reader alone is not kept, nor what is large, so that all of it together stays within some megabytes.
     """
     if isinstance(chunk, Truncated | StreamResync):
         return frame(to_json(chunk), id=chunk.sequence)
-    key = (chunk.run_id, chunk.sequence)
+    key = (chunk.run_id, chunk.sequence, chunk.timestamp)
     known = _frames.get(key)
     if known is None:
         known = frame(to_json(chunk), id=chunk.sequence)
@@ -297,7 +300,8 @@ class ChunkSource:
                     yield chunk_frame(chunk)
             run = await self._call.current_run(self._run.session_id)
         except HelixError as problem:
-            told = {"error": sentence_for(problem.code, 503), "code": problem.code, "retryable": True}
+            sentence = sentence_for(problem.code, status_of(problem))
+            told = {"error": sentence, "code": problem.code, "retryable": passes(problem)}
             yield frame(to_json(told), event="error")
             return
         if run is None or run.status == "running":

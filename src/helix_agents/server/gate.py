@@ -53,7 +53,7 @@ class Gate:
         """
         self.check_open()
         user_id, most = principal.user_id, self.limits.running_runs_per_user
-        async with self._starting.setdefault(user_id or "", asyncio.Lock()):
+        async with self._turn(user_id):
             running = await executor.sessions.count_running(user_id)
             if running < most // 2 or executor.locks is None:
                 self._check_running(running)
@@ -62,6 +62,21 @@ class Gate:
             async with self._alone(user_id, executor.locks):
                 self._check_running(await executor.sessions.count_running(user_id))
                 yield
+
+    @asynccontextmanager
+    async def _turn(self, user_id: str | None) -> AsyncGenerator[None]:
+        """While nobody else begins a run of this user here. Who waits too long is sent away: behind a store that does
+        not answer, each would wait for all before him."""
+        lock = self._starting.setdefault(user_id or "", asyncio.Lock())
+        try:
+            async with asyncio.timeout(_BEGIN_MS / 1000):
+                await lock.acquire()
+        except TimeoutError:
+            raise self._begun_by_others() from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _check_running(self, running: int) -> None:
         most = self.limits.running_runs_per_user
@@ -75,12 +90,15 @@ class Gate:
         try:
             lock = await locks.acquire(f"helix.runs.{whose}", ttl_ms=_BEGIN_MS, timeout=_BEGIN_MS / 1000)
         except LockHeldError:
-            raise self._too_many(429, "too_many_runs", "Other runs of this user are being begun.") from None
+            raise self._begun_by_others() from None
         try:
             yield
         finally:
             with suppress(LockLostError):
                 await locks.release(lock)
+
+    def _begun_by_others(self) -> RefusedError:
+        return self._too_many(429, "too_many_runs", "Other runs of this user are being begun.")
 
     def check_stream(self, principal: Principal) -> None:
         """Let a stream open, if there are not too many already."""

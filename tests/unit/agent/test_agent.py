@@ -65,6 +65,12 @@ def for_any_state(ctx: ToolContext[Any]) -> None:
     """Look at anything."""
 
 
+@tool
+def for_no_state(ctx: ToolContext[None, str]) -> str:
+    """Look at the deps."""
+    return ctx.deps
+
+
 def agent(**options: Any) -> Agent[Any, Any, Any]:
     return Agent(**{"name": "writer", "model": "anthropic:claude-sonnet-4-5", **options})
 
@@ -294,7 +300,10 @@ class Audit(Hooks):
         ({"tools": search}, "no list of tools"),
         ({"tools": [search, another_search], "state": Notes}, "two tools are called 'search'"),
         ({"tools": [ask_human("a?"), ask_human("b?")]}, "two tools are called 'ask_human'; rename one with name="),
-        ({"tools": [search]}, r"works on ToolContext\[Notes\], but the agent has no state"),
+        (
+            {"tools": [search]},
+            r"works on ToolContext\[Notes\], but the agent has no state; give it state=Notes, or, .*\[Any, Notes\]",
+        ),
         ({"tools": [search], "state": Report}, r"works on ToolContext\[Notes\], but the agent has state=Report"),
         ({"tools": [hand_in]}, "'hand_in' finishes with Report.*give it output=Report"),
         ({"state": Report}, "every field needs a default.*title, body have none"),
@@ -316,6 +325,8 @@ def test_an_agent_that_cannot_work_is_refused_with_a_reason(options: dict[str, A
         {"tools": [search], "state": MoreNotes},
         {"tools": [for_any_queries, for_any_state], "state": Notes},
         {"tools": [for_any_state]},
+        {"tools": [for_no_state]},
+        {"tools": [for_no_state], "state": Notes},
         {"tools": [hand_in], "output": Report},
         {"tools": [tool(finish_with=True, name="bye")(publish.function)]},
         {"tools": [ask_human(), ask_human("Which region?", name="ask_region")]},

@@ -335,7 +335,7 @@ async def test_what_is_written_while_the_writer_closes_is_stored_or_refused(stor
     assert store.texts == ["before", "meanwhile"]
 
 
-@pytest.mark.parametrize("limits", [{"max_chunks": 0}, {"max_chunks": -1}, {"chunk_bytes": 0}])
+@pytest.mark.parametrize("limits", [{"max_chunks": 0}, {"max_chunks": -1}, {"chunk_bytes": 0}, {"chunk_bytes": 999}])
 def test_limits_that_leave_room_for_nothing_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(DefinitionError, match="leaves room for nothing"):
         StreamLimits(**limits)

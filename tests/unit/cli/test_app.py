@@ -1,5 +1,6 @@
 """The `helix` command answers in sentences, one JSON document or an exit code, never in a traceback."""
 
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import helix_agents
 from helix_agents.cli.app import COMMANDS, app, run
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.options import shown_url
+from helix_agents.cli.output import Output
 from helix_agents.domain.errors import (
     HelixError,
     LockHeldError,
@@ -158,6 +160,35 @@ def test_the_store_is_chosen_by_option_then_environment_then_default(
 )
 def test_a_password_in_a_store_url_is_never_shown(url: str, shown: str) -> None:
     assert shown_url(url) == shown
+
+
+class Shown(io.StringIO):
+    """A terminal, or a pipe."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def test_what_somebody_wrote_gives_a_terminal_no_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model or a tool could clear the screen, or show an approval as another one."""
+    written = "one\x1b[2Jtwo\rthree\x9b1A\tfour\r\n"
+    for terminal in (True, False):
+        out, beside = Shown(terminal=terminal), Shown(terminal=terminal)
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", beside)
+        output = Output()
+        output.say(written, end=False)
+        output.table(("name",), [(written,)])
+        output.note(written)
+        output.fail_with("code", written)
+        lines = out.getvalue() + beside.getvalue()
+        assert lines.count(r"one\x1b[2Jtwo") == (4 if terminal else 0)
+        assert out.getvalue().startswith("one\\x1b[2Jtwo\\x0dthree\\x9b1A\tfour\r\n") == terminal
+        assert "\x1b[2J" not in lines
 
 
 def test_the_shell_is_told_how_to_complete() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helix_agents.domain.chunks import TextDelta, ThinkingChunk, ToolArgStreamDelta, split_delta
-from helix_agents.domain.records import encode
+from helix_agents.domain.records import decode_json, encode
 from helix_agents.testing.stream_scenes import delta, header
 
 
@@ -40,3 +40,8 @@ def test_arguments_are_split_too():
 @pytest.mark.parametrize("limit", [0, 10])
 def test_a_limit_below_one_letter_ends_at_single_letters(limit: int):
     assert [piece.delta for piece in split_delta(TextDelta(delta="abc", **header()), limit)] == ["a", "b", "c"]
+
+
+def test_a_chunk_says_its_type_as_its_json_does() -> None:
+    chunk = TextDelta(session_id="s-1", run_id="r-1", agent_type="writer", delta="Hello")
+    assert chunk.type == decode_json(encode(chunk))["type"] == "text_delta"

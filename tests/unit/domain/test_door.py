@@ -1,6 +1,6 @@
 """No impossible id gets past the door, wherever in a write it stands."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -8,8 +8,8 @@ from helix_agents.domain import door
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import ParentLink, StartRun, StepCommit
 from helix_agents.domain.effects import BeginEffect
-from helix_agents.domain.errors import InvalidIdError
-from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.errors import InvalidIdError, UnstorableValueError
+from helix_agents.domain.pending import ApprovalAnswer, PendingCall, SubmitAnswer
 from helix_agents.domain.runs import Fence, RunMetadata
 from helix_agents.domain.sessions import CreateSession, SessionState
 from helix_agents.domain.staging import StagedChange
@@ -50,6 +50,10 @@ def effect(**fields: Any) -> BeginEffect:
 
 def start(**fields: Any) -> StartRun:
     return StartRun(**{"session_id": "s-1", "run_id": "r-1", **fields})
+
+
+def answer(given: Any) -> SubmitAnswer:
+    return SubmitAnswer(session_id="s-1", tool_call_id="c-1", answer=given)
 
 
 def commit(**fields: Any) -> StepCommit:
@@ -117,4 +121,20 @@ def test_ordinary_ids_pass():
 )
 def test_an_impossible_id_is_refused(check: Any, given: tuple[Any, ...]):
     with pytest.raises(InvalidIdError):
+        check(*given)
+
+
+@pytest.mark.parametrize(
+    ("check", "given"),
+    [
+        (door.check_create, ("s-1", CreateSession(metadata=cast("dict[str, str]", {"order": 5})))),
+        (door.check_create, ("s-1", CreateSession(tags=cast("tuple[str]", (5,))))),
+        (door.check_create, ("s-1", CreateSession(user_id=cast("str", 5)))),
+        (door.check_answer, (answer(True),)),
+        (door.check_answer, (answer({"approved": True}),)),
+        (door.check_answer, (answer(ApprovalAnswer(approved=cast("bool", "yes"))),)),
+    ],
+)
+def test_what_could_not_be_read_again_is_refused(check: Any, given: tuple[Any, ...]):
+    with pytest.raises(UnstorableValueError):
         check(*given)

@@ -1,17 +1,24 @@
 """A setting that no executor looks at is refused, and not forgotten without a word."""
 
+import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from helix_agents.agent.agent import Agent
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.runtimes.dbos import DBOSAgentExecutor
+from helix_agents.runtimes.dbos.executor import DBOSSettings
+from helix_agents.runtimes.executor.settings import RunSettings
 from helix_agents.runtimes.in_process import Executor
+from helix_agents.runtimes.in_process.executor import InProcessSettings
 from helix_agents.runtimes.temporal import TemporalAgentExecutor
+from helix_agents.runtimes.temporal.executor import TemporalSettings
 
 
 @pytest.mark.parametrize("kind", [Executor, DBOSAgentExecutor, TemporalAgentExecutor])
-async def test_a_setting_that_is_not_there_is_named_with_the_one_that_was_meant(kind: type[Executor], tmp_path: Path):
+async def test_a_setting_that_is_not_there_is_named_with_the_one_that_was_meant(kind: Any, tmp_path: Path):
     refused = f"{kind.__name__}: there is no setting 'janitor_second'; did you mean 'janitor_seconds'"
     with pytest.raises(DefinitionError, match=refused):
         async with kind.open(f"sqlite:///{tmp_path}/helix.db", janitor_second=5):
@@ -19,6 +26,34 @@ async def test_a_setting_that_is_not_there_is_named_with_the_one_that_was_meant(
 
 
 async def test_where_none_was_meant_all_are_named():
+    wrong: Any = {"model": "anthropic:claude"}
     with pytest.raises(DefinitionError, match=r"no setting 'model'; there are agents, .*, max_running, .*\."):
-        async with Executor.open("memory://", model="anthropic:claude"):
+        async with Executor.open("memory://", **wrong):
             raise AssertionError("it was opened")
+
+
+async def test_one_agent_in_place_of_a_list_is_named():
+    alone: Any = Agent(name="alone", model="openai:gpt-5")
+    with pytest.raises(
+        DefinitionError, match=r"<agent 'alone' version 1> is one agent and no list; write agents=\[…\]"
+    ):
+        async with Executor.open("memory://", agents=alone):
+            raise AssertionError("it was opened")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(Executor, InProcessSettings), (DBOSAgentExecutor, DBOSSettings), (TemporalAgentExecutor, TemporalSettings)],
+)
+def test_an_editor_knows_every_setting_of_open(kind: type[Any], settings: type[Any]):
+    parts = {"self", "state", "streams", "usage", "settings"}
+    own = set(inspect.signature(kind.__init__).parameters) - parts
+    assert set(settings.__annotations__) == {*own, *RunSettings.__annotations__}
+
+
+def test_an_executor_that_was_not_opened_says_how_it_is():
+    forgotten: Any = Executor.open("memory://")
+    with pytest.raises(
+        AttributeError, match=r"Executor\.open\(…\) is not open yet, so it has no 'execute'; write `async with"
+    ):
+        forgotten.execute("agent", "Hello")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from helix_agents.domain.messages import (
+    EDITED_INPUT,
     AssistantMessage,
     File,
     Image,
@@ -114,6 +115,26 @@ async def test_anthropic_is_sent_no_blank_text_because_it_refuses_the_whole_conv
     texts = [block["text"] for block in blocks if block["type"] == "text"]
     assert texts == ["Go", "go on"]
     assert [block["content"][0]["text"] for block in blocks if block["type"] == "tool_result"] == ["(empty result)"]
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"), [("paid", "paid"), ({"cents": 10}, '{"cents":10}'), ("", "(empty result)")]
+)
+async def test_the_model_is_told_of_an_input_that_a_person_changed(
+    result: Any, shown: str, server: ProviderServer, connect: Any
+) -> None:
+    body = await asked(
+        server,
+        connect(ANTHROPIC),
+        ANTHROPIC,
+        UserMessage(content="Go"),
+        AssistantMessage(tool_calls=(ToolCall(id="call_a", name="pay", arguments={"cents": 5000}),)),
+        ToolMessage(tool_call_id="call_a", tool_name="pay", content=result, metadata={EDITED_INPUT: {"cents": 10}}),
+    )
+    [told] = body["messages"][-1]["content"][0]["content"]
+    assert told["text"] == (
+        f'(A person changed the input of this call before approving it. It ran with {{"cents":10}}.)\n{shown}'
+    )
 
 
 async def test_a_picture_whose_base64_lacks_its_padding_is_sent(server: ProviderServer, connect: Any) -> None:

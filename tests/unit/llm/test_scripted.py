@@ -206,6 +206,7 @@ async def test_a_function_in_place_of_a_script_answers_everything() -> None:
 
 async def test_a_script_that_has_run_out_says_who_asked_for_what() -> None:
     model = ScriptedModel(["one"], name="scripted:test")
+    assert await text_of(model) == "one"
     asked = [*after(0), AssistantMessage(text="one"), ToolMessage(tool_call_id="c", tool_name="search", content=[1])]
     with pytest.raises(ScriptExhaustedError) as caught:
         await events_of(model, question(*asked, step=2))
@@ -215,6 +216,12 @@ async def test_a_script_that_has_run_out_says_who_asked_for_what() -> None:
     )
     assert not caught.value.retryable
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+async def test_a_script_that_was_written_for_a_later_turn_alone_is_told_how_scripts_count() -> None:
+    with pytest.raises(ScriptExhaustedError, match=r'only 1 .*the whole conversation; by="calls" its own'):
+        await text_of(ScriptedModel(["two"]), *after(1))
+    assert await text_of(ScriptedModel(["two"], by="calls"), *after(1)) == "two"
 
 
 async def test_requests_are_kept_as_they_were_without_copying_the_history() -> None:

@@ -5,6 +5,7 @@ import asyncio
 from helix_agents.backends.in_memory.handle import Handle
 from helix_agents.backends.in_memory.rows import current_run, session_row
 from helix_agents.backends.in_memory.tables import Tables
+from helix_agents.domain import door
 from helix_agents.domain.flags import aimed_at_current_run, raised
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.sessions import InterruptFlag, InterruptOutcome, InterruptSet, NothingRunning, StopKind
@@ -26,6 +27,7 @@ class InMemoryFlags(Handle):
     async def set_interrupt_flag(
         self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
     ) -> InterruptOutcome:
+        door.check_stop(reason, kind)
         async with self._writing("set_interrupt_flag") as tx:
             run = current_run(tx.tables, session_id)
             if run is None or run.status != "running":

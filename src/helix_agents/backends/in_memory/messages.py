@@ -9,6 +9,7 @@ from helix_agents.backends.in_memory.handle import Handle
 from helix_agents.backends.in_memory.history import standing_at, with_messages
 from helix_agents.backends.in_memory.lineage import MessageEntry, newest_messages
 from helix_agents.backends.in_memory.rows import session_row
+from helix_agents.domain import door
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -29,6 +30,7 @@ class InMemoryMessages(Handle):
     """The facet `Messages`."""
 
     async def append_messages(self, session_id: SessionId, messages: Sequence[Message]) -> int:
+        door.check_messages(messages)
         async with self._writing("append_messages") as tx:
             row = session_row(tx.tables, session_id)
             if not messages:

@@ -68,6 +68,7 @@ class InMemoryRuns(Handle):
 
     async def update_run_status(self, run_id: RunId, status: RunStatus, updates: RunUpdate | None = None) -> RunRecord:
         update = msgspec.structs.replace(updates or RunUpdate(), status=status)
+        door.check_run_update(update)
         async with self._writing("update_run_status") as tx:
             run = tx.tables.runs.get(run_id)
             if run is None:

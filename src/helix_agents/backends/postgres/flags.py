@@ -5,6 +5,7 @@ import asyncio
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.rows import SessionRow, load_session
+from helix_agents.domain.door import check_stop
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import decode, encode
@@ -51,6 +52,7 @@ class PostgresFlags(Facet):
     async def set_interrupt_flag(
         self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
     ) -> InterruptOutcome:
+        check_stop(reason, kind)
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> InterruptOutcome:

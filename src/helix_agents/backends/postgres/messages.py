@@ -8,6 +8,7 @@ from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.lineage import append_messages, messages_of
 from helix_agents.backends.postgres.rows import load_session, put, save_session
 from helix_agents.backends.session_rows import record_of
+from helix_agents.domain.door import check_messages
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, StoredMessage
@@ -41,6 +42,7 @@ class PostgresMessages(Facet):
     """The messages of a session."""
 
     async def append_messages(self, session_id: SessionId, messages: Sequence[Message]) -> int:
+        check_messages(messages)
         bodies = self._encoded(session_id, messages)
         now = self._clock.now_ms()
 

@@ -2,6 +2,8 @@
 
 import time
 
+import msgspec
+
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.database_clock import SERVER_MS
 from helix_agents.backends.postgres.facet import Facet
@@ -19,7 +21,7 @@ from helix_agents.backends.postgres.rows import (
     save_session,
 )
 from helix_agents.backends.session_rows import RUN_COLUMNS, record_of
-from helix_agents.domain.door import check_run
+from helix_agents.domain.door import check_run, check_run_update
 from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -118,6 +120,8 @@ class PostgresRuns(Facet):
         return await self._db.write(work)
 
     async def update_run_status(self, run_id: RunId, status: RunStatus, updates: RunUpdate | None = None) -> RunRecord:
+        update = msgspec.structs.replace(updates or RunUpdate(), status=status)
+        check_run_update(update)
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> RunRecord:
@@ -127,7 +131,7 @@ class PostgresRuns(Facet):
                 run = await find_run(connection, self._namespace, run_id)
             if run is None:
                 raise RunNotFoundError(run_id)
-            ended = updated(updated(run, updates or RunUpdate(), now), RunUpdate(status=status), now)
+            ended = updated(run, update, now)
             await save_run(connection, self._namespace, ended)
             await connection.execute(
                 "UPDATE __agents_sessions SET running = ? WHERE namespace = ? AND session_id = ? AND run_id = ?",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from helix_agents.backends.redis.creation import create, place_of
+from helix_agents.backends.redis.creation import bring_claim, create, place_of
 from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.lineage import add_messages, add_writes, missing_results, stand_at
@@ -12,6 +12,7 @@ from helix_agents.backends.redis.pending import change_calls, driven_calls, put_
 from helix_agents.backends.redis.rows import (
     RunEntry,
     Session,
+    bring_run,
     find_run,
     find_session,
     load_session,
@@ -23,7 +24,7 @@ from helix_agents.backends.redis.runs import begin_run, settle_current_run
 from helix_agents.backends.redis.sessions import RedisSessions
 from helix_agents.backends.redis.staging import discard, stage, staged_for
 from helix_agents.backends.redis.step_commit import Step, commit_step
-from helix_agents.backends.redis.stream_rows import append_chunks, claim_stream
+from helix_agents.backends.redis.stream_rows import append_chunks, bring_stream, claim_stream
 from helix_agents.backends.redis.sub_sessions import Refs
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
@@ -55,6 +56,10 @@ from helix_agents.domain.streams import StreamAppend
 
 
 async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str | None) -> RunStartCommitted:
+    if start.create is not None:
+        bring_claim(tx, start.session_id, claim)
+    if _claims_stream(start):
+        bring_stream(tx, start.session_id)
     first_answer = await _first_answer(tx, start)
     if first_answer is not None:
         return first_answer
@@ -84,14 +89,20 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
     version, count = session.record.version, session.record.message_count
     begin_run(tx, known, run, (version, count))
     place = None
-    if start.stream is not None and start.stream.stream_id == start.session_id:
-        # A stream of another name may lie in another slot, which this script does not reach.
+    if start.stream is not None and _claims_stream(start):
         place = await claim_stream(tx, space, start.stream, run)
     return RunStartCommitted(run=run, new_version=version, message_count=count, stream=place)
 
 
+def _claims_stream(start: StartRun) -> bool:
+    """Whether a start makes its run the stream's writer; one of another name may lie in another slot, which this script
+    does not reach."""
+    return start.stream is not None and start.stream.stream_id == start.session_id
+
+
 async def _first_answer(tx: Transaction, start: StartRun) -> RunStartCommitted | None:
     """What the same start was told before, if it was made before."""
+    bring_run(tx, start.session_id, start.run_id)
     known = await find_session(tx, start.session_id)
     if known is None:
         return None

@@ -134,9 +134,18 @@ async def create(tx: Transaction, session_id: SessionId, options: CreateSession,
     return known
 
 
+def bring_claim(tx: Transaction, session_id: SessionId, claim: str | None) -> None:
+    """Have the next answer say whether the claim still stands."""
+    tx.bring(of=_barrier(tx, session_id, claim))
+
+
+def _barrier(tx: Transaction, session_id: SessionId, claim: str | None) -> str:
+    return tx.slot.barrier(claim) if claim is not None else tx.slot.place(session_id)
+
+
 async def _hold_claim(tx: Transaction, session_id: SessionId, claim: str | None) -> None:
     """Let the creation stand only while the claim does."""
-    key = tx.slot.barrier(claim) if claim is not None else tx.slot.place(session_id)
+    key = _barrier(tx, session_id, claim)
     barrier: Known[None] = await tx.load(key, (), lambda _: None)
     if barrier.revision:
         raise ClaimLostError(key)

@@ -92,8 +92,10 @@ class RedisEffects(Facet):
 
     async def list_effects(self, session_id: SessionId) -> tuple[Effect, ...]:
         async def work(tx: Transaction) -> tuple[Effect, ...]:
+            every = ("HVALS", tx.slot.effects(session_id))
+            tx.bring(every)
             await load_session(tx, session_id)
-            (rows,) = await tx.read(("HVALS", tx.slot.effects(session_id)))
+            (rows,) = await tx.read(every)
             found = sorted((decode(row, _EffectRow) for row in rows), key=lambda row: row.place)
             effects = [row.effect for row in found if row.effect is not None]
             return tuple(sorted(effects, key=lambda effect: effect.begun_at))

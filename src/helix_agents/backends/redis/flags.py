@@ -5,6 +5,7 @@ import asyncio
 from helix_agents.backends.redis.facet import Facet
 from helix_agents.backends.redis.rows import load_session, save_session
 from helix_agents.backends.redis.transaction import Transaction
+from helix_agents.domain import door
 from helix_agents.domain.flags import aimed_at_current_run, raised
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.sessions import InterruptFlag, InterruptOutcome, InterruptSet, NothingRunning, StopKind
@@ -19,6 +20,8 @@ class RedisFlags(Facet):
     async def set_interrupt_flag(
         self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
     ) -> InterruptOutcome:
+        door.check_stop(reason, kind)
+
         async def work(tx: Transaction) -> InterruptOutcome:
             known = await load_session(tx, session_id)
             run = known.value.run

@@ -100,6 +100,9 @@ class Keyspace:
     def take(self, key: str) -> Known[Any] | None:
         return self._cache.pop(key, None)
 
+    def peek(self, key: str) -> Known[Any] | None:
+        return self._cache.get(key)
+
     def forget(self) -> None:
         """Know nothing any more."""
         self._cache.clear()

@@ -83,6 +83,21 @@ def _ranges(line: Sequence[Stretch], first: int, last: int, *, states: bool) -> 
     return found[::-1]
 
 
+def _reads(tx: Transaction, ranges: Iterable[tuple[str, int, int, int]], *, states: bool) -> list[Command]:
+    slot = tx.slot
+    return [
+        ("LRANGE", slot.states(segment) if states else slot.messages(segment), start, end)
+        for segment, start, end, _ in ranges
+    ]
+
+
+def _bring(tx: Transaction, session: Session, first: int, last: int, *, states: bool) -> None:
+    """Have the next answer bring entries, if it can be guessed where they are."""
+    line = session.line or ((Stretch(segment=session.row.segment),) if _stands_alone(session) else None)
+    if line is not None and first <= last:
+        tx.bring(*_reads(tx, _ranges(line, first, last, states=states), states=states))
+
+
 async def _entries(
     tx: Transaction, line: Sequence[Stretch], first: int, last: int, *, states: bool
 ) -> list[tuple[int, bytes]]:
@@ -94,11 +109,7 @@ async def _entries(
     if last < first:
         return []
     ranges = _ranges(line, first, last, states=states)
-    slot = tx.slot
-    reads: list[Command] = [
-        ("LRANGE", slot.states(segment) if states else slot.messages(segment), start, end)
-        for segment, start, end, _ in ranges
-    ]
+    reads = _reads(tx, ranges, states=states)
     found: list[tuple[int, bytes]] = []
     for (segment, start, end, number), rows in zip(ranges, await tx.read(*reads), strict=True):
         if len(rows) != end - start + 1:
@@ -117,6 +128,11 @@ def stored_message(number: int, row: bytes) -> StoredMessage:
     """The message that a row of the list holds, after the time it came."""
     at, _, body = row.partition(b" ")
     return StoredMessage(sequence=number, message=decode_message(body), created_at=int(at))
+
+
+def bring_messages(tx: Transaction, seen: Session, first: int, last: int) -> None:
+    """Have the next answer bring messages of a session that was last seen like this."""
+    _bring(tx, seen, first, last, states=False)
 
 
 async def read_messages(tx: Transaction, known: Known[Session], first: int, last: int) -> list[StoredMessage]:
@@ -159,9 +175,13 @@ async def missing_results(tx: Transaction, line: Sequence[Stretch], count: int) 
     return not_executed(open_tail(tail))
 
 
+def _stands_alone(session: Session) -> bool:
+    return session.row.segment.startswith(FIRST)
+
+
 def _own_boundary(session: Session, *, states: bool) -> int:
     """Up to which number the session's own stretch is shared, which its name says."""
-    if session.row.segment.startswith(FIRST):
+    if _stands_alone(session):
         return 0
     _, messages, writes = session.row.segment.split(".")
     return int(writes) if states else int(messages)
@@ -181,6 +201,12 @@ async def state_at(tx: Transaction, line: Sequence[Stretch], place: StatePlace) 
     state: dict[str, JSON] = entries[0].state or {}
     later = entries[1:] if entries[0].state is not None else entries
     return apply_writes(state, (op for entry in later for op in entry.ops))
+
+
+def bring_state(tx: Transaction, seen: Session) -> None:
+    """Have the next answer bring what the custom state of a session that was last seen like this is made of."""
+    place = seen.row.state
+    _bring(tx, seen, max(1, place.base), place.count, states=True)
 
 
 async def custom_state(tx: Transaction, known: Known[Session]) -> dict[str, JSON]:

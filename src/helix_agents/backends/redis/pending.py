@@ -94,6 +94,13 @@ async def load_calls(tx: Transaction, root: SessionId) -> Known[Calls]:
     return await tx.load(key, (("HGETALL", key),), of)
 
 
+def bring_calls(tx: Transaction, root: SessionId) -> None:
+    """Have the next answer bring the calls of a root's tree."""
+    key = tx.slot.pending(root)
+    tx.bring(("HGETALL", key), of=key)
+    tx.bring(("HVALS", tx.slot.ended_calls(root)))
+
+
 async def every_call(tx: Transaction, root: SessionId) -> list[PendingCall]:
     """The calls of a root's tree, ended ones too."""
     calls = await load_calls(tx, root)

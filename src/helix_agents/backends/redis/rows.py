@@ -143,6 +143,11 @@ def _shown(row: SessionRow, run: RunRecord | None) -> tuple[Any, ...]:
     )
 
 
+def last_seen(tx: Transaction, session_id: SessionId) -> Session | None:
+    """The session as this process last left it, to guess what to read along with it."""
+    return tx.last_seen(tx.slot.session(session_id))
+
+
 def read_session(slot: Slot, session_id: SessionId) -> tuple[Any, ...]:
     """The command that reads a session."""
     return ("HMGET", slot.session(session_id), "row", "run", "flag", "memo")
@@ -283,6 +288,11 @@ def run_row(first: bytes | None, now: bytes | None) -> RunRow | None:
         return None
     row = decode(first, RunRow)
     return row if now is None else msgspec.structs.replace(row, run=decode(now, RunRecord), then=row.run)
+
+
+def bring_run(tx: Transaction, session_id: SessionId, run_id: RunId) -> None:
+    """Have the next answer bring a run."""
+    tx.bring(read_run(tx.slot, session_id, run_id))
 
 
 async def find_run(tx: Transaction, known: Known[Session], run_id: RunId) -> RunRow | None:

@@ -86,6 +86,7 @@ class RedisRuns(Facet):
 
     async def update_run_status(self, run_id: RunId, status: RunStatus, updates: RunUpdate | None = None) -> RunRecord:
         update = msgspec.structs.replace(updates or RunUpdate(), status=status)
+        door.check_run_update(update)
         session_id = await self._owner_of(run_id)
         if session_id is None:
             raise RunNotFoundError(run_id)

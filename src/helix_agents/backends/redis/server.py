@@ -1,8 +1,9 @@
 """One open connection to Redis, shared by the parts of a backend: every statement passes here."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit, urlunsplit
 
@@ -61,8 +62,12 @@ class ClusterSender:
 class RedisServer:
     """A server or cluster. Parts that share one close it together: the last one ends it."""
 
-    def __init__(self, sender: Sender, url: str, *, prefix: str, seam: Seam | None, cluster: bool) -> None:
-        self._sender = sender
+    def __init__(
+        self, new_sender: Callable[[], Sender], url: str, *, prefix: str, seam: Seam | None, cluster: bool
+    ) -> None:
+        self._new_sender = new_sender
+        self._sender = new_sender()
+        self._loop = asyncio.get_running_loop()
         self._seam = seam
         self._uses = 0
         self._closed = False
@@ -93,21 +98,22 @@ class RedisServer:
             UnsafeRedisError: the server is too old, or evicts keys when its memory is full.
             StoreUnavailableError: nobody answers.
         """
-        try:
+
+        def new_sender() -> Sender:
             if cluster:
-                client = RedisCluster.from_url(_plain(url), socket_timeout=ANSWER_SECONDS, **_ONCE)
-                sender: Sender = ClusterSender(client)
-            else:
-                sender = Line(new_connection(url), patience=ANSWER_SECONDS)
+                return ClusterSender(RedisCluster.from_url(_plain(url), socket_timeout=ANSWER_SECONDS, **_ONCE))
+            return Line(new_connection(url), patience=ANSWER_SECONDS)
+
+        try:
+            server = cls(new_sender, url, prefix=prefix, seam=seam, cluster=cluster)
         except ValueError as problem:
             raise InvalidStoreUrlError(shown(url), str(problem)) from problem
         except TypeError as problem:
             raise InvalidStoreUrlError(shown(url), f"the driver does not know an option of it: {problem}") from problem
-        server = cls(sender, url, prefix=prefix, seam=seam, cluster=cluster)
         try:
             await server._check(evictable)
         except BaseException:
-            await sender.close()
+            await server._sender.close()
             raise
         return server
 
@@ -147,16 +153,30 @@ class RedisServer:
         if self._closed:
             raise StoreClosedError(self.name)
         try:
-            reply = await self._sender.send("EVALSHA", script.digest, len(keys), *keys, *args)
+            reply = await self._send("EVALSHA", script.digest, len(keys), *keys, *args)
         except exceptions.NoScriptError:
             # A new server, a restart or SCRIPT FLUSH: sending the text runs it and has it remembered.
             with translating(self.name):
-                reply = await self._sender.send("EVAL", script.text, len(keys), *keys, *args)
+                reply = await self._send("EVAL", script.text, len(keys), *keys, *args)
         except (exceptions.RedisError, OSError) as problem:
             raise translated(problem, self.name) or problem from problem
         if self._seam is not None:
             await self._pass_seam(self._seam, f"{script.name} {what}")
         return reply
+
+    def _send(self, *command: Any) -> Awaitable[Any]:
+        """Send a command over the connection that all share; a caller in another event loop, such as the one that keeps
+        leases alive while this one is busy, gets one for itself, as a connection belongs to the loop that opened it."""
+        if asyncio.get_running_loop() is self._loop:
+            return self._sender.send(*command)
+        return self._send_apart(*command)
+
+    async def _send_apart(self, *command: Any) -> Any:
+        sender = self._new_sender()
+        try:
+            return await sender.send(*command)
+        finally:
+            await sender.close()
 
     async def _pass_seam(self, seam: Seam, statement: str) -> None:
         try:

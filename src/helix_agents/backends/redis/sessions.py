@@ -10,12 +10,13 @@ from helix_agents.backends.redis.creation import ClaimLostError, claim_place, cr
 from helix_agents.backends.redis.deletion import delete_tree, leave_place, streams_aside
 from helix_agents.backends.redis.expiry import forget_vanished
 from helix_agents.backends.redis.facet import Facet
-from helix_agents.backends.redis.lineage import add_writes, custom_state
-from helix_agents.backends.redis.pending import every_call
+from helix_agents.backends.redis.lineage import add_writes, bring_state, custom_state
+from helix_agents.backends.redis.pending import bring_calls, every_call
 from helix_agents.backends.redis.rows import (
     Session,
     SessionEntry,
     find_session,
+    last_seen,
     load_session,
     read_session,
     save_session,
@@ -118,6 +119,10 @@ class RedisSessions(Facet):
 
     async def load_state(self, session_id: SessionId) -> SessionState:
         async def work(tx: Transaction) -> SessionState:
+            seen = last_seen(tx, session_id)
+            bring_calls(tx, tx.tag if seen is None else seen.record.root_session_id)
+            if seen is not None:
+                bring_state(tx, seen)
             return await whole(tx, await load_session(tx, session_id))
 
         return await self._read("load_state", session_id, work)

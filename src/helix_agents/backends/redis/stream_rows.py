@@ -11,7 +11,7 @@ from helix_agents.backends.redis.errors import LookAgainError
 from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keys import Slot
 from helix_agents.backends.redis.keyspace import Keyspace
-from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.backends.redis.transaction import Command, Known, Transaction
 from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.commits import Committed
@@ -46,7 +46,7 @@ def topic_of(stream_id: StreamId) -> str:
     return f"stream/{stream_id}"
 
 
-def read_stream(slot: Slot, stream_id: StreamId) -> tuple[Any, ...]:
+def read_stream(slot: Slot, stream_id: StreamId) -> Command:
     """The command that reads a stream's head."""
     return ("HMGET", slot.stream(stream_id), "head", "name")
 
@@ -192,7 +192,7 @@ class StreamWork:
 
     async def info(self) -> StreamInfo:
         """What anybody may know of the stream."""
-        (rows,) = await self._tx.read(("XRANGE", self._chunks, "-", "+", "COUNT", 1))
+        (rows,) = await self._tx.read(read_first(self._tx.slot, self.head.stream_id))
         return rules.info_of(self.head, _sequence(rows[0][0]) if rows else None)
 
     async def _add(self, head: StreamHead, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()) -> None:
@@ -226,7 +226,12 @@ def _sequence(name: bytes) -> int:
     return int(name.partition(b"-")[0])
 
 
-def read_chunks(slot: Slot, stream_id: StreamId, after: int, limit: int | None = None) -> tuple[Any, ...]:
+def read_first(slot: Slot, stream_id: StreamId) -> Command:
+    """The command that reads the oldest chunk."""
+    return ("XRANGE", slot.chunks(stream_id), "-", "+", "COUNT", 1)
+
+
+def read_chunks(slot: Slot, stream_id: StreamId, after: int = 0, limit: int | None = None) -> Command:
     """The command that reads chunks after a number."""
     bound = () if limit is None else ("COUNT", limit)
     return ("XRANGE", slot.chunks(stream_id), f"{max(after, 0) + 1}-0", "+", *bound)
@@ -235,6 +240,11 @@ def read_chunks(slot: Slot, stream_id: StreamId, after: int, limit: int | None =
 def chunks_of(rows: Sequence[Any]) -> list[StreamChunk]:
     """The chunks that entries of a Redis stream hold."""
     return [replace(decode(fields[1], _CHUNK), sequence=_sequence(name)) for name, fields in rows]
+
+
+def bring_stream(tx: Transaction, stream_id: StreamId) -> None:
+    """Have the next answer bring the head of a stream."""
+    tx.bring(read_stream(tx.slot, stream_id), of=tx.slot.stream(stream_id))
 
 
 async def claim_stream(tx: Transaction, space: Keyspace, claim: StreamClaim, run: RunRecord) -> StreamPlace | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from helix_agents.backends import stream_rules as rules
@@ -9,6 +10,7 @@ from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.following_reader import FollowingReader, Look
 from helix_agents.backends.redis import index
 from helix_agents.backends.redis.index import names_of
+from helix_agents.backends.redis.keys import Slot
 from helix_agents.backends.redis.keyspace import Keyspace, ServerClock
 from helix_agents.backends.redis.projection import keyspace_on
 from helix_agents.backends.redis.server import RedisServer
@@ -19,11 +21,12 @@ from helix_agents.backends.redis.stream_rows import (
     chunks_of,
     delete_stream,
     read_chunks,
+    read_first,
     read_stream,
     stream_of,
     topic_of,
 )
-from helix_agents.backends.redis.transaction import Transaction
+from helix_agents.backends.redis.transaction import Command, Transaction
 from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import StreamChunk
@@ -108,8 +111,6 @@ class RedisStreamManager(RestingStreams):
         space, most = self._space, self._limits.max_chunks
         joined = False
 
-        joined = False
-
         async def work(tx: Transaction) -> StreamHead:
             nonlocal joined
             stream = await StreamWork.find(tx, space, stream_id)
@@ -160,16 +161,18 @@ class RedisStreamManager(RestingStreams):
         )
 
     async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
-        return await self._ask(stream_id, lambda _, stream: stream.info())
+        return await self._ask(stream_id, lambda _, stream: stream.info(), read_first)
 
     async def get_all_chunks(self, stream_id: StreamId) -> tuple[StreamChunk, ...]:
-        return tuple(await self._ask(stream_id, lambda _, stream: stream.read(0)) or ())
+        return tuple(await self._ask(stream_id, lambda _, stream: stream.read(0), read_chunks) or ())
 
     async def get_chunks_from_step(
         self, stream_id: StreamId, from_step: int, run_id: RunId | None = None
     ) -> tuple[StreamChunk, ...]:
-        found = await self._ask(stream_id, lambda _, stream: stream.of_run(run_id or stream.head.run_id, from_step))
-        return found or ()
+        async def question(_: Transaction, stream: StreamWork) -> tuple[StreamChunk, ...]:
+            return await stream.of_run(run_id or stream.head.run_id, from_step)
+
+        return await self._ask(stream_id, question, read_chunks) or ()
 
     async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
         space = self._space
@@ -185,7 +188,7 @@ class RedisStreamManager(RestingStreams):
         async def question(_: Transaction, stream: StreamWork) -> StreamSnapshot:
             return StreamSnapshot(info=await stream.info(), chunks=tuple(await stream.read(after)))
 
-        return await self._ask(stream_id, question)
+        return await self._ask(stream_id, question, read_first, partial(read_chunks, after=after))
 
     async def delete_stream(self, stream_id: StreamId) -> None:
         await delete_stream(self._space, stream_id, self._clock)
@@ -236,10 +239,18 @@ class RedisStreamManager(RestingStreams):
 
         await self._write(what, stream_id, work)
 
-    async def _ask(self, stream_id: StreamId, question: Callable[[Transaction, StreamWork], Awaitable[T]]) -> T | None:
+    async def _ask(
+        self,
+        stream_id: StreamId,
+        question: Callable[[Transaction, StreamWork], Awaitable[T]],
+        *reads: Callable[[Slot, StreamId], Command],
+    ) -> T | None:
+        """Ask a stream something, which will probably have this read."""
         space = self._space
 
         async def work(tx: Transaction) -> T | None:
+            for read in reads:
+                tx.bring(read(tx.slot, stream_id))
             stream = await StreamWork.find(tx, space, stream_id)
             return await question(tx, stream) if stream is not None else None
 

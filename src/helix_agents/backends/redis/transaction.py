@@ -13,6 +13,9 @@ from helix_agents.ports.state_store import StoreLimits
 Command = tuple[Any, ...]
 """A Redis command: its name, its key (None if it has none) and its arguments."""
 
+Question = tuple[str | None, tuple[Command, ...]]
+"""What is read at once, and of which entity, if its revision is wanted too."""
+
 AT_ONCE = 1_000
 """A script that unpacks some thousands of arguments fails, with what it did before done."""
 
@@ -39,6 +42,10 @@ class Runner(Protocol):
 
     def take(self, key: str) -> "Known[Any] | None":
         """What the cache knows of an entity, which it does not know any more then."""
+        ...
+
+    def peek(self, key: str) -> "Known[Any] | None":
+        """What the cache knows of an entity, to look at."""
         ...
 
     async def run(
@@ -108,6 +115,8 @@ class Transaction:
         self.commands: list[Command] = []
         self.entries: dict[str, tuple[str, Entry, tuple[str, ...]]] = {}
         self.before_commit: list[Callable[[], None]] = []
+        self._soon: list[Question] = []
+        self._answers: dict[Question, tuple[list[Any], bytes]] = {}
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -131,17 +140,38 @@ class Transaction:
         """Read more of the entities that are known already; all of it belongs to one moment."""
         return (await self._read(reads))[0]
 
+    def bring(self, *reads: Command, of: str | None = None) -> None:
+        """Say what will probably be read next, or `of` which entity: the next answer brings it along."""
+        if of is None or self.fresh or self._runner.peek(of) is None:
+            self._soon.append((of, reads))
+
+    def last_seen(self, key: str) -> Any:
+        """What an entity was like when it was last changed here; good for a guess and nothing else."""
+        known = self._runner.peek(key)
+        return None if known is None else known.value
+
     async def _read(self, reads: Iterable[Command], watch: str | None = None) -> tuple[list[Any], bytes]:
+        asked: Question = (watch, tuple(reads))
+        if asked in self._answers:
+            return self._answers[asked]
+        questions = [asked, *self._soon]
+        self._soon = []
         expectations: list[tuple[str, str, bytes | int]] = [
             (known.key, "=", known.revision) for known in self.known.values()
         ]
-        if watch is not None:
-            expectations.append((watch, "?", b""))
-        ran = await self._runner.run(f"read {self.what}", expectations, tuple(reads), 0)
+        expectations.extend((key, "?", b"") for key, _ in questions if key is not None)
+        commands = tuple(command for _, commands in questions for command in commands)
+        ran = await self._runner.run(f"read {self.what}", expectations, commands, 0)
         self.at_us = ran.at_us
         if ran.differs is not None:
             raise LookAgainError(ran.differs)
-        return ran.replies, ran.revisions[-1] if watch is not None else b""
+        replies, revisions = iter(ran.replies), iter(ran.revisions[len(self.known) :])
+        # Earlier answers are of another moment.
+        self._answers = {
+            (key, commands): ([next(replies) for _ in commands], next(revisions) if key is not None else b"")
+            for key, commands in questions
+        }
+        return self._answers[asked]
 
     # -- writing ----------------------------------------------------------------------------------------
 

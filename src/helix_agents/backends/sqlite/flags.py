@@ -5,6 +5,7 @@ import asyncio
 from helix_agents.backends.sqlite.connection import Connection, Row
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.rows import SessionRow, load_session
+from helix_agents.domain.door import check_stop
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.sessions import InterruptFlag, InterruptOutcome, InterruptSet, NothingRunning, StopKind
@@ -57,6 +58,7 @@ class SQLiteFlags(Facet):
     async def set_interrupt_flag(
         self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
     ) -> InterruptOutcome:
+        check_stop(reason, kind)
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> InterruptOutcome:

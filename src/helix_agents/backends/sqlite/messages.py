@@ -9,6 +9,7 @@ from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.lineage import append_messages, read_messages
 from helix_agents.backends.sqlite.rows import load_session, save_session
+from helix_agents.domain.door import check_messages
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -24,6 +25,7 @@ class SQLiteMessages(Facet):
     """The messages of a session."""
 
     async def append_messages(self, session_id: SessionId, messages: Sequence[Message]) -> int:
+        check_messages(messages)
         bodies = self._encoded(session_id, messages)
         now = self._clock.now_ms()
 

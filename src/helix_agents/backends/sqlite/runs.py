@@ -1,5 +1,7 @@
 """Runs in SQLite, and the leases of the processes that drive them."""
 
+import msgspec
+
 from helix_agents.backends.session_rows import RUN_COLUMNS, put_record, record_of
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
@@ -14,7 +16,7 @@ from helix_agents.backends.sqlite.rows import (
     save_run,
     save_session,
 )
-from helix_agents.domain.door import check_run
+from helix_agents.domain.door import check_run, check_run_update
 from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -106,13 +108,15 @@ class SQLiteRuns(Facet):
         return await self._db.write(work)
 
     async def update_run_status(self, run_id: RunId, status: RunStatus, updates: RunUpdate | None = None) -> RunRecord:
+        update = msgspec.structs.replace(updates or RunUpdate(), status=status)
+        check_run_update(update)
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> RunRecord:
             run = find_run(connection, self._namespace, run_id)
             if run is None:
                 raise RunNotFoundError(run_id)
-            ended = updated(updated(run, updates or RunUpdate(), now), RunUpdate(status=status), now)
+            ended = updated(run, update, now)
             save_run(connection, self._namespace, ended)
             connection.execute(
                 "UPDATE __agents_sessions SET running = ? WHERE namespace = ? AND session_id = ? AND run_id = ?",

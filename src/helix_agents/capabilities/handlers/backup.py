@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from helix_agents.capabilities.backups import BEFORE_RESTORE, DAMAGED, Backups, Known, Manifest, agents_in
+from helix_agents.capabilities.backups import BEFORE_RESTORE, DAMAGED, Backups, Manifest, agents_in
 from helix_agents.capabilities.calls import Call
-from helix_agents.capabilities.files import free_bytes, remove_file
-from helix_agents.capabilities.scopes import SHARED, agent_scope
+from helix_agents.capabilities.files import free_bytes, kept_if_known
+from helix_agents.capabilities.scopes import BACKUPS, SHARED, agent_scope
 from helix_agents.capabilities.vault import copy_backup
 from helix_agents.domain.capability_errors import ApprovalPending, DecryptionFailed, InvalidInput, IoError
 from helix_agents.domain.entries import Entry, RestoreEntries
@@ -54,7 +54,8 @@ async def create(call: Call) -> dict[str, JSON]:
         "file_size_bytes": made.row.file_size_bytes,
         "scope": made.row.scope,
     }
-    await _register(call, backups, made, answer)
+    async with kept_if_known(call.store, BACKUPS, made.backup_id, made.path):
+        await call.commit(*backups.registration(made), result=answer, audit={"sha256": made.row.sha256})
     await backups.retire(call.caller.agent)
     return answer
 
@@ -159,7 +160,7 @@ async def restore(call: Call) -> dict[str, JSON]:
             "shared_state_restored": SHARED in scopes,
             "pre_restore_backup_id": before.backup_id,
         }
-        try:
+        async with kept_if_known(call.store, BACKUPS, before.backup_id, before.path):
             await call.store.restore(
                 RestoreEntries(
                     restore_id=restore_id,
@@ -170,9 +171,6 @@ async def restore(call: Call) -> dict[str, JSON]:
                     audit=(call.audit_line("done", restored=list[JSON](scopes), sha256=known.row.sha256),),
                 )
             )
-        except BaseException:
-            await asyncio.to_thread(remove_file, before.path)
-            raise
     except BaseException:
         await call.store.discard_restore(restore_id)
         raise
@@ -222,14 +220,6 @@ async def export(call: Call) -> dict[str, JSON]:
 
 def _backups(call: Call) -> Backups:
     return Backups(call.store, call.settings)
-
-
-async def _register(call: Call, backups: Backups, made: Known, answer: dict[str, JSON]) -> None:
-    try:
-        await call.commit(*backups.registration(made), result=answer, audit={"sha256": made.row.sha256})
-    except BaseException:
-        await asyncio.to_thread(remove_file, made.path)
-        raise
 
 
 async def _check_agent(call: Call) -> None:

@@ -1,21 +1,27 @@
 """What the state capabilities lean on: inbox, alerts, health, sessions, approvals and policy."""
 
+from typing import cast
+
 from helix_agents.capabilities.calls import Call, rows_of
 from helix_agents.capabilities.catalogue import find_capability
 from helix_agents.capabilities.health import look_at_health
 from helix_agents.capabilities.inbox import read_messages
 from helix_agents.capabilities.minted_sessions import create_session as mint
 from helix_agents.capabilities.minted_sessions import end_session as end
+from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import ALERTS, APPROVALS
 from helix_agents.capabilities.values import canonical, shown_time
 from helix_agents.domain.capability_errors import InvalidInput
-from helix_agents.domain.entries import Put
+from helix_agents.domain.entries import Entry, Put
 from helix_agents.domain.records import JSON
 
 
 async def read_inbox(call: Call) -> dict[str, JSON]:
     """Messages, oldest first; those that were dealt with go."""
-    messages, unread = await read_messages(call, call.inputs["limit"], call.inputs["ack"] or [])
+    done: list[JSON] = call.inputs["ack"] or []
+    if not all(isinstance(each, str) for each in done):
+        raise InvalidInput("ack is a list of ids, as the messages have them.", {"ack": done[:5]})
+    messages, unread = await read_messages(call, call.inputs["limit"], done)
     return {"messages": list[JSON](messages), "count": len(messages), "unread": unread}
 
 
@@ -40,8 +46,7 @@ async def send_alert(call: Call) -> dict[str, JSON]:
 
 async def list_alerts(call: Call) -> dict[str, JSON]:
     """The agent's own open alerts; an operator sees all."""
-    page = await call.store.list_entries(ALERTS, limit=10_000, values=True)
-    newest_first = sorted(page.items, key=lambda entry: (entry.created_at, entry.key), reverse=True)
+    newest_first = await _newest_first(call, ALERTS)
     alerts: list[JSON] = [
         {"alert_id": row.pop("id"), **row}
         for row in rows_of(newest_first)
@@ -77,8 +82,7 @@ async def end_session(call: Call) -> dict[str, JSON]:
 async def list_approvals(call: Call) -> dict[str, JSON]:
     """The agent's own requests; an operator sees all."""
     wanted = call.inputs["approval_id"]
-    page = await call.store.list_entries(APPROVALS, limit=10_000, values=True)
-    newest_first = sorted(page.items, key=lambda entry: (entry.created_at, entry.key), reverse=True)
+    newest_first = await _newest_first(call, APPROVALS)
     found: list[JSON] = []
     for row in rows_of(newest_first):
         row.setdefault("status", "pending")
@@ -98,5 +102,13 @@ async def explain_policy(call: Call) -> dict[str, JSON]:
     if asked is None:
         name = call.inputs["capability"][:80]
         raise InvalidInput(f"There is no capability {name!r}.", {"capability": name})
-    decision = await call.gateway.judge(call.caller, asked, call.inputs["inputs"] or {})
+    inputs = call.inputs["inputs"]
+    if not isinstance(inputs, dict | None):
+        raise InvalidInput("inputs is an object: a value for each input of that call.", {"capability": asked.name})
+    decision = await call.gateway.judge(call.caller, asked, cast("dict[str, JSON]", inputs or {}))
     return {"tier": decision.tier, "rule": decision.rule, "reason": decision.reason}
+
+
+async def _newest_first(call: Call, scope: str) -> list[Entry]:
+    entries = [entry async for entry in every_entry(call.store, scope)]
+    return sorted(entries, key=lambda entry: (entry.created_at, entry.key), reverse=True)

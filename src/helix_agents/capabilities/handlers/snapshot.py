@@ -8,12 +8,13 @@ import msgspec
 
 from helix_agents import __version__
 from helix_agents.capabilities.calls import Call, redacted, rows_of
-from helix_agents.capabilities.files import folder_of, read_checked, remove_file, write_whole
+from helix_agents.capabilities.files import folder_of, kept_if_known, read_checked, remove_file, write_whole
 from helix_agents.capabilities.health import look_at_health
+from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import ALERTS, APPROVALS, NAMES, SNAPSHOTS, SUBSCRIPTIONS, agent_of
 from helix_agents.capabilities.values import parsed, shown_time, stamp
 from helix_agents.domain.capability_errors import SnapshotNotFound, VersionConflict
-from helix_agents.domain.entries import Entry, Overview, Put, Remove
+from helix_agents.domain.entries import Entry, EntryTransaction, Overview, Put, Remove
 from helix_agents.domain.records import JSON
 
 SYSTEM = (ALERTS, APPROVALS, SUBSCRIPTIONS)
@@ -43,15 +44,13 @@ async def create(call: Call) -> dict[str, JSON]:
         except FileExistsError:
             continue
         answer = {"snapshot_id": name, "timestamp": row["timestamp"], "size_bytes": len(data)}
+        named = Put(scope=NAMES, key=name, value="1", expected_version=0)
+        put = Put(scope=SNAPSHOTS, key=name, value=msgspec.json.encode(row).decode(), expected_version=0)
         try:
-            named = Put(scope=NAMES, key=name, value="1", expected_version=0)
-            put = Put(scope=SNAPSHOTS, key=name, value=msgspec.json.encode(row).decode(), expected_version=0)
-            await call.commit(named, put, result=answer)
-        except BaseException as problem:
-            await asyncio.to_thread(remove_file, path)
-            if isinstance(problem, VersionConflict):
-                continue
-            raise
+            async with kept_if_known(call.store, SNAPSHOTS, name, path):
+                await call.commit(named, put, result=answer)
+        except VersionConflict:
+            continue
         await _retire(call)
         return answer
     raise FileExistsError(f"snap-{stamp(seen.at)}")
@@ -163,14 +162,17 @@ def _present(folder: Any) -> set[str]:
 
 
 async def _rows(call: Call) -> list[Entry]:
-    page = await call.store.list_entries(SNAPSHOTS, limit=10_000, values=True)
-    return sorted(page.items, key=lambda entry: (entry.created_at, entry.key), reverse=True)
+    entries = [entry async for entry in every_entry(call.store, SNAPSHOTS)]
+    return sorted(entries, key=lambda entry: (entry.created_at, entry.key), reverse=True)
 
 
 async def _retire(call: Call) -> None:
     """Take away what is beyond the limit; the newest always stays."""
     folder = folder_of(call.store, call.settings, "snapshots")
     for entry in (await _rows(call))[max(1, call.limits.snapshots) :]:
-        # The row goes first: a file that nobody knows is no snapshot, a row without its file is a broken one.
-        await call.commit(Remove(scope=SNAPSHOTS, key=entry.key, forget=True), audit={"retired": entry.key})
+        # The row goes first: a file that nobody knows is no snapshot, a row without its file is a broken one. It goes
+        # in a transaction of its own: the call itself is done, and is told and remembered once.
+        gone = Remove(scope=SNAPSHOTS, key=entry.key, forget=True)
+        line = call.audit_line("done", retired=entry.key)
+        await call.store.transact(EntryTransaction(changes=(gone,), owner=call.caller.agent, audit=(line,)))
         await asyncio.to_thread(remove_file, folder / f"{entry.key}.json")

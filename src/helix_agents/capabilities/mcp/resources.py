@@ -118,7 +118,7 @@ class _Bell:
         self._uris.extend(uris)
         try:
             async with self._beginning:
-                if self._following is None:
+                if self._following is None or self._following.done():
                     self._following = await self._begin()
             yield
         finally:
@@ -132,6 +132,9 @@ class _Bell:
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         following = asyncio.create_task(self._follow(begun))
         await asyncio.wait({begun, following}, return_when=asyncio.FIRST_COMPLETED)
+        if following.done():
+            # It follows for ever unless it could not begin: then whoever wants to listen is told why.
+            await following
         return following
 
     async def _follow(self, begun: "asyncio.Future[None]") -> None:

@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-import msgspec
-
-from helix_agents.domain.errors import VaultFileError
+from helix_agents.domain.errors import RecordTooNewError, SessionCorruptError, VaultFileError
 from helix_agents.domain.records import Record, decode, encode
 
 PATIENCE_SECONDS = 5.0
@@ -62,8 +60,8 @@ def ask_keeper(vault: Path, question: Question) -> KeeperAnswer | None:
             door.sendall(question.encode() + b"\n")
             answer = read_line(door)
             return decode(answer, KeeperAnswer) if answer else None
-    except (OSError, msgspec.DecodeError):
-        # Nobody listens, or whoever did is leaving: either way the vault is locked.
+    except (OSError, RecordTooNewError, SessionCorruptError):
+        # Nobody listens, whoever did is leaving, or it is a keeper of another version: in any case the vault is locked.
         return None
 
 

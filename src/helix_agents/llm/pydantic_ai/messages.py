@@ -22,7 +22,16 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import Model
 
-from helix_agents.domain.messages import AssistantMessage, File, Image, Part, Text, ToolMessage, UserMessage
+from helix_agents.domain.messages import (
+    EDITED_INPUT,
+    AssistantMessage,
+    File,
+    Image,
+    Part,
+    Text,
+    ToolMessage,
+    UserMessage,
+)
 from helix_agents.domain.records import JSON, encode
 from helix_agents.llm.pydantic_ai.provenance import Provenance
 from helix_agents.llm.pydantic_ai.wording import legal_name
@@ -49,7 +58,7 @@ class MessageConverter:
             return UserPromptPart(content=_user_content(message.content))
         return ToolReturnPart(
             tool_name=legal_name(message.tool_name),
-            content=_result(message.content),
+            content=_told_of_edit(message) if EDITED_INPUT in message.metadata else _result(message.content),
             tool_call_id=message.tool_call_id,
             outcome="failed" if message.error else "success",
         )
@@ -119,6 +128,14 @@ def _from_base64(raw: bytes) -> bytes:
         return b64decode(raw + b"=" * (-len(raw) % 4))
     except ValueError as problem:
         raise ValueError(f"a data URL in the conversation is no valid base64 ({problem})") from problem
+
+
+def _told_of_edit(message: ToolMessage) -> str:
+    """The result of a call that did not run with the input the model gave; its history says it did."""
+    result = _result(message.content)
+    text = result if isinstance(result, str) else encode(result).decode()
+    ran_with = encode(message.metadata[EDITED_INPUT]).decode()
+    return f"(A person changed the input of this call before approving it. It ran with {ran_with}.)\n{text}"
 
 
 def _result(content: JSON) -> JSON:

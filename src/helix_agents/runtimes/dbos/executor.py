@@ -1,6 +1,5 @@
 """The executor on DBOS: the same entries, answers and handles, with workflows behind them."""
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack
 
@@ -10,13 +9,28 @@ from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
-from helix_agents.runtimes.dbos.instance import Wanted
+from helix_agents.runtimes.dbos.instance import Wanted, shown_url
 from helix_agents.runtimes.dbos.runtime import DBOSRuntime, Placement
-from helix_agents.runtimes.executor.core import DEFAULT_STORE, ExecutorCore
+from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper
-from helix_agents.runtimes.executor.opening import OpeningExecutor
-from helix_agents.runtimes.executor.settings import ExecutorSettings
+from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
+from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings
 from helix_agents.system import RandomIds
+
+REACHING = ("ssl", "host=", "port=", "user=", "password=", "passfile=", "target_session_attrs=")
+"""How options of a store's URL begin that say how the server is reached; others mean nothing to DBOS."""
+
+
+class DBOSSettings(OpenSettings, total=False):
+    """What `DBOSAgentExecutor.open` can be told."""
+
+    system_database_url: str | None
+    prefix: str
+    placement: Placement
+    poll_seconds: float
+    executor_id: str | None
+    dbos_config: Mapping[str, Any] | None
+    lease_ms: int
 
 
 class DBOSAgentExecutor(ExecutorCore):
@@ -72,9 +86,11 @@ class DBOSAgentExecutor(ExecutorCore):
         super().__init__(runtime, state=state, streams=streams, usage=usage, agents=agents, **settings)
 
     @classmethod
-    def open(cls, url: str | None = None, *, namespace: str = "", **settings: Any) -> OpeningExecutor[Self]:
+    def open(
+        cls, url: str | None = None, *, namespace: str = "", **settings: Unpack[DBOSSettings]
+    ) -> OpeningExecutor[Self]:
         """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
-        url = url or os.environ.get("HELIX_STORE") or DEFAULT_STORE
+        url = chosen_store(url)
         if settings.get("system_database_url") is None:
             settings["system_database_url"] = system_database_beside(url)
         return OpeningExecutor(cls, url, namespace, settings)
@@ -89,9 +105,8 @@ def system_database_beside(url: str) -> str:
     scheme, _, rest = url.partition("://")
     place, _, options = rest.partition("?")
     if scheme in ("postgresql", "postgres"):
-        # Options of our backend mean nothing to DBOS; how to reach the server does.
-        kept = [each for each in options.split("&") if each.startswith("ssl")]
+        kept = [each for each in options.split("&") if each.startswith(REACHING)]
         return f"postgresql://{place}" + (f"?{'&'.join(kept)}" if kept else "")
     if scheme == "sqlite" and place:
         return f"sqlite://{place}.dbos"
-    raise InvalidStoreUrlError(url, "DBOS needs a database of its own here; give system_database_url")
+    raise InvalidStoreUrlError(shown_url(url), "DBOS needs a database of its own here; give system_database_url")

@@ -50,10 +50,10 @@ class _Process:
 
     def acquire(self, wanted: Wanted, fallback_id: str) -> None:
         with self._lock:
-            if self._launched is None:
-                self._launched = _find(wanted) or _launch(wanted, wanted.executor_id or fallback_id)
-            _check(self._launched, wanted)
-            self._launched.users += 1
+            launched = self._launched or _find(wanted) or _launch(wanted, wanted.executor_id or fallback_id)
+            _check(launched, wanted)
+            launched.users += 1
+            self._launched = launched
 
     def release(self) -> None:
         with self._lock:
@@ -75,7 +75,15 @@ async def acquire(wanted: Wanted, fallback_id: str) -> None:
         DBOSInUseError: this process runs DBOS already, in another way.
         RuntimeUnavailableError: its system database does not answer.
     """
-    await asyncio.to_thread(_process.acquire, wanted, fallback_id)
+    acquiring = asyncio.create_task(asyncio.to_thread(_process.acquire, wanted, fallback_id))
+    try:
+        await asyncio.shield(acquiring)
+    except asyncio.CancelledError:
+        # The thread goes on whoever is cancelled, and what it gets is given back.
+        await asyncio.wait((acquiring,))
+        if acquiring.exception() is None:
+            await release()
+        raise
 
 
 async def release() -> None:
@@ -115,7 +123,7 @@ def _launch(wanted: Wanted, executor_id: str) -> _Launched:
     except (OperationalError, sqlite3.OperationalError) as problem:
         DBOS.destroy()
         reason = str(getattr(problem, "orig", problem)).splitlines()[0]
-        raise RuntimeUnavailableError("DBOS", _shown(wanted.system_database_url), reason) from problem
+        raise RuntimeUnavailableError("DBOS", shown_url(wanted.system_database_url), reason) from problem
     except BaseException:
         DBOS.destroy()
         raise
@@ -145,8 +153,8 @@ def _forget_closed_streams() -> None:
             theirs.removeHandler(handler)
 
 
-def _shown(url: str) -> str:
-    """A database URL without its password."""
+def shown_url(url: str) -> str:
+    """A database URL as it may be shown: without its password."""
     return re.sub(r"(://[^/@]*:)[^/@]+@", r"\1***@", url)
 
 
@@ -162,7 +170,8 @@ def _check(launched: _Launched, wanted: Wanted) -> None:
     """One process has one DBOS: a second executor shares it or is told why it cannot."""
     present = launched.wanted
     if wanted.system_database_url != present.system_database_url:
-        reason = f"it runs on {present.system_database_url!r}, not on {wanted.system_database_url!r}"
+        places = [shown_url(each.system_database_url) for each in (present, wanted)]
+        reason = f"it runs on {places[0]!r}, not on {places[1]!r}"
     elif wanted.executor_id not in (None, launched.executor_id):
         reason = f"its executor id is {launched.executor_id!r}, not {wanted.executor_id!r}"
     elif wanted.works and not present.works:

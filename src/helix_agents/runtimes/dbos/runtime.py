@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Coroutine, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from helix_agents.agent.hooks import SomeHooks
-from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.errors import ConflictError, HelixError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.engine.effects import DriveRun, RunEnd
@@ -40,9 +40,13 @@ from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
 from helix_agents.runtimes.executor.leases import LeaseKeeper
 from helix_agents.runtimes.executor.owned_runs import LetGo, OwnedRuns, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
+from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
 
 Placement: TypeAlias = Literal["here", "shared", "elsewhere"]
 """Where the runs that are begun here are driven: in this process, by any process of the queue, or by any but this."""
+
+NOT_OURS = (ConflictError, SessionNotFoundError)
+"""What says that nobody here has to drive a run any more: another one does, it is over, or its session was deleted."""
 
 
 class DBOSRuntime(OwnedRuns):
@@ -77,7 +81,7 @@ class DBOSRuntime(OwnedRuns):
         self._max_parallel_tools = max_parallel_tools
         self._wrap = wrap
         self._room = asyncio.Semaphore(max_running) if max_running is not None else None
-        self._ends: dict[RunId, asyncio.Future[RunEnd]] = {}
+        self._ends: dict[Fence, asyncio.Future[RunEnd]] = {}
         self._fresh: set[Fence] = set()
         self._detached: set[RunId] = set()
         self._executions: set[asyncio.Task[Any]] = set()
@@ -89,16 +93,18 @@ class DBOSRuntime(OwnedRuns):
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._runs = LiveRuns(services=self.services, alone=True, open_deps=self._open_deps)
-        # Known before DBOS is launched, which begins with the workflows that an earlier life of this process left.
-        workflows.HOSTS.setdefault(self._prefix, []).append(self)
-        try:
+        async with AsyncExitStack() as undoing:
+            # Known before DBOS is launched, which begins with the workflows that an earlier life of this process left.
+            workflows.HOSTS.setdefault(self._prefix, []).append(self)
+            undoing.callback(workflows.HOSTS[self._prefix].remove, self)
             await instance.acquire(self._wanted, self._lease.owner)
-        except BaseException:
-            workflows.HOSTS[self._prefix].remove(self)
-            raise
-        if self._placement != "here":
-            await workflows.register_queue(self._prefix, poll_seconds=self._poll_seconds, at_once=self._max_running)
-        await super().start()
+            undoing.push_async_callback(instance.release)
+            undoing.push_async_callback(self._end_everything)
+            if self._placement != "here":
+                await workflows.register_queue(self._prefix, poll_seconds=self._poll_seconds, at_once=self._max_running)
+            undoing.push_async_callback(self._lease.stop)
+            await super().start()
+            undoing.pop_all()
         self._ready.set()
 
     async def leave(self, grace: float) -> None:
@@ -107,16 +113,19 @@ class DBOSRuntime(OwnedRuns):
             await asyncio.wait(tuple(self._executions), timeout=grace)
 
     async def let_go(self) -> None:
+        await self._end_everything()
+        await super().let_go()
+        await self._runs.release_all()
+        workflows.HOSTS[self._prefix].remove(self)
+        await instance.release()
+
+    async def _end_everything(self) -> None:
         # From now on no workflow that DBOS is about to start gets in.
         self._is_closed = True
         while late := (*self._running.values(), *self._background, *self._executions):
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        await super().let_go()
-        await self._runs.release_all()
-        workflows.HOSTS[self._prefix].remove(self)
-        await instance.release()
 
     # -- the port
 
@@ -126,11 +135,10 @@ class DBOSRuntime(OwnedRuns):
         return self._lease.owner if self._placement == "here" else None
 
     def name_workflow(self, agent_type: str, session_id: SessionId, turn: int) -> str:
-        name = f"{self._prefix}__{agent_type}__{session_id}"
-        return name if turn == 1 else f"{name}__resume-{turn}"
+        return name_turn(self._prefix, agent_type, session_id, turn)
 
     def drives(self, run: RunRecord) -> bool:
-        return run.workflow_id is not None and run.workflow_id.startswith(f"{self._prefix}__")
+        return belongs_to(self._prefix, run)
 
     async def submit(
         self,
@@ -140,16 +148,17 @@ class DBOSRuntime(OwnedRuns):
         model: LLMAdapter | None = None,
         begun: Begun | None = None,
     ) -> None:
-        """Start the run's workflow. What is given for one call lives here, so a run with that is driven here."""
-        if run.run_id in self._running:
+        """Start the run's workflow. What is given for one call lives here: a process that drives runs drives such a one
+        itself."""
+        if self.is_driven(run):
             return
         given = hooks is not None or model is not None
+        if self._placement == "elsewhere" or (self._placement == "shared" and not given):
+            self._outside(self._enqueue(run))
+            return
         if given:
             self._runs.of_calls[run.run_id] = OfOneCall(hooks=hooks, model=model)
-        if self._placement == "here" or (given and self._placement == "shared"):
-            self.begin(run, self._start(run))
-        else:
-            self._outside(self._enqueue(run))
+        self.begin(run, self._start(run))
 
     async def inspect(self, run: RunRecord) -> Liveness:
         if run.owner is not None:
@@ -158,7 +167,7 @@ class DBOSRuntime(OwnedRuns):
 
     def drive_detached(self, run: RunRecord) -> None:
         """Start a companion's workflow; it takes no place of `max_running`, as whoever waits for it may have one."""
-        if not self.leaving and run.run_id not in self._running:
+        if not self.leaving and not self.is_driven(run):
             self._detached.add(run.run_id)
             self.begin(run, self._start(run))
 
@@ -177,25 +186,26 @@ class DBOSRuntime(OwnedRuns):
 
     async def _start(self, run: RunRecord) -> RunEnd:
         """Start a workflow here and wait for the end of the run; a DBOS that does not answer is asked again."""
-        end = self._ends[run.run_id] = self.loop.create_future()
+        end: asyncio.Future[RunEnd] = self.loop.create_future()
         waits = backoff()
         try:
             while True:
+                self._ends[run.fence] = end
                 try:
                     if run.attempt > 1:
                         await workflows.cancel_earlier(run)
                     self._fresh.add(run.fence)
                     if await workflows.start(self._prefix, run, None):
                         return await end
+                    self._forget(run.fence)
                     run = await self._next_attempt(run, self._lease.owner)
-                except ConflictError:
+                except NOT_OURS:
                     return SUPERSEDED
                 except Exception as problem:
                     log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
                     await asyncio.sleep(next(waits))
         finally:
-            self._fresh.discard(run.fence)
-            self._ends.pop(run.run_id, None)
+            self._forget(run.fence)
             self._detached.discard(run.run_id)
             self._runs.of_calls.pop(run.run_id, None)
 
@@ -204,10 +214,14 @@ class DBOSRuntime(OwnedRuns):
         try:
             while not await workflows.start(self._prefix, run, self._prefix):
                 run = await self._next_attempt(run, None)
-        except ConflictError:
+        except NOT_OURS:
             return
         except Exception as problem:
             log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
+
+    def _forget(self, fence: Fence) -> None:
+        self._fresh.discard(fence)
+        self._ends.pop(fence, None)
 
     async def _next_attempt(self, run: RunRecord, owner: str | None) -> RunRecord:
         """The run under a name that no workflow has yet."""
@@ -215,24 +229,28 @@ class DBOSRuntime(OwnedRuns):
 
     # -- inside a workflow
 
-    def is_submitter_of(self, run_id: str) -> bool:
-        return run_id in self._ends
+    def is_submitter_of(self, run_id: str, attempt: int) -> bool:
+        return Fence(run_id=run_id, attempt=attempt) in self._ends
 
     async def run(self, session_id: str, run_id: str, attempt: int) -> Plain:
         """Drive a run inside its workflow, which may have been begun elsewhere; says how it ended."""
+        fence = Fence(run_id=run_id, attempt=attempt)
         driven: Driven | None = None
         try:
             with self._execution():
                 await self._ready.wait()
                 async with self._room if self._room is not None and run_id not in self._detached else nullcontext():
-                    driven = await self._take(session_id, Fence(run_id=run_id, attempt=attempt))
+                    driven = await self._take(session_id, fence)
                     end = await self._drive(driven)
             if end.status == "yielded" and not self.leaving:
                 raise LetGo
-            self._tell(run_id, end)
+            if end.status == "superseded" and await self.answers_for(driven.run):
+                # Its stream was lost under it, and nobody took the run over.
+                raise LetGo
+            self._tell(fence, end)
             return to_plain(end)
         except LetGo:
-            self._outside(self._go_on_if_nobody_does(session_id, run_id, driven))
+            self._outside(self._go_on_if_nobody_does(fence, driven))
             raise
 
     async def _make(self, caller: Driven, request: Plain) -> Plain:
@@ -290,7 +308,9 @@ class DBOSRuntime(OwnedRuns):
         run = await self.services.store.get_current_run(session_id)
         if run is None or run.run_id != fence.run_id or (is_fresh and run.fence != fence):
             raise LetGo
-        if not is_fresh and run.status == "running":
+        # A run that was begun here for the queue has no owner yet; who looks for it would take it for nobody's.
+        is_ours = is_fresh and (above is not None or run.owner is not None)
+        if not is_ours and run.status == "running":
             if above is not None:
                 await self._check_still_driving(above[0].run)
             run = await self._claim(run)
@@ -336,7 +356,7 @@ class DBOSRuntime(OwnedRuns):
             async with driven.room if effect == "run_calls" and not request.get("hand_out") else nullcontext():
                 try:
                     answer = await driven.perform(effect, request)
-                except ConflictError as lost:
+                except NOT_OURS as lost:
                     raise LetGo from lost
             if isinstance(handed := answer_of(answer), DriveRun):
                 self._fresh.add(Fence(run_id=handed.run_id, attempt=handed.attempt))
@@ -365,15 +385,15 @@ class DBOSRuntime(OwnedRuns):
 
     # -- afterwards
 
-    def _tell(self, run_id: RunId, end: RunEnd) -> None:
-        future = self._ends.get(run_id)
+    def _tell(self, fence: Fence, end: RunEnd) -> None:
+        future = self._ends.get(fence)
         if future is not None and not future.done():
             future.set_result(end)
 
-    async def _go_on_if_nobody_does(self, session_id: SessionId, run_id: RunId, driven: Driven | None) -> None:
+    async def _go_on_if_nobody_does(self, fence: Fence, driven: Driven | None) -> None:
         """What a workflow was let go of that no other driver took over goes on in a fresh one, as its next attempt."""
-        starter = self._running.get(run_id)
-        self._tell(run_id, SUPERSEDED)
+        starter = self._running.get(fence.run_id)
+        self._tell(fence, SUPERSEDED)
         if starter is not None:
             await asyncio.wait((starter,))
         if driven is None or self.leaving:
@@ -381,7 +401,7 @@ class DBOSRuntime(OwnedRuns):
         await asyncio.sleep(min(0.1 * driven.run.attempt, 30.0))
         try:
             run = await claim(self.services.store, driven.run, self._lease.owner)
-        except ConflictError:
+        except NOT_OURS:
             return
         log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
         self.begin(run, self._start(run))

@@ -17,6 +17,7 @@ from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.plain import EFFECT_SEQUENCE, Plain, to_plain
 from helix_agents.engine.services import Liveness
 from helix_agents.runtimes.executor.owned_runs import LetGo
+from helix_agents.runtimes.executor.workflow_names import workflow_of
 
 # How long, in milliseconds, a process may take from a queue what it then does not claim before it is given up.
 CLAIM_MS = 60_000
@@ -36,7 +37,7 @@ class Host(Protocol):
     @property
     def leaving(self) -> bool: ...
 
-    def is_submitter_of(self, run_id: str) -> bool: ...
+    def is_submitter_of(self, run_id: str, attempt: int) -> bool: ...
 
     async def run(self, session_id: str, run_id: str, attempt: int) -> Plain: ...
 
@@ -59,7 +60,7 @@ CALLERS: dict[str, Caller] = {}
 @DBOS.workflow(name=f"helix_turn_{EFFECT_SEQUENCE}")
 async def turn(prefix: str, session_id: str, run_id: str, attempt: int) -> Plain:
     """Drive one attempt of a run, in the event loop of an executor that can."""
-    host = _find_host(prefix, run_id)
+    host = _find_host(prefix, run_id, attempt)
     if host is None:
         raise LetGo
     return await _on(host.loop, host.run(session_id, run_id, attempt))
@@ -101,18 +102,12 @@ def calling(caller: Caller) -> Generator[None]:
             del CALLERS[name]
 
 
-def _find_host(prefix: str, run_id: str) -> Host | None:
-    """The executor that submitted the run, else one that is not about to leave."""
+def _find_host(prefix: str, run_id: str, attempt: int) -> Host | None:
+    """The executor that submitted this attempt of the run, else one that is not about to leave."""
     hosts = HOSTS.get(prefix, [])
-    submitter = (host for host in hosts if host.is_submitter_of(run_id))
+    submitter = (host for host in hosts if host.is_submitter_of(run_id, attempt))
     others = (host for host in hosts if not host.leaving)
     return next(submitter, None) or next(others, None)
-
-
-def workflow_of(run: RunRecord) -> str:
-    """The name of the workflow that drives this attempt."""
-    assert run.workflow_id is not None
-    return run.workflow_id if run.attempt == 1 else f"{run.workflow_id}__a{run.attempt}"
 
 
 async def start(prefix: str, run: RunRecord, queue: str | None) -> bool:

@@ -1,10 +1,9 @@
 """What every executor does alike: entries, answers, stops, recovery. Where a run is driven, its runtime says."""
 
 import asyncio
-import os
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, Self, TypeAlias, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -25,7 +24,6 @@ from helix_agents.domain.errors import (
     StillWaitingError,
 )
 from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId
-from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import (
     Answer,
@@ -57,23 +55,26 @@ from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.hosting import AgentExecutor
+from helix_agents.runtimes.executor.inputs import (
+    Input,
+    ResumeMode,
+    check_of_one_call,
+    check_resume,
+    messages_of,
+    tags_of,
+)
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
-from helix_agents.runtimes.executor.opening import OpeningExecutor
 from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
-from helix_agents.runtimes.executor.settings import ExecutorSettings, check_settings
+from helix_agents.runtimes.executor.settings import ExecutorSettings, check_settings, checked_agents
 from helix_agents.runtimes.executor.starting import start_run
 from helix_agents.runtimes.executor.waking import Waker
 from helix_agents.system import RandomIds, jitter
 
 T = TypeVar("T")
 
-Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
-ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
-
-DEFAULT_STORE = "sqlite:///helix.db"
 DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -102,7 +103,7 @@ class ExecutorCore:
         self._services = Services(
             store=state,
             streams=streams,
-            agents=AgentRegistry(agents),
+            agents=AgentRegistry(checked_agents(type(self), agents)),
             clock=state,
             ids=RandomIds(),
             model_of=self._model_of,
@@ -132,11 +133,6 @@ class ExecutorCore:
             resume_grace_ms=settings.get("resume_grace_ms", 30_000),
             stream_retention_ms=settings.get("stream_retention_ms", DAY_MS),
         )
-
-    @classmethod
-    def open(cls, url: str | None = None, *, namespace: str = "", **settings: Any) -> OpeningExecutor[Self]:
-        """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
-        return OpeningExecutor(cls, url or os.environ.get("HELIX_STORE") or DEFAULT_STORE, namespace, settings)
 
     @property
     def agents(self) -> AgentRegistry:
@@ -170,32 +166,40 @@ class ExecutorCore:
         metadata: dict[str, str] | None = None,
         expires_in: Duration | None = None,
         idempotency_key: str | None = None,
+        only_new: bool = False,
         hooks: SomeHooks = None,
         model: str | LLMAdapter | None = None,
     ) -> RunHandle[OutputT]:
         """Begin a turn: in a new session, or as the next one of an existing session.
 
-        With an `idempotency_key`, the same call again gives the handle of the turn it began.
+        With an `idempotency_key`, the same call again gives the handle of the turn it began. With `only_new`, a session
+        that exists is left alone, whoever made it and however lately. With `branch`, the session begins as a copy of
+        another one; `user_id`, `tags` and `metadata` are those of a new session, too.
 
         Raises:
             AgentAlreadyRunningError: the session has a turn that is going on.
+            InvalidInputError: a message is none, or what else was given is not what it should be.
+            AgentMismatchError: the session, or the one it is to be a branch of, was begun with another agent.
+            SessionAlreadyExistsError: it was to be a new one, or a branch, and is there already.
             StateSchemaChangedError: its stored state no longer fits the agent.
             UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
         """
         self._know(agent)
-        session_id = session_id or self._services.ids.new("session")
-        messages = _messages(input, idempotency_key)
-        begun = await self._begun_with(agent, session_id, idempotency_key)
+        session_id = self._services.ids.new("session") if session_id is None else session_id
+        messages = messages_of(input, idempotency_key)
+        begun = None if only_new else await self._begun_with(agent, session_id, idempotency_key)
         if begun is not None:
             return begun
-        new = NewSession(branch=branch, state=state, user_id=user_id, tags=tuple(tags), metadata=metadata)
+        new = NewSession(
+            branch=branch, state=state, user_id=user_id, tags=tags_of(tags), metadata=metadata, required=only_new
+        )
         expires = optional_milliseconds(expires_in, "execute", "expires_in")
         try:
             start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
             return await self._begin(agent, start, hooks=hooks, model=model)
         except (ConflictError, SessionAlreadyExistsError):
             # It may have been the same call that was faster.
-            begun = await self._begun_with(agent, session_id, idempotency_key)
+            begun = None if only_new else await self._begun_with(agent, session_id, idempotency_key)
             if begun is None:
                 raise
             return begun
@@ -219,11 +223,13 @@ class ExecutorCore:
         run.
 
         Raises:
-            SessionNotFoundError, AgentAlreadyRunningError, NothingToResumeError, StillWaitingError,
-            CheckpointNotFoundError, StateSchemaChangedError: it cannot; nothing was written.
+            SessionNotFoundError, AgentAlreadyRunningError, AgentMismatchError, NothingToResumeError,
+            StillWaitingError, CheckpointNotFoundError, StateSchemaChangedError, InvalidInputError: it cannot; nothing
+            was written.
         """
         self._know(agent)
-        messages = () if message is None else _messages(message, None)
+        check_resume(mode, message, checkpoint_id)
+        messages = () if message is None else messages_of(message)
         companions = await self._to_the_end(self._resume_companions(session_id))
         try:
             start = await plan_resume(
@@ -249,7 +255,8 @@ class ExecutorCore:
         """Go on from the last commit of a run that failed, with a fresh budget.
 
         Raises:
-            SessionNotFoundError, AgentAlreadyRunningError, NothingToRetryError, StateSchemaChangedError: it cannot.
+            SessionNotFoundError, AgentAlreadyRunningError, AgentMismatchError, NothingToRetryError,
+            StateSchemaChangedError: it cannot.
         """
         self._know(agent)
         start = await plan_retry(self._services, agent, session_id)
@@ -293,7 +300,11 @@ class ExecutorCore:
         *,
         approval_id: str | None = None,
     ) -> AnswerOutcome:
-        """Store an answer to a call that waits; a durable write and nothing else. It says what is needed next."""
+        """Store an answer to a call that waits; a durable write and nothing else. It says what is needed next.
+
+        Raises:
+            InvalidInputError: it is no answer.
+        """
         submission = SubmitAnswer(
             session_id=session_id, tool_call_id=tool_call_id, answer=answer, approval_id=approval_id
         )
@@ -364,7 +375,7 @@ class ExecutorCore:
         """Commit the start, which decides who runs, and submit it; whoever is cancelled does not stop that half-way."""
         if self._runtime.leaving:
             raise ExecutorClosedError
-        adapter = self._adapter(agent, model)
+        adapter = self._adapter(agent, model, hooks)
         owned = msgspec.structs.replace(start, owner=self._runtime.owner, call_hooks=hooks is not None)
         starting = start_run(self._services, self._runtime, owned, hooks=hooks, model=adapter)
         return self._handle(agent, await self._to_the_end(starting))
@@ -389,7 +400,7 @@ class ExecutorCore:
         self, agent: Agent[Any, OutputT, Any], dead: RunRecord, *, hooks: SomeHooks, model: str | LLMAdapter | None
     ) -> RunHandle[OutputT]:
         """Go on with a run whose process died, as its next attempt."""
-        adapter = self._adapter(agent, model)
+        adapter = self._adapter(agent, model, hooks)
         taking = take_over(self._services, self._runtime, dead, hooks=hooks, model=adapter)
         try:
             run = await self._to_the_end(taking)
@@ -449,9 +460,16 @@ class ExecutorCore:
             self._services.agents.replace(agent)
             self._waker.look()
 
-    def _adapter(self, agent: Agent[Any, Any, Any], model: str | LLMAdapter | None) -> LLMAdapter | None:
+    def _adapter(
+        self, agent: Agent[Any, Any, Any], model: str | LLMAdapter | None, hooks: SomeHooks
+    ) -> LLMAdapter | None:
         """The model that this call gives. A run whose own models cannot be opened here, its sub-agents' included, is
-        refused before anything is written."""
+        refused before anything is written, as is one whose driver, in another process, would not get what is given.
+
+        Raises:
+            InvalidInputError, UnknownModelError, MissingExtraError: it cannot be begun like this.
+        """
+        check_of_one_call(hooks, model, works=self._runtime.works)
         adapter = open_model(model) if isinstance(model, str) else model
         if adapter is None and self._runtime.works:
             for each in AgentRegistry([agent]).everyone():
@@ -465,19 +483,6 @@ class ExecutorCore:
         if adapter is None:
             adapter = self._models[agent.model] = open_model(agent.model)
         return adapter
-
-
-def _messages(given: Input, key: str | None) -> tuple[UserMessage, ...]:
-    """The turn's messages; a key marks the last one, so that a repeated call is recognised."""
-    if isinstance(given, str):
-        messages = (UserMessage(content=given),)
-    elif isinstance(given, UserMessage):
-        messages = (given,)
-    else:
-        messages = tuple(given)
-    if key is None or not messages:
-        return messages
-    return (*messages[:-1], msgspec.structs.replace(messages[-1], id=key))
 
 
 _: type[AgentExecutor] = ExecutorCore

@@ -10,7 +10,7 @@ from helix_agents.agent.output import OutputT
 from helix_agents.domain.chunks import StreamChunk, TextDelta
 from helix_agents.domain.errors import ExecutorClosedError, HelixError, RunNotCompletedError, StreamFailedError
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.results import Completed, Failed, RunResult
+from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome
 from helix_agents.domain.usage import UsageRollup
@@ -60,6 +60,7 @@ class RunHandle(Generic[OutputT]):
         begin = self._run.start_sequence if from_sequence is None else from_sequence
         is_over, stream_id = False, self.session_id
         streams = self._services.streams
+        wait = 0.01
         while (reader := await streams.create_resumable_reader(stream_id, from_sequence=begin)) is None:
             if is_over:
                 return
@@ -67,7 +68,9 @@ class RunHandle(Generic[OutputT]):
             # A short run may begin and end while this asks; then its stream is there at the next look.
             is_over = await self._is_over()
             if not is_over:
-                await self._services.sleep(0.01)
+                await self._services.sleep(wait)
+                # A child has no stream as long as it lives: its root's stream has what it says.
+                wait = min(wait * 2, 2 * LOOK_AGAIN)
         repairing = asyncio.create_task(self._end_when_over())
         try:
             async for chunk in reader:
@@ -114,8 +117,15 @@ class RunHandle(Generic[OutputT]):
                 return output
             case Failed(code=code, error=error):
                 raise RunNotCompletedError(self.session_id, self.run_id, code, error)
-            case other:
-                raise RunNotCompletedError(self.session_id, self.run_id, other.status, "it ended before its output")
+            case Suspended(pending=calls) as waiting:
+                named = ", ".join(f"{call.tool_name} ({call.tool_call_id})" for call in calls) or "its children"
+                cure = "answer with submit_tool_result and go on with resume, or match on result()"
+                raise RunNotCompletedError(
+                    self.session_id, self.run_id, waiting.status, f"it waits for {named}; {cure}."
+                )
+            case Interrupted(status=status, reason=reason):
+                why = "it was stopped" + (f": {reason}" if reason else "")
+                raise RunNotCompletedError(self.session_id, self.run_id, status, f"{why}; resume goes on.")
 
     async def interrupt(self, reason: str | None = None) -> InterruptOutcome:
         """Ask the run to stop soon, keeping what it did; one that waits is settled at once. Resume goes on."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -13,7 +13,14 @@ from helix_agents.ports.backend import open_backend
 if TYPE_CHECKING:
     from helix_agents.runtimes.executor.core import ExecutorCore
 
+DEFAULT_STORE = "sqlite:///helix.db"
+
 ExecutorT_co = TypeVar("ExecutorT_co", bound="ExecutorCore", covariant=True)
+
+
+def chosen_store(url: str | None) -> str:
+    """The store a program names, or the environment, or a file beside the process."""
+    return url or os.environ.get("HELIX_STORE") or DEFAULT_STORE
 
 
 class OpeningExecutor(Generic[ExecutorT_co]):
@@ -23,7 +30,7 @@ class OpeningExecutor(Generic[ExecutorT_co]):
     released, and then the process ends as the signal would have ended it.
     """
 
-    def __init__(self, kind: type[ExecutorT_co], url: str, namespace: str, settings: dict[str, Any]) -> None:
+    def __init__(self, kind: type[ExecutorT_co], url: str, namespace: str, settings: Mapping[str, Any]) -> None:
         self._kind = kind
         self._url = url
         self._namespace = namespace
@@ -31,6 +38,15 @@ class OpeningExecutor(Generic[ExecutorT_co]):
         self._executor: ExecutorT_co | None = None
         self._listens = False
         self._terminated = False
+
+    if not TYPE_CHECKING:  # A type checker knows what there is; it must not take this for more.
+
+        def __getattr__(self, name: str) -> Any:
+            kind = self.__dict__["_kind"].__name__ if "_kind" in self.__dict__ else "Executor"
+            raise AttributeError(
+                f"{kind}.open(…) is not open yet, so it has no {name!r}; write `async with {kind}.open(…) as helix:`, "
+                f"or `helix = await {kind}.open(…)`."
+            )
 
     def __await__(self) -> Generator[Any, None, ExecutorT_co]:
         """For a notebook or a framework with a lifespan of its own: whoever awaits it calls `close()`."""

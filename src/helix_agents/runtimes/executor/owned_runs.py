@@ -88,6 +88,13 @@ class OwnedRuns:
         self._driven[run.run_id] = run
         task.add_done_callback(lambda done: self._finished(run, done))
 
+    async def answers_for(self, run: RunRecord) -> bool:
+        """Whether this process has this attempt of a run, which goes on: then nobody else ever looks after it."""
+        current = await self.services.store.get_current_run(run.session_id)
+        if current is None or current.status != "running":
+            return False
+        return (current.fence, current.owner) == (run.fence, self._lease.owner)
+
     def _finished(self, run: RunRecord, task: asyncio.Task[RunEnd]) -> None:
         if self._running.get(run.run_id) is task:
             del self._running[run.run_id], self._driven[run.run_id]

@@ -5,29 +5,55 @@ from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
+from helix_agents.agent.agent import Agent
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import DefinitionError
-from helix_agents.engine.services import EngineOptions
+from helix_agents.engine.services import EngineOptions, OpenDeps
 from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.locks import LockManager
 
 
-class ExecutorSettings(TypedDict, total=False):
-    """What every executor can be told. `locks` are for what your own code coordinates; the engine needs none."""
+class RunSettings(TypedDict, total=False):
+    """How every executor can be told to work."""
 
-    locks: LockManager | None
-    entries: EntryStore | None
     hooks: SomeHooks
     options: EngineOptions | None
     grace: float
     janitor_seconds: float | None
     resume_grace_ms: int
     stream_retention_ms: int
+
+
+class ExecutorSettings(RunSettings, total=False):
+    """What every executor can be told. `locks` are for what your own code coordinates; the engine needs none."""
+
+    locks: LockManager | None
+    entries: EntryStore | None
     on_close: Callable[[], Awaitable[None]] | None
+
+
+class OpenSettings(RunSettings, total=False):
+    """What `open` of every executor can be told: the parts of a backend come with its URL."""
+
+    agents: Iterable[Agent[Any, Any, Any]]
+    deps: OpenDeps | None
+    max_running: int | None
+    max_parallel_tools: int | None
 
 
 # What opening a backend gives, and nobody says.
 _PARTS = {"self", "runtime", "settings", "state", "streams", "usage", "locks", "entries", "on_close"}
+
+
+def checked_agents(kind: type[Any], agents: Iterable[Agent[Any, Any, Any]]) -> Iterable[Agent[Any, Any, Any]]:
+    """The agents an executor is given.
+
+    Raises:
+        DefinitionError: it is one agent, and no list.
+    """
+    if isinstance(agents, Agent):
+        raise DefinitionError(kind.__name__, f"agents={agents!r} is one agent and no list; write agents=[…].")
+    return agents
 
 
 def check_settings(kind: type[Any], given: Iterable[str]) -> None:

@@ -54,7 +54,8 @@ async def _reactivate_stream(services: Services, run: RunRecord) -> None:
     """A reader that comes at once must not take the last turn's end for this one's. Whoever drives the run makes its
     stream active too, so this may fail."""
     try:
-        await services.streams.reactivate_stream(run.session_id, run.run_id, turn=run.turn)
+        session = await services.store.load_state(run.session_id)
+        await services.streams.reactivate_stream(session.stream_id or run.session_id, run.run_id, turn=run.turn)
     except HelixError as problem:
         log_exception("stream.not_reactivated", problem, session_id=run.session_id)
 

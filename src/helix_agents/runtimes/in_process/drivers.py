@@ -4,7 +4,7 @@ import asyncio
 from contextlib import nullcontext
 
 from helix_agents.agent.hooks import SomeHooks
-from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.desk import MemoryDesk
@@ -94,11 +94,15 @@ class Drivers(OwnedRuns):
         self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None, begun: Begun | None = None
     ) -> RunEnd:
         """Drive the run; when the store is lost in between, go on as the next attempt once it is back. So it is when
-        something in the run cancels its driver, a few times."""
+        its stream was lost, which is then made anew, and when something in the run cancels its driver, a few times."""
         cancelled = 0
         for wait in backoff():
             try:
-                return await apart(self._drive(run, hooks, model, begun))
+                end = await apart(self._drive(run, hooks, model, begun))
+                if end.status != "superseded" or not await self.answers_for(run):
+                    return end
+                reason = "its stream knows nothing of it"
+                lost, pause = SupersededError(run.session_id, run.run_id, run.attempt, reason), wait
             except HelixError as problem:
                 if not problem.retryable:
                     raise

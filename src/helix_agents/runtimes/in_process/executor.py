@@ -1,7 +1,7 @@
 """The executor of one process: runs agents here, durable through the store alone."""
 
 from collections.abc import Iterable
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from helix_agents.agent.agent import Agent
 from helix_agents.engine.services import OpenDeps
@@ -10,9 +10,16 @@ from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper
-from helix_agents.runtimes.executor.settings import ExecutorSettings
+from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
+from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings
 from helix_agents.runtimes.in_process.drivers import Drivers
 from helix_agents.system import RandomIds
+
+
+class InProcessSettings(OpenSettings, total=False):
+    """What `Executor.open` can be told."""
+
+    lease_ms: int
 
 
 class Executor(ExecutorCore):
@@ -44,3 +51,10 @@ class Executor(ExecutorCore):
             wrap=self._wrap,
         )
         super().__init__(drivers, state=state, streams=streams, usage=usage, agents=agents, **settings)
+
+    @classmethod
+    def open(
+        cls, url: str | None = None, *, namespace: str = "", **settings: Unpack[InProcessSettings]
+    ) -> OpeningExecutor[Self]:
+        """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
+        return OpeningExecutor(cls, chosen_store(url), namespace, settings)

@@ -1,7 +1,7 @@
 """The executor on Temporal: the same entries, answers and handles, with workflows behind them."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from helix_agents.agent.agent import Agent
 from helix_agents.engine.services import OpenDeps
@@ -9,9 +9,22 @@ from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.core import ExecutorCore
-from helix_agents.runtimes.executor.settings import ExecutorSettings
+from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
+from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings
 from helix_agents.runtimes.temporal.options import DEFAULT_ADDRESS, TemporalOptions
 from helix_agents.runtimes.temporal.runtime import TemporalRuntime
+
+
+class TemporalSettings(OpenSettings, total=False):
+    """What `TemporalAgentExecutor.open` can be told."""
+
+    address: str
+    temporal_namespace: str
+    task_queue: str
+    prefix: str
+    works: bool
+    temporal: TemporalOptions | None
+    client_settings: Mapping[str, Any] | None
 
 
 class TemporalAgentExecutor(ExecutorCore):
@@ -59,3 +72,10 @@ class TemporalAgentExecutor(ExecutorCore):
             grace=settings.get("grace", 20.0),
         )
         super().__init__(runtime, state=state, streams=streams, usage=usage, agents=agents, **settings)
+
+    @classmethod
+    def open(
+        cls, url: str | None = None, *, namespace: str = "", **settings: Unpack[TemporalSettings]
+    ) -> OpeningExecutor[Self]:
+        """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
+        return OpeningExecutor(cls, chosen_store(url), namespace, settings)

@@ -24,10 +24,11 @@ from helix_agents.engine.stop import StopSignal
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.runtime import Runtime
+from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
 from helix_agents.runtimes.temporal import service
 from helix_agents.runtimes.temporal.bodies import Bodies
 from helix_agents.runtimes.temporal.options import TemporalOptions
-from helix_agents.runtimes.temporal.turns import TURN, name_turn, order_for
+from helix_agents.runtimes.temporal.turns import TURN, order_for
 from helix_agents.runtimes.temporal.worker import WorkerThread
 
 T = TypeVar("T")
@@ -66,7 +67,6 @@ class TemporalRuntime:
         self._max_running = max_running
         self._max_parallel_tools = max_parallel_tools
         self._grace = grace
-        self._submitted: dict[RunId, RunRecord] = {}
         self._watched: dict[RunId, asyncio.Task[RunEnd]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._worker: WorkerThread | None = None
@@ -122,7 +122,7 @@ class TemporalRuntime:
         return name_turn(self._prefix, agent_type, session_id, turn)
 
     def drives(self, run: RunRecord) -> bool:
-        return run.workflow_id is not None and run.workflow_id.startswith(f"{self._prefix}__")
+        return belongs_to(self._prefix, run)
 
     async def submit(
         self,
@@ -141,12 +141,17 @@ class TemporalRuntime:
         try:
             run = await self._start(run)
         except ConflictError:
+            self._runs.of_calls.pop(run.run_id, None)
             return
         except (RPCError, HelixError) as problem:
             log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
-        self._submitted[run.run_id] = run
+        earlier = self._watched.get(run.run_id)
+        if earlier is not None:
+            # Whoever waits for it still does.
+            self._background.add(earlier)
+            earlier.add_done_callback(self._background.discard)
         self._watched[run.run_id] = watching = asyncio.create_task(self._watch(run))
-        watching.add_done_callback(lambda _: self._forget(run.run_id))
+        watching.add_done_callback(lambda _: self._forget(run.run_id, watching))
 
     async def inspect(self, run: RunRecord) -> Liveness:
         """A run of another runtime is that one's to judge."""
@@ -194,10 +199,10 @@ class TemporalRuntime:
                 log_exception("run.watch_failed", problem, session_id=run.session_id, run_id=run.run_id)
             await asyncio.sleep(1.0)
 
-    def _forget(self, run_id: RunId) -> None:
-        self._watched.pop(run_id, None)
-        self._submitted.pop(run_id, None)
-        self._runs.of_calls.pop(run_id, None)
+    def _forget(self, run_id: RunId, watching: asyncio.Task[RunEnd]) -> None:
+        if self._watched.get(run_id) is watching:
+            del self._watched[run_id]
+            self._runs.of_calls.pop(run_id, None)
 
 
 def _without_name(answer: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from helix_agents.domain.errors import RuntimeUnavailableError
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.services import Liveness
-from helix_agents.runtimes.temporal.turns import workflow_of
+from helix_agents.runtimes.executor.workflow_names import workflow_of
 
 SESSION = SearchAttributeKey.for_keyword("HelixSession")
 AGENT = SearchAttributeKey.for_keyword("HelixAgent")

@@ -1,8 +1,7 @@
-"""The names under which Temporal knows turns, and what it is told of them."""
+"""What Temporal is told of turns, and what it is told when an effect could not be done."""
 
 from typing import Any
 
-from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.plain import EFFECT_SEQUENCE
 from helix_agents.runtimes.temporal.options import TemporalOptions
@@ -18,18 +17,6 @@ LEAVING = "helix.leaving"
 
 TIMED_OUT = "helix.timed_out"
 """A worker saw that an effect's time is up before the server did."""
-
-
-def name_turn(prefix: str, agent_type: str, session_id: SessionId, turn: int) -> str:
-    """The workflow id of a turn; the first one has the plainest."""
-    name = f"{prefix}__{agent_type}__{session_id}"
-    return name if turn == 1 else f"{name}__resume-{turn}"
-
-
-def workflow_of(run: RunRecord) -> str:
-    """The workflow id of this attempt."""
-    assert run.workflow_id is not None
-    return run.workflow_id if run.attempt == 1 else f"{run.workflow_id}__a{run.attempt}"
 
 
 def order_for(run: RunRecord, options: TemporalOptions) -> dict[str, Any]:

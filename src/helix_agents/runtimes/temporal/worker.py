@@ -6,7 +6,7 @@ A tool that blocks its event loop starves whatever else lives there. Heartbeats,
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from helix_agents.domain.errors import HelixError
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.plain import EffectName, Plain
+from helix_agents.runtimes.executor.owned_runs import backoff
 from helix_agents.runtimes.temporal.options import TemporalOptions
 from helix_agents.runtimes.temporal.turns import LEAVING, PASSING, TIMED_OUT
 from helix_agents.runtimes.temporal.workflow import Turn, TurnOfAnotherVersion
@@ -50,6 +51,8 @@ class WorkerThread:
         self._options = options
         self._perform = perform
         self._grace = grace
+        self._begun = threading.Event()
+        self._was_ready = False
         self._thread = threading.Thread(target=self._run, name="helix temporal worker", daemon=True)
 
     async def start(self) -> None:
@@ -57,11 +60,16 @@ class WorkerThread:
         self._home = asyncio.get_running_loop()
         self._ready = self._home.create_future()
         self._thread.start()
-        await self._ready
+        try:
+            await self._ready
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Take nothing new, give what is going on its grace, and end; idempotent."""
         if self._thread.is_alive():
+            await asyncio.to_thread(self._begun.wait)
             self._loop.call_soon_threadsafe(self._stopping.set)
             await asyncio.to_thread(self._thread.join)
 
@@ -69,12 +77,27 @@ class WorkerThread:
         try:
             asyncio.run(self._work())
         except BaseException as problem:
-            log_exception("temporal.worker_failed", problem, task_queue=self._task_queue)
             self._tell_home(self._failed, problem)
 
     async def _work(self) -> None:
+        """Poll until this is stopped. A worker that is turned away later on, as when its key has run out, comes back;
+        else the process would live on and do nothing."""
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
+        self._begun.set()
+        for wait in backoff():
+            try:
+                await self._poll()
+                return
+            except Exception as problem:
+                log_exception("temporal.worker_failed", problem, task_queue=self._task_queue)
+                if not self._was_ready:
+                    raise
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait)
+                return
+
+    async def _poll(self) -> None:
         options = self._options
         worker = Worker(
             self._client,
@@ -92,6 +115,7 @@ class WorkerThread:
             graceful_shutdown_timeout=timedelta(seconds=self._grace),
         )
         async with worker:
+            self._was_ready = True
             self._tell_home(self._is_ready)
             await self._stopping.wait()
 

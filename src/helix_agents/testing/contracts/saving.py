@@ -13,6 +13,7 @@ from helix_agents.domain.errors import (
     StaleStateError,
     UnstorableValueError,
 )
+from helix_agents.domain.runs import RunMetadata, RunUpdate
 from helix_agents.domain.sessions import (
     ChildWait,
     CreateSession,
@@ -350,6 +351,35 @@ class SavingContract(StoreContract):
             lambda: store.merge_custom_state(SESSION, set_key("x", value)),
             lambda: store.append_messages(SESSION, [replace(said("x"), metadata={"x": value})]),
             lambda: store.create_session("s-2", CreateSession(custom_state={"x": value})),
+        ):
+            with pytest.raises(UnstorableValueError):
+                await write()
+        assert await observe(store, SESSION) == before
+        assert not await store.session_exists("s-2")
+
+    @proves("records.wrong-types-refused", "versions.failed-write-changes-nothing")
+    async def test_what_could_not_be_read_back_is_refused(self, store: SessionStateStore) -> None:
+        run = (await start(store)).run
+        wrong: Any = 5
+        before = await observe(store, SESSION)
+        state = await store.load_state(SESSION)
+        for write in (
+            lambda: store.create_session("s-2", CreateSession(user_id=wrong)),
+            lambda: store.create_session("s-2", CreateSession(metadata={"order": wrong})),
+            lambda: store.save_state(SESSION, replace(state, error=wrong)),
+            lambda: store.merge_custom_state(SESSION, set_key(wrong, "x")),
+            lambda: store.append_messages(SESSION, [said(wrong)]),
+            lambda: store.append_messages(SESSION, [wrong]),
+            lambda: store.update_status(SESSION, wrong),
+            lambda: store.update_status(SESSION, "failed", error=wrong),
+            lambda: store.compare_and_set_status(SESSION, ["active"], "failed", failure_reason=wrong),
+            lambda: store.patch_metadata(SESSION, {"order": wrong}),
+            lambda: store.set_interrupt_flag(SESSION, wrong),
+            lambda: store.set_interrupt_flag(SESSION, kind=wrong),
+            lambda: store.create_run(SESSION, "r-2", RunMetadata(owner=wrong)),
+            lambda: store.update_run_status(run.run_id, wrong),
+            lambda: store.update_run_status(run.run_id, "failed", RunUpdate(error=wrong)),
+            lambda: store.submit_answer(answer("call-1", approval_id=wrong)),
         ):
             with pytest.raises(UnstorableValueError):
                 await write()

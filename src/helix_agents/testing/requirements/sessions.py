@@ -104,6 +104,7 @@ _RECORDS = promised_by(
         "records.round-trip": "Every field of every record comes back as it was: absent, empty, nested, non-ASCII.",
         "records.large-integers": "Integers beyond 64 bits come back exactly.",
         "records.unstorable-refused": "A value JSON cannot carry is refused before anything is stored.",
+        "records.wrong-types-refused": "A value that could not be read back as its type says is refused, too.",
         "records.answers-are-copies": "Changing a value after giving it to the store, or after getting it from the "
         "store, changes nothing in the store.",
     },

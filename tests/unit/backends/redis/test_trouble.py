@@ -52,6 +52,13 @@ async def test_a_server_that_forgot_the_scripts_is_given_them_again(backend: Bac
     assert (await backend.state.list_sessions()).total == 1
 
 
+async def test_a_store_may_be_used_from_another_event_loop(backend: Backend) -> None:
+    """A process keeps its lease from a thread of its own."""
+    for _ in range(2):
+        lease = await asyncio.to_thread(asyncio.run, backend.state.renew_lease("worker-1", 60_000))
+        assert await backend.state.find_lease("worker-1") == lease
+
+
 async def test_everything_answered_is_there_after_a_crash_of_the_server(
     backend: Backend, service: RedisService
 ) -> None:

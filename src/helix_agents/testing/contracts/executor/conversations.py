@@ -1,7 +1,7 @@
 """Scenarios of plain conversations: turn after turn, with text or structured output, within their limits."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
@@ -10,8 +10,13 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import CompletedStep, ToolContext
 from helix_agents.agent.tools import tool
-from helix_agents.domain.errors import AgentAlreadyRunningError, RunNotCompletedError
-from helix_agents.domain.messages import Text, UserMessage
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    InvalidInputError,
+    RunNotCompletedError,
+    UnstorableValueError,
+)
+from helix_agents.domain.messages import AssistantMessage, Text, UserMessage
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
@@ -26,6 +31,7 @@ from helix_agents.testing.contracts.executor.stage import (
     scripted,
     spoken,
     suspended,
+    transcript,
     within,
 )
 
@@ -283,6 +289,35 @@ class ConversationsContract(ScenarioContract):
             await helix.execute(_agent(model=model), [UserMessage(content="context", hidden=True), parts], SESSION)
         )
         assert list(model.requests[0].messages) == [UserMessage(content="context", hidden=True), parts]
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            ["One", "two"],
+            {"role": "user", "content": "Hello"},
+            [AssistantMessage(text="Hello")],
+            UserMessage(content=cast("tuple[Text]", ("Hello",))),
+        ],
+        ids=["texts", "dict", "assistant", "part"],
+    )
+    async def test_what_is_no_message_is_refused_and_the_session_stays_readable(
+        self, helix: Executor, given: Any
+    ) -> None:
+        agent = Agent(name="writer", model=ScriptedModel(["Fine.", "Fine again."]))
+        await completed(await helix.execute(agent, "Hello", SESSION))
+        with pytest.raises(InvalidInputError):
+            await helix.execute(agent, given, SESSION)
+        with pytest.raises(InvalidInputError):
+            await helix.execute(agent, given, "s-2")
+        assert (await helix.sessions.list()).total == 1
+        assert await completed(await helix.execute(agent, "Hello", SESSION)) == "Fine again."
+        assert len(await transcript(helix)) == 4
+
+    async def test_a_session_with_metadata_that_could_not_be_read_again_is_not_begun(self, helix: Executor) -> None:
+        agent = Agent(name="writer", model=ScriptedModel(["Fine."]))
+        with pytest.raises(UnstorableValueError, match="metadata"):
+            await helix.execute(agent, "Hello", SESSION, metadata=cast("dict[str, str]", {"order": 5}))
+        assert (await helix.sessions.list()).total == 0
 
     async def test_the_same_call_with_an_idempotency_key_gives_the_same_turn(
         self, helix: Executor, open_executor: OpenExecutor

@@ -208,7 +208,7 @@ class DeploysContract(ScenarioContract):
     @pytest.mark.parametrize(
         ("problem", "text"),
         [
-            (ConnectionError("no database"), "no database"),
+            (ConnectionError("no database"), "The deps could not be opened: ConnectionError: no database"),
             (FileNotFoundError("caf\udce9.db"), "caf\\udce9.db"),
             (MuteError(), "no text, because of TypeError"),
             (asyncio.CancelledError(), "cancelled itself"),
@@ -231,6 +231,16 @@ class DeploysContract(ScenarioContract):
             assert text in result.error
         async with open_executor() as helix:
             await suspended(await helix.retry(_old(), SESSION))
+
+    async def test_an_opener_of_deps_that_gives_no_context_manager_is_told_how_to_be_one(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async def plain(session_id: str, user_id: str | None) -> str:
+            return "pool"
+
+        async with open_executor(deps=plain) as helix:
+            result = await failed(await helix.execute(_old(), "Go", SESSION))
+            assert "gave coroutine and no async context manager; decorate it with @asynccontextmanager" in result.error
 
     async def test_a_new_version_answers_and_completes_what_the_old_one_began(
         self, open_executor: OpenExecutor

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias
 
 import pytest
+from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
@@ -11,6 +12,7 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import TextDelta
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
+    AgentMismatchError,
     HelixError,
     ModelRefusedError,
     NothingToResumeError,
@@ -20,6 +22,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ToolAnswer
+from helix_agents.domain.sessions import BranchPoint
 from helix_agents.llm.scripted import ScriptedModel, Step, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelRequest
@@ -129,6 +132,12 @@ def locate(city: str) -> str:
     raise NotImplementedError
 
 
+class Remark(BaseModel):
+    """The state of an agent that the session does not belong to."""
+
+    remark: str = "I was here"
+
+
 def _agent(*, broken: bool = False, pace: Any = None, at_work: Gate | None = None) -> Agent[Any, Any, Any]:
     @tool
     async def work() -> str:
@@ -226,20 +235,21 @@ class _Situation:
         await helix.submit_tool_result(SESSION, "call_2_1", ToolAnswer(result="here"))
 
 
-async def _enter(helix: Executor, entry: Entry, checkpoint: str | None) -> RunHandle[Any]:
+async def _enter(
+    helix: Executor, entry: Entry, checkpoint: str | None, agent: Agent[Any, Any, Any] | None = None
+) -> RunHandle[Any]:
+    agent = agent or _agent()
     match entry:
         case "execute":
-            return await helix.execute(_agent(), "Next", SESSION)
+            return await helix.execute(agent, "Next", SESSION)
         case "resume":
-            return await helix.resume(_agent(), SESSION)
+            return await helix.resume(agent, SESSION)
         case "with_message":
-            return await helix.resume(_agent(), SESSION, mode="with_message", message="Next")
+            return await helix.resume(agent, SESSION, mode="with_message", message="Next")
         case "from_checkpoint":
-            return await helix.resume(
-                _agent(), SESSION, mode="from_checkpoint", checkpoint_id=checkpoint, message="Again"
-            )
+            return await helix.resume(agent, SESSION, mode="from_checkpoint", checkpoint_id=checkpoint, message="Again")
         case "retry":
-            return await helix.retry(_agent(), SESSION)
+            return await helix.retry(agent, SESSION)
 
 
 class EntryTableContract(ScenarioContract):
@@ -291,6 +301,33 @@ class EntryTableContract(ScenarioContract):
             assert (await helix.sessions.list()).total == 0
         else:
             assert (await helix.sessions.get(SESSION), await runs_of(helix)) == before
+
+    @pytest.mark.parametrize(
+        ("row", "entry"),
+        [
+            ("completed", "execute"),
+            ("completed", "from_checkpoint"),
+            ("failed", "retry"),
+            ("suspended, something answered", "resume"),
+        ],
+    )
+    async def test_no_other_agent_goes_on_with_a_session(
+        self, helix: Executor, open_executor: OpenExecutor, parts: Backend, row: str, entry: Entry
+    ) -> None:
+        await _Situation(open_executor, parts).arrange(row, helix)
+        stranger = Agent(name="stranger", model=ScriptedModel(["I am the stranger."]), state=Remark)
+        before = (await helix.sessions.get(SESSION), await runs_of(helix))
+        with pytest.raises(AgentMismatchError, match="begun with agent 'table', not 'stranger'"):
+            await _enter(helix, entry, await self._first_checkpoint(helix), stranger)
+        assert (await helix.sessions.get(SESSION), await runs_of(helix)) == before
+
+    async def test_no_other_agent_goes_on_with_a_branch(self, helix: Executor) -> None:
+        await completed(await helix.execute(_agent(), "Hello", SESSION))
+        stranger = Agent(name="stranger", model=ScriptedModel(["I am the stranger."]))
+        point = BranchPoint(from_session_id=SESSION, checkpoint_id=await self._first_checkpoint(helix))
+        with pytest.raises(AgentMismatchError, match="begun with agent 'table', not 'stranger'"):
+            await helix.execute(stranger, "Next", "s-2", branch=point)
+        assert (await helix.sessions.list()).total == 1
 
     async def _first_checkpoint(self, helix: Executor) -> str:
         return (await helix.sessions.checkpoints(SESSION)).items[-1].checkpoint_id

@@ -1,7 +1,8 @@
 """Scenarios of models that fail: asked again in time, given up in the end, and nothing of a failed reply is kept."""
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncGenerator
+from typing import Any, cast
 
 import pytest
 
@@ -14,10 +15,11 @@ from helix_agents.domain.errors import (
     SessionNotFoundError,
     UnknownModelError,
 )
+from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.rendering import surviving
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel
-from helix_agents.ports.llm import ModelEvent, TextPiece
+from helix_agents.ports.llm import ModelEvent, ModelRequest, ReplyDone, TextPiece
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     OpenExecutor,
@@ -52,6 +54,15 @@ class _Breaks:
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
     return scripted(script, fields, name="asker")
+
+
+class _SaysNone:
+    """Gives on what a provider's own client says of a reply without text, as an adapter is easily written."""
+
+    name = "careless"
+
+    async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        yield ReplyDone(reply=AssistantMessage(text=cast("str", None)))
 
 
 class ModelsContract(ScenarioContract):
@@ -155,3 +166,13 @@ class ModelsContract(ScenarioContract):
             model = ScriptedModel(["Never."], pace=surprise)
             result = await failed(await helix.execute(_agent(model=model), "Ask", SESSION))
             assert text in result.error
+
+    async def test_a_reply_that_could_not_be_read_again_fails_the_run_and_is_not_stored(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async with open_executor(options=QUICK) as helix:
+            result = await failed(await helix.execute(_agent(model=_SaysNone()), "Ask", SESSION))
+            assert "cannot be stored" in result.error
+            assert "$.reply.text" in result.error
+            assert await completed(await helix.retry(_agent("Fine."), SESSION)) == "Fine."
+            assert await spoken(helix) == ["user: Ask", "assistant: Fine."]

@@ -13,6 +13,7 @@ from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     CheckpointNotFoundError,
     ModelRefusedError,
+    SessionAlreadyExistsError,
     SessionNotFoundError,
 )
 from helix_agents.domain.messages import AssistantMessage
@@ -231,6 +232,18 @@ class ReturningContract(ScenarioContract):
             "user: Go on",
             "assistant: Branched.",
         ]
+
+    async def test_a_session_that_is_there_does_not_become_a_branch(self, helix: Executor) -> None:
+        await completed(await helix.execute(_agent("One."), "Go", SESSION))
+        await completed(await helix.execute(_agent("One."), "Go", "s-2"))
+        newest = (await helix.sessions.checkpoints(SESSION)).items[0]
+        point = BranchPoint(from_session_id=SESSION, checkpoint_id=newest.checkpoint_id)
+        with pytest.raises(SessionAlreadyExistsError):
+            await helix.execute(_agent("One.", "Two."), "Go on", "s-2", branch=point)
+        again: dict[str, Any] = {"branch": point, "idempotency_key": "key"}
+        first = await helix.execute(_agent("One.", "Two."), "Go on", "s-3", **again)
+        assert (await helix.execute(_agent("One.", "Two."), "Go on", "s-3", **again)).run_id == first.run_id
+        assert await completed(first) == "Two."
 
     async def test_a_branch_may_begin_with_other_state(self, helix: Executor) -> None:
         await completed(await helix.execute(_agent(*WRITING), "Go", SESSION))

@@ -1,7 +1,7 @@
 """Scenarios of calls that somebody else answers: clients, approvers and people who are asked."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
@@ -14,7 +14,8 @@ from helix_agents.agent.hook_events import AgentSuspendedEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import RunPaused, RunResumed, ToolApprovalRequest, ToolEnd, ToolError, ToolStart
-from helix_agents.domain.errors import StillWaitingError
+from helix_agents.domain.errors import InvalidInputError, RunNotCompletedError, StillWaitingError
+from helix_agents.domain.messages import EDITED_INPUT
 from helix_agents.domain.pending import (
     AnswerAccepted,
     AnswerAlreadyCompleted,
@@ -41,6 +42,7 @@ from helix_agents.testing.contracts.executor.stage import (
     spoken,
     suspended,
     transcript,
+    within,
 )
 
 APPROVED = ApprovalAnswer(approved=True)
@@ -157,6 +159,11 @@ class WaitingContract(ScenarioContract):
             assert (await spoken(other))[2] == "result pay#call_1_1: paid 5 EUR"
             assert (await other.sessions.get(SESSION)).custom_state["paid"] == [5]
 
+    async def test_asking_for_the_output_of_a_run_that_waits_says_for_what(self, helix: Executor) -> None:
+        handle = await helix.execute(_agent(*PAYING), "Pay", SESSION)
+        with pytest.raises(RunNotCompletedError, match=r"waits for pay \(call_1_1\); answer with submit_tool_result"):
+            await within(handle.output())
+
     async def test_a_denied_call_never_runs_and_the_model_is_told_why(self, helix: Executor) -> None:
         await suspended(await helix.execute(_agent(*PAYING), "Pay", SESSION))
         await helix.submit_tool_result(SESSION, "call_1_1", ApprovalAnswer(approved=False, reason="too much"))
@@ -175,6 +182,21 @@ class WaitingContract(ScenarioContract):
         assert isinstance(await helix.submit_tool_result(SESSION, "call_1_1", edited), AnswerAccepted)
         await completed(await helix.resume(_agent(*PAYING), SESSION))
         assert (await spoken(helix))[2] == "result pay#call_1_1: paid 3 USD"
+        # The call stays as the model wrote it, so what it ran with stands beside the result.
+        assert result_at(await transcript(helix), 2).metadata == {EDITED_INPUT: {"amount": 3, "currency": "USD"}}
+
+    @pytest.mark.parametrize(
+        "given",
+        [True, ApprovalAnswer(approved=cast("bool", "yes"))],
+        ids=["bool", "field"],
+    )
+    async def test_what_is_no_answer_is_refused_and_the_call_waits_on(self, helix: Executor, given: Any) -> None:
+        await suspended(await helix.execute(_agent(*PAYING), "Pay", SESSION))
+        with pytest.raises(InvalidInputError):
+            await helix.submit_tool_result(SESSION, "call_1_1", given)
+        assert [waiting.tool_call_id for waiting in (await helix.list_pending()).items] == ["call_1_1"]
+        await helix.submit_tool_result(SESSION, "call_1_1", APPROVED)
+        assert await completed(await helix.resume(_agent(*PAYING), SESSION)) == "Paid."
 
     async def test_a_predicate_decides_which_calls_need_approval_and_one_that_raises_means_yes(
         self, helix: Executor

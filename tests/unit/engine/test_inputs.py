@@ -1,0 +1,101 @@
+"""What user code hands over and is not what it should be is refused, with a word about what to give instead."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.hooks import Hooks
+from helix_agents.domain.errors import (
+    DefinitionError,
+    InvalidIdError,
+    InvalidInputError,
+    InvalidPageError,
+    UnstorableValueError,
+)
+from helix_agents.llm.scripted import ScriptedModel
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing.contracts.executor.stage import SESSION
+
+WRONG: Any = 5
+
+
+def agent() -> Agent[Any, str, Any]:
+    return Agent(name="talker", model=ScriptedModel(lambda _: "Fine."))
+
+
+@pytest.fixture
+async def helix() -> AsyncGenerator[Executor]:
+    async with Executor.open("memory://", janitor_seconds=None) as helix:
+        await (await helix.execute(agent(), "Hello", SESSION)).result()
+        yield helix
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"session_id": ""}, InvalidIdError, "it is empty"),
+        ({"session_id": WRONG}, InvalidIdError, "it is of type int, and has to be text"),
+        ({"tags": "urgent"}, InvalidInputError, "it is the text 'urgent'; give a list"),
+        ({"idempotency_key": WRONG}, InvalidInputError, "it is of type int; give a text"),
+        ({"expires_in": "1h"}, DefinitionError, "give seconds above 0 or a timedelta"),
+        ({"user_id": WRONG}, UnstorableValueError, "user_id"),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+async def test_what_a_turn_cannot_begin_with(
+    helix: Executor, given: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        await helix.execute(agent(), "Hello", **given)
+    assert (await helix.sessions.list()).total == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"mode": "backwards"}, InvalidInputError, "there is no 'backwards', only 'continue', 'with_message'"),
+        ({"mode": "with_message"}, InvalidInputError, "needs message=…"),
+        ({"mode": "from_checkpoint"}, InvalidInputError, "needs checkpoint_id=…"),
+        ({"mode": "from_checkpoint", "checkpoint_id": WRONG}, InvalidIdError, "it is of type int"),
+        ({"checkpoint_id": "beginning"}, InvalidInputError, "say mode='from_checkpoint'"),
+        ({"mode": "with_message", "message": WRONG}, InvalidInputError, "it is of type int; give a text"),
+    ],
+)
+async def test_how_a_session_cannot_be_gone_on_with(
+    helix: Executor, given: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    before = await helix.sessions.get(SESSION)
+    with pytest.raises(error, match=told):
+        await helix.resume(agent(), SESSION, **given)
+    assert await helix.sessions.get(SESSION) == before
+
+
+async def test_a_page_that_is_no_number(helix: Executor) -> None:
+    everything: Any = "all"
+    with pytest.raises(InvalidPageError, match="limit=all"):
+        await helix.list_pending(limit=everything)
+
+
+async def test_a_reason_that_is_no_text_stops_nothing(helix: Executor) -> None:
+    with pytest.raises(UnstorableValueError, match="reason"):
+        await helix.interrupt(SESSION, WRONG)
+
+
+async def test_a_script_that_is_one_text_is_refused_and_a_step_that_is_none_is_told(helix: Executor) -> None:
+    with pytest.raises(DefinitionError, match=r"write \['Hello'\]"):
+        ScriptedModel("Hello")
+    wrong = Agent(name="wrong", model=ScriptedModel([WRONG]))
+    ended = await (await helix.execute(wrong, "Hello")).result()
+    assert "a step of a script is a text, call(…), reply(…)" in getattr(ended, "error", "")
+
+
+@pytest.mark.parametrize("given", [{"hooks": Hooks()}, {"model": ScriptedModel(["Mine."])}], ids=["hooks", "model"])
+async def test_what_is_given_for_one_call_is_not_forgotten_where_others_drive(
+    helix: Executor, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(helix._runtime, "works", False)
+    with pytest.raises(InvalidInputError, match="drives no runs; give them to the agent, or to a worker"):
+        await helix.execute(agent(), "Hello", **given)
+    assert (await helix.sessions.list()).total == 1
