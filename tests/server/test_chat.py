@@ -290,11 +290,12 @@ def test_every_page_that_shows_an_answer_without_its_end_gets_the_end(page: Page
     assert Page(page.client, page.chat_id, first["messages"]).reconnect() == 204
 
 
-def test_a_page_that_was_cut_off_gets_the_end_it_missed(page: Page) -> None:
+def test_a_page_that_was_cut_off_gets_the_end_it_missed(page: Page, server: LiveServer) -> None:
     gate.shut(after=4)
     page.messages.append({"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "long story"}]})
     with page.posting() as parts:
         page.read(iter([next(parts)]))
+    wait_until(lambda: server.app.open_streams == 0)
     gate.open()
     wait_until(lambda: page.client.get(f"/status?sessionId={page.chat_id}").json()["status"] == "completed")
     assert page.reconnect() == 200

@@ -236,6 +236,35 @@ async def test_what_was_read_and_not_sent_is_before_the_cursor_of_the_farewell()
     assert last == numbers[-1]
 
 
+async def test_a_client_that_left_while_the_end_was_sent_counts_as_cut_off() -> None:
+    class Last:
+        async def frames(self) -> AsyncGenerator[bytes, None]:
+            yield b"the end"
+
+        def farewell(self) -> bytes:
+            raise AssertionError("nobody is there to be told")
+
+    left, cut = asyncio.Event(), 0
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            left.set()
+            # A server takes what is sent to a client that left, and says nothing.
+            await asyncio.sleep(0)
+
+    async def receive() -> Any:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    def when_cut() -> None:
+        nonlocal cut
+        cut += 1
+
+    response = EventStreamResponse(Last(), limits=ServerLimits(), leaving=Leaving(), when_cut=when_cut)
+    await asyncio.wait_for(response({"type": "http"}, receive, send), 10)
+    assert cut == 1
+
+
 def test_a_stream_has_no_head_to_wait_behind(ann: httpx2.Client, session_id: str) -> None:
     gate.shut()
     start(ann, session_id, "hello")

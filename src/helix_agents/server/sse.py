@@ -80,13 +80,15 @@ class EventStreamResponse:
                 collecting.cancel()
                 await asyncio.wait((pump, gone), timeout=FAREWELL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # A client that left while the last of it was sent may not have got it: a server takes bytes for nobody.
+            has_left = gone.done()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             is_whole = _succeeded(pump) and _succeeded(collecting)
-            if self._when_cut is not None and not is_whole:
+            if self._when_cut is not None and (has_left or not is_whole):
                 self._when_cut()
-        if gone.done() and not gone.cancelled():
+        if has_left:
             return
         for task in (pump, collecting):
             problem = None if task.cancelled() else task.exception()
