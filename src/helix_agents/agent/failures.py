@@ -14,8 +14,6 @@ caller's own code swallows a decision that is meant for the run.
 """
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import cast
 
 from helix_agents.domain.texts import said_by
@@ -49,27 +47,39 @@ class FailRun(ControlFlow):
         return said_by(self)
 
 
-@contextmanager
-def contained(what: str) -> Generator[None]:
-    """Let user code end only by a result, a decision, an ordinary exception, or a cancellation that came from outside.
+class Contained:
+    """Lets user code end only by a result, a decision, an ordinary exception, or a cancellation that came from outside.
 
-    `sys.exit` in a tool must not end the process, and a cancellation of its own making must not look like a stop.
+    `sys.exit` in a tool must not end the process, and a cancellation of its own making must not look like a stop. Every
+    model call and every tool is in such a block.
     """
-    try:
-        yield
-    except (Exception, ControlFlow, KeyboardInterrupt, GeneratorExit):
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, _: object) -> None:
         # The last one closes a coroutine that nobody waits for any more; turned into anything else it is a complaint.
-        raise
-    except asyncio.CancelledError as problem:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise RuntimeError(f"{what} cancelled itself") from problem
-    except BaseException as problem:
+        if problem is None or isinstance(problem, (Exception, ControlFlow, KeyboardInterrupt, GeneratorExit)):
+            return
+        if isinstance(problem, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                return
+            raise RuntimeError(f"{self._what} cancelled itself") from problem
         decision = _decision_in(problem)
         if decision is not None:
             raise decision from problem
-        raise RuntimeError(f"{what} raised {type(problem).__name__}({problem})") from problem
+        raise RuntimeError(f"{self._what} raised {type(problem).__name__}({problem})") from problem
+
+
+def contained(what: str) -> Contained:
+    """A block for user code; `what` is named when it ends in another way than it may."""
+    return Contained(what)
 
 
 def _decision_in(problem: BaseException) -> ControlFlow | None:

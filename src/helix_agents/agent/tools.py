@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 from pydantic import TypeAdapter
@@ -90,6 +90,10 @@ class Tool(Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"<{self.kind} tool {self.name!r}>"
+
+    @cached_property
+    def _is_async(self) -> bool:
+        return is_async(self.function)
 
     @property
     def subject(self) -> str:
@@ -178,7 +182,7 @@ class Tool(Generic[P, R_co]):
         """
         if self.kind != "server" or self.signature is None:
             raise TypeError(f"{self.subject} is run by the client")
-        sync = not is_async(self.function)
+        sync = not self._is_async
         bound = self.signature.bind(self.function, _seen_from(context, sync=sync), values)
         return await call_possibly_slow(self.subject, bound, in_thread=in_thread if sync else None, apart=apart)
 

@@ -59,6 +59,10 @@ class Wakeups:
                 if not self._waiters[topic]:
                     del self._waiters[topic]
 
+    def anybody(self) -> bool:
+        """Whether anybody listens to anything; who begins to a moment later looks for himself."""
+        return bool(self._waiters)
+
     def ring(self, topics: Iterable[str]) -> None:
         """Wake whoever listens to one of the topics; callable from any thread, never waits."""
         with self._lock:

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import Agent
@@ -275,20 +274,24 @@ class RunScope:
     # -- the stream
 
     def chunk(self, kind: Callable[..., ChunkT], step: int, **fields: Any) -> ChunkT:
-        """A chunk of this run."""
+        """A chunk of this run, said now."""
+        session = self.session
         return kind(
-            session_id=self.session.session_id,
+            session_id=session.session_id,
             run_id=self.run.run_id,
-            agent_type=self.session.agent_type,
+            agent_type=session.agent_type,
             step=step,
+            timestamp=self.services.clock.now_ms(),
             parent_tool_call_id=self.delegated_by,
             **fields,
         )
 
     async def show(self, chunk: StreamChunk) -> None:
         """Tell readers what is on record elsewhere, too; what is too large for a chunk they find only there."""
-        with suppress(ChunkTooLargeError):
+        try:
             await self.writer.write(chunk)
+        except ChunkTooLargeError:
+            return
 
     def emit(self, chunk: Custom) -> None:
         """Put an event of user code, which does not wait, into the stream."""

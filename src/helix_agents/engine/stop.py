@@ -11,6 +11,8 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.sessions import InterruptFlag
 from helix_agents.ports.state_store import SessionStateStore
 
+# A run that is over sooner was not worth watching for; until then a stop waits, too short for anybody to see.
+SETS_OUT_SECONDS = 0.02
 # How long one wait for the flag lasts; the store wakes the watcher earlier when the flag is set.
 WATCH_SECONDS = 30.0
 # How long after a store did not answer it is asked again.
@@ -127,13 +129,20 @@ async def watching(
 ) -> AsyncGenerator[StopSignal]:
     """A signal, the given one or a new one, that follows the session's interrupt flag while the block lasts."""
     signal = signal or StopSignal()
-    watcher = asyncio.create_task(_watch(store, session_id, sleep, signal))
+    watchers: list[asyncio.Task[None]] = []
+
+    def set_out() -> None:
+        watchers.append(asyncio.create_task(_watch(store, session_id, sleep, signal)))
+
+    timer = asyncio.get_running_loop().call_later(SETS_OUT_SECONDS, set_out)
     try:
         yield signal
     finally:
-        watcher.cancel()
-        # Not awaited itself: a cancellation of whoever leaves the block here must not pass for the watcher's own.
-        await asyncio.wait((watcher,))
+        timer.cancel()
+        for watcher in watchers:
+            watcher.cancel()
+            # Not awaited itself: a cancellation of whoever leaves the block here must not pass for the watcher's own.
+            await asyncio.wait((watcher,))
 
 
 async def _watch(

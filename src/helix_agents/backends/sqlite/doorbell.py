@@ -44,10 +44,17 @@ class Doorbell:
         self._others = _Others(self._folder)
 
     def ring(self, topics: Iterable[str]) -> None:
-        """Wake every listener of these topics, in any process. Never waits or fails; callable from any thread."""
+        """Wake every listener of these topics, in any process. Never waits or fails; callable from any thread.
+
+        Every commit rings, and the next one waits for that: where nobody listens, it costs next to nothing.
+        """
+        others = self._others.are_there()
+        if not others and not self._wakeups.anybody():
+            return
         keys = {_key(topic) for topic in topics}
         self._wakeups.ring(keys)
-        self._others.ring(keys)
+        if others:
+            self._others.ring(keys)
 
     def wake_everybody_here(self) -> None:
         """Have every listener of this process look again, whatever it listens to."""
@@ -197,10 +204,16 @@ class _Others:
         """Never ring this one: its listeners are woken directly."""
         self._own.add(name)
 
-    def ring(self, keys: Iterable[str]) -> None:
-        lines = "".join(f"{key}\n" for key in keys).encode("ascii")
+    def are_there(self) -> bool:
+        """Whether anybody listens elsewhere, as far as the folder says now."""
         with self._lock:
             self._look_around()
+            return bool(self._bells)
+
+    def ring(self, keys: Iterable[str]) -> None:
+        """Ring those who were there at the last look."""
+        lines = "".join(f"{key}\n" for key in keys).encode("ascii")
+        with self._lock:
             for name, fd in list(self._bells.items()):
                 self._press(name, fd, lines)
 

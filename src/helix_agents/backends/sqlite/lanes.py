@@ -13,8 +13,9 @@ from helix_agents.domain.errors import StoreClosedError
 T = TypeVar("T")
 
 MAX_GROUP = 256
-# Pages in the log after which they are copied into the file.
-LOG_PAGES = 1_000
+# Pages in the log, 16 MB of them, after which they are copied into the file. Many are in it again and again, as every
+# step changes them, and are copied once: a longer log costs less, up to where reading it does.
+LOG_PAGES = 4_000
 
 
 class Job:
