@@ -117,8 +117,8 @@ async def test_a_child_goes_on_when_the_workflow_that_drives_it_is_replaced(open
     child, begun = held(gate, "once")
     script = [call("subagent__worker", {"message": "Work"}, id="c"), "All done."]
     parent = Agent(name="boss", model=ScriptedModel(script), tools=[sub_agent_tool(child)])
-    # Nobody dies here: a busy machine must not look as if somebody had, nor may the next sign of life, at which Temporal
-    # cancels what a workflow that is gone had begun, come before the tool is let through.
+    # Nobody dies here: a busy machine must not look as if somebody had. Nor may the next sign of life, at which
+    # Temporal cancels what a workflow that is gone had begun, come before the tool is let through.
     patient = TemporalOptions(heartbeat_seconds=60.0, task_seconds=1.0, sticky_seconds=1.0)
     async with open_helix(agents=[parent], temporal=patient) as helix:
         handle = await helix.execute(parent, "Go", SESSION)

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar, cast
 
-from helix_agents.agent.failures import contained
+from helix_agents.agent.failures import Contained
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ async def call_quick(what: str, function: Callable[..., Awaitable[T] | T], *argu
         Exception: what it raised.
         ControlFlow: what it decided.
     """
-    with contained(what):
+    with Contained(what):
         result = function(*arguments)
         return await cast("Awaitable[T]", result) if inspect.isawaitable(result) else cast("T", result)
 
@@ -41,7 +41,7 @@ async def call_possibly_slow(
         Exception: what it raised.
         ControlFlow: what it decided.
     """
-    with contained(what):
+    with Contained(what):
         result = function() if in_thread is None else await in_thread(lambda: _on_thread(what, function))
         # A sync wrapper around an async function looks sync until it is called.
         if not inspect.isawaitable(result):

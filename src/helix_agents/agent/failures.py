@@ -51,7 +51,7 @@ class Contained:
     """Lets user code end only by a result, a decision, an ordinary exception, or a cancellation that came from outside.
 
     `sys.exit` in a tool must not end the process, and a cancellation of its own making must not look like a stop. Every
-    model call and every tool is in such a block.
+    model call and every tool is in such a block; `what` is named when it ends in another way.
     """
 
     __slots__ = ("_what",)
@@ -75,11 +75,6 @@ class Contained:
         if decision is not None:
             raise decision from problem
         raise RuntimeError(f"{self._what} raised {type(problem).__name__}({problem})") from problem
-
-
-def contained(what: str) -> Contained:
-    """A block for user code; `what` is named when it ends in another way than it may."""
-    return Contained(what)
 
 
 def _decision_in(problem: BaseException) -> ControlFlow | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from helix_agents.agent.failures import ControlFlow, FailRun, contained
+from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
 from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
@@ -63,13 +63,15 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
         settings=scope.agent.settings,
     )
     name = scope.model.name
-    await scope.fire(context, BeforeLLMCallEvent(model=name, request=request))
+    if scope.hooks.wants("before_llm_call"):
+        await scope.fire(context, BeforeLLMCallEvent(model=name, request=request))
     begun = scope.services.clock.now_ms()
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
         reply, tokens = await _with_retries(scope, step, request, stream)
         took = scope.services.clock.now_ms() - begun
-        await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
+        if scope.hooks.wants("after_llm_call"):
+            await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
         plan = await plan_reply(scope, step, reply)
         spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
         resting = RestingReply(
@@ -112,7 +114,7 @@ async def _with_retries(
     failures = 0
     while True:
         try:
-            with contained(f"Model {scope.model.name!r}"):
+            with Contained(f"Model {scope.model.name!r}"):
                 return await stream.run(request)
         except ModelError as problem:
             failures += 1

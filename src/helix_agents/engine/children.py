@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.agent import Agent
-from helix_agents.agent.failures import FailRun, contained
+from helix_agents.agent.failures import Contained, FailRun
 from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
 from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.agent.sub_agents import DelegationTool, SubAgentTool
@@ -99,7 +99,7 @@ async def _bring_to_drive(
         return await _outcome(scope, batch, planned, fail_run=decision.reason)
     if run.status == "running" and isinstance(tool, RemoteAgentTool):
         stop = scope.stop.below()
-        with stopping_after(tool.timeout_ms, stop, run, scope.services.clock), contained(f"Tool {tool.name!r}"):
+        with stopping_after(tool.timeout_ms, stop, run, scope.services.clock), Contained(f"Tool {tool.name!r}"):
             await follow_remote(scope, planned, run, tool, _first_message(tool, given), stop)
         return await _outcome(scope, batch, planned)
     return run if run.status == "running" else await _outcome(scope, batch, planned)

@@ -164,21 +164,19 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
     """The one write; where stream and state share a backend, the step's chunks ride in it."""
     store = scope.services.store
     session_id = scope.session.session_id
-    record: SessionState = msgspec.structs.replace(
-        scope.session, step_count=work.batch.step, custom_state={}, **work.record
-    )
-    meta = CheckpointMeta(step_id=work.step_id, step_count=work.batch.step)
-    commit = _commit(scope, work)
+    step = work.batch.step
+    record: SessionState = msgspec.structs.replace(scope.session, step_count=step, custom_state={}, **work.record)
     await scope.emitted()
     if scope.services.chunks_ride_in_commits:
         async with scope.writer.take() as stream:
             # Where everything was stored before, no chunk rides, and the checkpoint answers for what there is.
-            meta = msgspec.structs.replace(meta, stream_sequence=scope.writer.sequence)
+            meta = CheckpointMeta(step_id=work.step_id, step_count=step, stream_sequence=scope.writer.sequence)
             end = _stream_end(scope, work)
             last = stream if end is None else stream or _nothing_more(scope)
-            riding = msgspec.structs.replace(commit, stream=last, stream_end=end)
-            return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=riding)
-    meta = msgspec.structs.replace(meta, stream_sequence=await scope.writer.flush())
+            commit = _commit(scope, work, last, end)
+            return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
+    meta = CheckpointMeta(step_id=work.step_id, step_count=step, stream_sequence=await scope.writer.flush())
+    commit = _commit(scope, work)
     return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
 
 
@@ -198,7 +196,9 @@ def _nothing_more(scope: RunScope) -> StreamAppend:
     )
 
 
-def _commit(scope: RunScope, work: StepWork) -> StepCommit:
+def _commit(
+    scope: RunScope, work: StepWork, stream: StreamAppend | None = None, stream_end: StreamEnd | None = None
+) -> StepCommit:
     gives_up = work.stopped or work.failure is not None
     # An answer to a call that is not carried out any more is used up with it: nobody else comes for it.
     left = work.batch.unsettled if gives_up else ()
@@ -224,6 +224,8 @@ def _commit(scope: RunScope, work: StepWork) -> StepCommit:
         usage=_usage(work),
         entries=(*scope.news_changes, *(change for result in work.new for change in result.entries)),
         audit=tuple(line for result in work.new for line in result.audit),
+        stream=stream,
+        stream_end=stream_end,
     )
 
 
@@ -265,7 +267,7 @@ def _usage(work: StepWork) -> tuple[UsageEntry, ...]:
     for result in work.new:
         entries.extend(result.usage)
     first = work.batch.round * _USAGE_PER_ROUND
-    return tuple(msgspec.structs.replace(entry, n=first + n) for n, entry in enumerate(entries))
+    return tuple(msgspec.structs.replace(entry, n=n) if n else entry for n, entry in enumerate(entries, first))
 
 
 async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None:

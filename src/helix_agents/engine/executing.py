@@ -49,7 +49,8 @@ async def execute(
     problem: BaseException | None = None
     with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
         try:
-            await scope.fire(context, BeforeToolEvent(tool_name=tool.name, tool_call_id=call_id, input=given))
+            if scope.hooks.wants("before_tool"):
+                await scope.fire(context, BeforeToolEvent(tool_name=tool.name, tool_call_id=call_id, input=given))
             async with _NO_LIMIT if tool.timeout_ms is None else asyncio.timeout(tool.timeout_ms / 1000):
                 in_thread = scope.services.in_thread
                 returned = await tool.call(context, values, in_thread=in_thread, apart=scope.keeps_tools_apart)
@@ -70,7 +71,9 @@ async def execute(
             problem, writes = refused, NO_WRITES
     await scope.emitted()
     took = scope.services.clock.now_ms() - begun
-    message = msgspec.structs.replace(_message(scope, planned, content, problem), metadata=beside)
+    message = _message(scope, planned, content, problem)
+    if beside:
+        message = msgspec.structs.replace(message, metadata=beside)
     await announce(scope, step, message, writes)
     spent = scope.usage_entry(step, source_type="tool", source_name=tool.name, amount=took, success=problem is None)
     return RestingResult(

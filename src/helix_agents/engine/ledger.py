@@ -59,7 +59,7 @@ async def run_tool(
     result = await execute(scope, batch, planned, tool, values, approval)
     if result is None:
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
-    return await settle(scope, batch, msgspec.structs.replace(result, consumes=approved))
+    return await settle(scope, batch, msgspec.structs.replace(result, consumes=True) if approved else result)
 
 
 async def _run_once(

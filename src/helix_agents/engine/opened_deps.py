@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
-from helix_agents.agent.failures import contained
+from helix_agents.agent.failures import Contained
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.texts import said_by
@@ -26,7 +26,7 @@ async def opened_deps(
         return
     session = await store.load_state(session_id)
     async with AsyncExitStack() as stack:
-        with contained("Opening the deps"):
+        with Contained("Opening the deps"):
             try:
                 deps = await stack.enter_async_context(_manager(open_deps(session_id, session.user_id)))
             except HelixError:

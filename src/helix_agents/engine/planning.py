@@ -93,6 +93,9 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
     else:
         kind = "finish_with" if tool.finish_with else "server"
         plan.add(call, kind, **limits_of(scope.agent, call.name, kind))
+        if tool.require_approval is False:
+            # Nobody but us has seen them; a predicate may have changed what it was shown.
+            scope.parsed[call.id] = values
 
 
 def limits_of(agent: Agent[Any, Any, Any], tool_name: str, kind: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import Agent
@@ -59,7 +59,8 @@ class RunScope:
     `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
     `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits,
     `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are calls
-    whose outcome somebody has to be asked about from this round on. A scope `is_shared` when other processes run
+    whose outcome somebody has to be asked about from this round on. `parsed` has the values of calls as they were read
+    for the plan, for whoever runs them first. A scope `is_shared` when other processes run
     effects of the same attempt: what rests at the desk was then said before. `stream_ended`: the run's last commit
     brought its stream to rest, too.
     """
@@ -103,6 +104,7 @@ class RunScope:
         self.failure: Failure | None = None
         self.migration: StepWrites = NO_WRITES
         self._notes: dict[str, Note] = {}
+        self.parsed: dict[ToolCallId, Mapping[str, Any]] = {}
         self.notices: list[UserMessage] = []
         self.late_answers: tuple[ToolCallId, ...] = ()
         self.stale_effects: tuple[ToolCallId, ...] = ()
@@ -201,6 +203,7 @@ class RunScope:
         write_into(self.custom_state, writes, self._grown)
         self.migration = NO_WRITES
         self._notes.clear()
+        self.parsed.clear()
         self.notices.clear()
         self.late_answers = ()
         self.stale_effects = ()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.context import CompletedStep
-from helix_agents.agent.failures import ControlFlow, FailRun, contained
+from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.names import FINISH
 from helix_agents.domain.errors import ToolOutputError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
@@ -121,7 +121,7 @@ def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
     agent, number = scope.agent, step.batch.step
     if agent.stop_when is not None:
         try:
-            with contained("stop_when"):
+            with Contained("stop_when"):
                 stop = agent.stop_when(_completed_step(scope, step))
         except FailRun as decision:
             return Failure("hook_failed_run", decision.reason)

@@ -55,7 +55,7 @@ async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> Ca
     if tool is None:
         return await _settle_unrun(scope, batch, tool_is_gone(call))
     try:
-        values = tool.parse(call.arguments)
+        values = scope.parsed.pop(call.id, None) or tool.parse(call.arguments)
     except HelixError as problem:
         return await _settle_unrun(scope, batch, refused_input(call, str(problem)))
     return await run_tool(scope, batch, planned, tool, values, approved=False)

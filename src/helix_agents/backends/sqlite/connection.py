@@ -48,6 +48,10 @@ class Connection:
         self.topics: set[str] = set()
         self._seam = seam
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+        if not read_only:
+            # Made, used and closed by the one thread that writes, so SQLite need not guard it against others. Readers
+            # are closed by whoever closes the file.
+            flags |= apsw.SQLITE_OPEN_NOMUTEX
         self.raw = apsw.Connection(path, flags=flags, statementcachesize=256)
         if busy_ms:
             self.raw.set_busy_handler(_wait_up_to(busy_ms))

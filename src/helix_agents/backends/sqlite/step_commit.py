@@ -50,8 +50,8 @@ UPDATE __agents_sessions SET
     agent_type = ?, mode = coalesce(mode, ?), suspension_context = ?, detail = ?
 WHERE namespace = ? AND session_id = ? AND run_id = ? AND attempt = ? AND running = 1
     AND (commit_step, commit_round) < (?, ?) AND version = coalesce(?, version)
-RETURNING key, namespace, session_id, root_session_id, status, step_count, run_id, attempt, running, version, segment,
-    message_count, state_count, state_base_bytes, state_since_bytes, staged, mode
+RETURNING key, root_session_id, status, version, segment, message_count, state_count, state_base_bytes,
+    state_since_bytes, staged, mode
 """
 
 
@@ -169,7 +169,11 @@ def _advance(connection: Connection, step: EncodedStep) -> Place | None:
             step.expected_version,
         ),
     )
-    return Place(*found) if found is not None else None
+    if found is None:
+        return None
+    key, root, status, *ends = found
+    of_run = (meta.step_count, commit.fence.run_id, commit.fence.attempt, 1)
+    return Place(key, step.namespace, state.session_id, root, status, *of_run, *ends)
 
 
 def _log_writes(
