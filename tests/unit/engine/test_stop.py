@@ -11,7 +11,7 @@ from helix_agents.backends.in_memory import InMemoryStateStore
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.sessions import InterruptFlag
-from helix_agents.engine.stop import StopSignal, watching
+from helix_agents.engine.stop import SETS_OUT_SECONDS, StopSignal, watching
 from helix_agents.testing.scenes import SESSION, start
 
 
@@ -44,8 +44,17 @@ async def test_a_stop_is_noticed_after_the_store_was_away():
 async def test_nobody_watches_a_session_that_is_gone():
     store = InMemoryStateStore()
     async with watching(store, "nowhere", no_time) as stop:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(2 * SETS_OUT_SECONDS)
         assert not stop.requested.is_set()
+
+
+async def test_nothing_is_asked_for_a_run_that_is_over_at_once():
+    store = AwayOnce()
+    await start(store)
+    async with watching(store, SESSION, no_time):
+        await asyncio.sleep(0)
+    await asyncio.sleep(2 * SETS_OUT_SECONDS)
+    assert store.asked == 0
 
 
 def _cancellations() -> int:
