@@ -130,6 +130,18 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
             assert status.queue_name is not None
             assert run.owner is not None
 
+    async def test_who_only_submits_leaves_it_to_the_workers_how_much_each_takes(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async with open_executor(placement="elsewhere") as first:
+            queue = await DBOS.retrieve_queue_async(vars(first._runtime)["_prefix"])
+            assert queue is not None
+            assert await queue.get_worker_concurrency_async() is None
+            async with open_executor(placement="shared", max_running=1):
+                assert await queue.get_worker_concurrency_async() == 1
+                async with open_executor(placement="elsewhere"):
+                    assert await queue.get_worker_concurrency_async() == 1
+
     async def test_a_run_with_hooks_of_its_own_belongs_to_who_drives_it_although_others_share_the_queue(
         self, open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:

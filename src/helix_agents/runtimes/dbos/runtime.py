@@ -101,7 +101,9 @@ class DBOSRuntime(OwnedRuns):
             undoing.push_async_callback(instance.release)
             undoing.push_async_callback(self._end_everything)
             if self._placement != "here":
-                await workflows.register_queue(self._prefix, poll_seconds=self._poll_seconds, at_once=self._max_running)
+                await workflows.register_queue(
+                    self._prefix, poll_seconds=self._poll_seconds, at_once=self._max_running, works=self.works
+                )
             undoing.push_async_callback(self._lease.stop)
             await super().start()
             undoing.pop_all()

@@ -161,9 +161,13 @@ async def inspect(run: RunRecord) -> Liveness:
     return "alive" if status.status == "PENDING" and time.time() * 1000 - taken < CLAIM_MS else "dead"
 
 
-async def register_queue(name: str, *, poll_seconds: float, at_once: int | None) -> None:
-    """Make a queue known, with how many of its runs one process drives at once."""
-    await DBOS.register_queue_async(name, polling_interval_sec=poll_seconds, worker_concurrency=at_once)
+async def register_queue(name: str, *, poll_seconds: float, at_once: int | None, works: bool) -> None:
+    """Make a queue known, with how many of its runs one process drives at once. All its processes have that in common,
+    so one that drives none leaves it as it is."""
+    conflict = "update_if_latest_version" if works else "never_update"
+    await DBOS.register_queue_async(
+        name, polling_interval_sec=poll_seconds, worker_concurrency=at_once, on_conflict=conflict
+    )
 
 
 async def step(name: str, body: Any) -> Plain:
