@@ -1,5 +1,6 @@
 """What an id is, and the check at the door that keeps an id plain data."""
 
+from functools import lru_cache
 from typing import TypeAlias
 
 from helix_agents.domain.errors import InvalidIdError
@@ -14,6 +15,12 @@ StreamId: TypeAlias = str
 MAX_ID_LENGTH = 256
 
 
+# A run is at the door with the same few ids in every step.
+@lru_cache(maxsize=1_024)
+def _is_plain(value: str) -> bool:
+    return value != "" and value.isprintable() and value[0] != " " and value[-1] != " "
+
+
 def check_id(value: str, kind: str = "session id") -> str:
     """The id itself, if it is 1 to 256 printable characters without space at its ends.
 
@@ -21,7 +28,7 @@ def check_id(value: str, kind: str = "session id") -> str:
         InvalidIdError: it is not; says why.
     """
     is_text = isinstance(value, str)  # pyright: ignore[reportUnnecessaryIsInstance]
-    if is_text and 0 < len(value) <= MAX_ID_LENGTH and value.isprintable() and value[0] != " " and value[-1] != " ":
+    if is_text and len(value) <= MAX_ID_LENGTH and _is_plain(value):
         return value
     if not is_text:
         reason = f"it is of type {type(value).__name__}, and has to be text"

@@ -59,12 +59,12 @@ class ReplyStream:
                 match event:
                     case TextPiece(delta=delta):
                         await self._say(delta)
+                    case ToolArgumentsPiece():
+                        await self._extend_call(event)
                     case ThinkingPiece():
                         await self._think(event)
                     case ToolCallStarted():
                         await self._begin_call(event)
-                    case ToolArgumentsPiece():
-                        await self._extend_call(event)
                     case ToolCallEnded(id=call_id):
                         await self._end_call(call_id)
                     case ReplyDone(reply=reply, usage=usage):
