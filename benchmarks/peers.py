@@ -166,7 +166,7 @@ async def search(query: str) -> str:
 
 
 def peer_rounds(steps: int, rounds: int) -> int:
-    """How often a session of so many steps is measured: short ones, which are soon over, more often, the longest once."""
+    """How often a session of so many steps is measured: one that is soon over more often, the longest once."""
     return 1 if steps >= 1_000 else 4 * rounds if steps <= 10 else rounds
 
 
