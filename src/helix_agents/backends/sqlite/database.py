@@ -201,7 +201,11 @@ class Database:
         self._reader.end()
         self._writer.end()
         # One call, which goes on in its thread when whoever closes is cancelled: nothing stays open.
-        await asyncio.to_thread(self._let_go, self.bell.leave())
+        try:
+            await asyncio.to_thread(self._let_go, self.bell.leave())
+        finally:
+            self._reader.let_go()
+            self._writer.let_go()
 
     def _let_go(self, leave: Callable[[], None]) -> None:
         self._reader.join()

@@ -8,6 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from helix_agents.backends.sqlite.connection import UNTOLD, Connection, meaning
+from helix_agents.backends.sqlite.mailboxes import Mailbox, Mailboxes
 from helix_agents.domain.errors import StoreClosedError
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ class Job:
         "answered",
         "begun",
         "future",
-        "loop",
+        "mailbox",
         "problem",
         "result",
         "synced",
@@ -34,14 +35,12 @@ class Job:
         "work",
     )
 
-    def __init__(
-        self, work: Callable[[Connection], Any], loop: asyncio.AbstractEventLoop, *, transaction: bool, synced: bool
-    ) -> None:
+    def __init__(self, work: Callable[[Connection], Any], mailbox: Mailbox, *, transaction: bool, synced: bool) -> None:
         self.work = work
-        self.loop = loop
+        self.mailbox = mailbox
         self.transaction = transaction
         self.synced = synced
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.result: Any = None
         self.problem: BaseException | None = None
         self.begun = False
@@ -60,7 +59,7 @@ class Job:
     async def outlast(self) -> None:
         """Wait until the work is done, whatever becomes of it and however often the task is cancelled meanwhile."""
         while not self.answered:
-            self.future = self.loop.create_future()
+            self.future = asyncio.get_running_loop().create_future()
             with contextlib.suppress(Exception, asyncio.CancelledError):
                 await self.future
 
@@ -90,6 +89,7 @@ class Lane:
     def __init__(self, name: str, store: str, connect: Callable[[], Connection]) -> None:
         self._store = store
         self._connect = connect
+        self._mailboxes = Mailboxes()
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._closed = False
         self._ended = False
@@ -105,7 +105,7 @@ class Lane:
         """
         if self._closed:
             raise StoreClosedError(self._store)
-        job = Job(work, asyncio.get_running_loop(), transaction=transaction, synced=synced)
+        job = Job(work, self._mailboxes.here(), transaction=transaction, synced=synced)
         self._queue.put(job)
         if self._ended:
             self._refuse_queued()
@@ -125,6 +125,10 @@ class Lane:
     def join(self) -> None:
         """Wait for the thread to end."""
         self._thread.join()
+
+    def let_go(self) -> None:
+        """Let go of what tasks were told through; they are told what comes late all the same."""
+        self._mailboxes.close()
 
     def disown(self, store: str) -> None:
         """Refuse all further work: this process is a fork, and the thread stayed behind."""
@@ -285,18 +289,12 @@ class WriteLane(Lane):
 
 
 def _answer(jobs: list[Job]) -> None:
-    """Wake the waiting tasks, one call per event loop however many jobs were grouped."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    """Tell the waiting tasks; each event loop wakes once, however many jobs were grouped."""
+    if len(jobs) == 1:
+        jobs[0].mailbox.post(jobs)
+        return
+    by_mailbox: dict[Mailbox, list[Job]] = {}
     for job in jobs:
-        by_loop.setdefault(job.loop, []).append(job)
-    for loop, done in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_answer_all, done)
-        except RuntimeError:
-            # The loop was closed while its work was under way; nobody waits any more.
-            continue
-
-
-def _answer_all(jobs: list[Job]) -> None:
-    for job in jobs:
-        job.answer()
+        by_mailbox.setdefault(job.mailbox, []).append(job)
+    for mailbox, done in by_mailbox.items():
+        mailbox.post(done)
