@@ -22,7 +22,7 @@ LOOP = PACKAGE / "engine" / "turn.py"
 PORT = PACKAGE / "engine" / "effects.py"
 
 # What the two may know beside their own package: words of the type checker, sums, and the library of the records.
-HARMLESS = {"typing", "msgspec", "collections", "math"}
+HARMLESS = {"typing", "msgspec", "collections", "functools", "math"}
 WORLDLY_BUILTINS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint", "id", "hash"}
 
 
