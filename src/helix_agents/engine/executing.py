@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from helix_agents.agent.context import Approval
+from helix_agents.agent.context import Approval, ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.hook_events import BeforeToolEvent, StateChangeEvent
 from helix_agents.agent.tools import Tool
@@ -45,19 +45,10 @@ async def execute(
     beside = {EDITED_INPUT: given} if approval is not None and approval.edited else {}
     begun = scope.services.clock.now_ms()
     await scope.show(scope.chunk(ToolStart, step, tool_call_id=call_id, tool_name=tool.name, arguments=given))
-    returned: Any = None
-    problem: BaseException | None = None
-    with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
-        try:
-            if scope.hooks.wants("before_tool"):
-                await scope.fire(context, BeforeToolEvent(tool_name=tool.name, tool_call_id=call_id, input=given))
-            async with _NO_LIMIT if tool.timeout_ms is None else asyncio.timeout(tool.timeout_ms / 1000):
-                in_thread = scope.services.in_thread
-                returned = await tool.call(context, values, in_thread=in_thread, apart=scope.keeps_tools_apart)
-        except (Exception, RetryTool, ToolFailed, FailRun) as raised:
-            problem = raised
-    if cut.happened:
+    called = await _call(scope, tool, context, values, given)
+    if called is None:
         return None
+    returned, problem = called
     output: JSON = None
     content: JSON = None
     writes = NO_WRITES
@@ -88,6 +79,25 @@ async def execute(
         output=output,
         fail_run=problem.reason if isinstance(problem, FailRun) else None,
     )
+
+
+async def _call(
+    scope: RunScope, tool: Tool[..., Any], context: ToolContext[Any, Any], values: Mapping[str, Any], given: JSON
+) -> tuple[Any, BaseException | None] | None:
+    """What the function returned, or what it raised, or a hook before it; None when it was cut by a stop."""
+    returned: Any = None
+    problem: BaseException | None = None
+    with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
+        try:
+            if scope.hooks.wants("before_tool"):
+                about = {"tool_name": tool.name, "tool_call_id": context.tool_call_id}
+                await scope.fire(context, BeforeToolEvent(**about, input=given))
+            async with _NO_LIMIT if tool.timeout_ms is None else asyncio.timeout(tool.timeout_ms / 1000):
+                in_thread = scope.services.in_thread
+                returned = await tool.call(context, values, in_thread=in_thread, apart=scope.keeps_tools_apart)
+        except (Exception, RetryTool, ToolFailed, FailRun) as raised:
+            problem = raised
+    return None if cut.happened else (returned, problem)
 
 
 async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> ToolCall:
