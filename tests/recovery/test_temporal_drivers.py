@@ -74,15 +74,17 @@ def held(gate: Gate, effect: Any = "repeatable") -> tuple[Agent[Any, Any, Any], 
 # -- two living drivers
 
 
+@asynccontextmanager
+async def silent(timeout: timedelta | None) -> AsyncGenerator[None]:
+    """Give no sign of life."""
+    yield
+
+
 @pytest.mark.parametrize("workers", ["the same worker", "either of two"])
 @pytest.mark.parametrize("effect", ["repeatable", "once"])
 async def test_an_effect_that_gives_no_sign_of_life_is_tried_again_and_both_tries_come_to_one_result(
     open_helix: OpenHelix, monkeypatch: pytest.MonkeyPatch, effect: str, workers: str
 ):
-    @asynccontextmanager
-    async def silent(timeout: timedelta | None) -> AsyncGenerator[None]:
-        yield
-
     monkeypatch.setattr(worker, "_beating", silent)
     gate = Gate()
     agent, begun = held(gate, effect)
@@ -112,13 +114,16 @@ async def test_an_effect_that_gives_no_sign_of_life_is_tried_again_and_both_trie
         assert len(begun) == 1 if effect == "once" else len(begun) <= 2
 
 
-async def test_a_child_goes_on_when_the_workflow_that_drives_it_is_replaced(open_helix: OpenHelix):
+async def test_a_child_goes_on_when_the_workflow_that_drives_it_is_replaced(
+    open_helix: OpenHelix, monkeypatch: pytest.MonkeyPatch
+):
     gate = Gate()
     child, begun = held(gate, "once")
     script = [call("subagent__worker", {"message": "Work"}, id="c"), "All done."]
     parent = Agent(name="boss", model=ScriptedModel(script), tools=[sub_agent_tool(child)])
-    # Nobody dies here: a busy machine must not look as if somebody had. Nor may the next sign of life, at which
-    # Temporal cancels what a workflow that is gone had begun, come before the tool is let through.
+    # Nobody dies here: a busy machine must not look as if somebody had. Nor is there a sign of life, in answer to which
+    # Temporal would cancel what a workflow that is gone had begun.
+    monkeypatch.setattr(worker, "_beating", silent)
     patient = TemporalOptions(heartbeat_seconds=60.0, task_seconds=1.0, sticky_seconds=1.0)
     async with open_helix(agents=[parent], temporal=patient) as helix:
         handle = await helix.execute(parent, "Go", SESSION)
