@@ -7,9 +7,9 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from helix_agents.backends.stream_rules import StreamHead
+from helix_agents.backends.stream_rules import StreamHead, check_chunk_size
 from helix_agents.domain.chunks import MOST_BYTES_A_CHARACTER, Delta, StreamChunk, text_of, with_text
-from helix_agents.domain.errors import ChunkTooLargeError, HelixError, StoreClosedError
+from helix_agents.domain.errors import HelixError, StoreClosedError
 from helix_agents.domain.records import encode
 from helix_agents.domain.streams import StreamAppend, StreamSnapshot
 from helix_agents.domain.texts import storable
@@ -92,8 +92,7 @@ class BufferedWriter(StreamWriter):
             chunk = replace(chunk, sequence=0, timestamp=chunk.timestamp or self._clock.now_ms())
         body = encode(chunk)
         size = len(body)
-        if self._chunk_bytes is not None and size > self._chunk_bytes:
-            raise ChunkTooLargeError(self._head.stream_id, size, self._chunk_bytes)
+        check_chunk_size(self._head.stream_id, size, self._chunk_bytes)
         if self._bytes + self._unsettled_bytes >= self._waiting_bytes:
             await self._wait_for_room()
         if not self._chunks:

@@ -59,9 +59,11 @@ class Mailbox:
         self._empty()
 
     def _empty(self) -> None:
-        if self._counter is not None:
+        # Another thread may close this now; the counter itself is put away in this one.
+        counter = self._counter
+        if counter is not None:
             with suppress(BlockingIOError):
-                os.eventfd_read(self._counter)
+                os.eventfd_read(counter)
         # Whoever posts from now on rings again.
         while self._letters:
             self._letters.popleft().answer()
