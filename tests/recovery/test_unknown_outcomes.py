@@ -25,7 +25,7 @@ from helix_agents import (
 )
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import ToolApprovalRequest
-from helix_agents.domain.messages import ToolMessage, UserMessage
+from helix_agents.domain.messages import EDITED_INPUT, ToolMessage, UserMessage
 from helix_agents.domain.results import RunResult
 from helix_agents.engine.services import EngineOptions
 from helix_agents.ports.backend import Backend, open_backend
@@ -46,11 +46,13 @@ class Letter:
         self, died: Died, policy: Any = None, *, finishes: bool = False, beside: Mapping[str, Tool[..., Any]] = {}
     ) -> None:
         self.sent = 0
+        self.to: list[str] = []
         self.begun = asyncio.Event()
 
-        async def send() -> str:
+        async def send(to: str = "her") -> str:
             """Send a letter, which cannot be taken back."""
             self.sent += 1
+            self.to.append(to)
             if self.sent == 1:
                 self.begun.set()
                 await asyncio.Event().wait()
@@ -70,10 +72,15 @@ class Desk:
     def __init__(self, letter: Letter, parts: Backend, helix: Executor) -> None:
         self.letter, self.parts, self.helix = letter, parts, helix
 
-    async def result(self) -> tuple[Any, str | None]:
+    async def message(self) -> ToolMessage:
         """What the transcript says of the call."""
         rows = await self.parts.state.load_transcript(SESSION)
         [found] = [row.message for row in rows if isinstance(row.message, ToolMessage)]
+        return found
+
+    async def result(self) -> tuple[Any, str | None]:
+        """The call's result, and why it has none."""
+        found = await self.message()
         return found.content, found.code
 
     async def asked(self) -> bool:
@@ -99,7 +106,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def after_a_death(letter: Letter, *, options: EngineOptions = SOON) -> AsyncGenerator[Desk]:
+async def after_a_death(
+    letter: Letter, *, options: EngineOptions = SOON, edited: dict[str, Any] | None = None
+) -> AsyncGenerator[Desk]:
     """A process that died while it sent the letter, and one that looks at what it left."""
     async with await open_backend(f"memory://unknown-{next(_numbers)}") as parts, asyncio.timeout(20):
         stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
@@ -107,7 +116,7 @@ async def after_a_death(letter: Letter, *, options: EngineOptions = SOON) -> Asy
             first = await dying.execute(letter.agent, "Write to her.", SESSION)
             if letter.tool.require_approval:
                 await first.result()
-                await dying.submit_tool_result(SESSION, CALL, ApprovalAnswer(approved=True))
+                await dying.submit_tool_result(SESSION, CALL, ApprovalAnswer(approved=True, edited_input=edited))
                 await dying.resume(letter.agent, SESSION)
             await letter.begun.wait()
         async with Executor(**stores, janitor_seconds=None, options=options, agents=[letter.agent]) as helix:
@@ -223,6 +232,41 @@ async def test_a_message_that_came_before_the_death_does_not_keep_anybody_from_b
             desk = Desk(letter, parts, helix)
             await desk.recover()
             assert await desk.asked()
+
+
+@pytest.mark.parametrize(
+    ("answer", "content", "to"),
+    [
+        (ApprovalAnswer(approved=True), "sent", ["him", "him"]),
+        (ToolAnswer(result="it was sent"), "it was sent", ["him"]),
+        (ApprovalAnswer(approved=False), None, ["him"]),
+    ],
+    ids=["again", "told", "never mind"],
+)
+async def test_who_changed_the_input_is_asked_about_the_call_that_was_begun_and_not_about_the_models(
+    answer: ApprovalAnswer | ToolAnswer, content: str | None, to: list[str]
+) -> None:
+    async with after_a_death(Letter("after its approval"), edited={"to": "him"}) as desk:
+        await desk.recover()
+        (row,) = (await desk.helix.list_pending()).items
+        assert row.input == {"to": "him"}
+        await desk.helix.submit_tool_result(SESSION, CALL, answer)
+        assert isinstance(await desk.enter("resume"), Completed)
+        assert desk.letter.to == to
+        result = await desk.message()
+        assert result.metadata == {EDITED_INPUT: {"to": "him"}}
+        assert content is None or result.content == content
+
+
+@pytest.mark.parametrize("policy", ["fail", "retry", "reconcile"])
+async def test_the_model_is_told_with_which_input_a_call_was_begun(policy: str) -> None:
+    async def found(given: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        return Happened(f"the letter to {given['to']} is in the box")
+
+    letter = Letter("after its approval", found if policy == "reconcile" else policy)
+    async with after_a_death(letter, edited={"to": "him"}) as desk:
+        assert isinstance(await desk.enter("resume"), Completed)
+        assert (await desk.message()).metadata == {EDITED_INPUT: {"to": "him"}}
 
 
 @pytest.mark.parametrize(

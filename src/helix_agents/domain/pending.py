@@ -55,7 +55,8 @@ class PendingCall(Record):
 
     `waiting` becomes `answered` or `expired`; an expired one may still be answered until a run consumed the timeout;
     `consumed` and `dropped` rows stay, so that a repeated answer is recognised for ever. `preview` is what the tool
-    shows of its effect to whoever decides.
+    shows of its effect to whoever decides. An input is `edited` where the call was begun with one that a person gave in
+    place of the model's, and somebody is asked what became of it.
     """
 
     tool_call_id: ToolCallId
@@ -66,6 +67,7 @@ class PendingCall(Record):
     step_id: StepId
     tool_name: str
     input: JSON = None
+    edited: bool = False
     preview: JSON = None
     approval_id: str | None = None
     reason: str | None = None

@@ -15,7 +15,7 @@ from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, settle
-from helix_agents.engine.ledger import run_tool, unknown_result
+from helix_agents.engine.ledger import ran_with, run_tool, unknown_result
 from helix_agents.engine.log import log_event
 from helix_agents.engine.scope import RunScope
 
@@ -70,11 +70,14 @@ async def _run_approved(
     rerun = row.reason == UNKNOWN_OUTCOME and row.state == "answered"
     # Another input than the one that was shown is another call: what was shown does not speak for it.
     preview = row.preview if edited is None else None
-    approval = Approval(approval_id=row.approval_id or "", preview=preview, edited=edited is not None)
+    is_edited = edited is not None or row.edited
+    approval = Approval(approval_id=row.approval_id or "", preview=preview, edited=is_edited)
     return await run_tool(scope, batch, planned, tool, values, approved=True, approval=approval, rerun=rerun)
 
 
 async def _settle(scope: RunScope, batch: Batch, result: RestingResult, row: PendingCall | None = None) -> CallOutcome:
+    if row is not None and row.edited:
+        result = ran_with(result, row.input)
     await announce(scope, batch.step, result.message, NO_WRITES)
     usage = () if row is None else _waited(scope, batch.step, row)
     was_begun = row is not None and row.reason == UNKNOWN_OUTCOME

@@ -85,7 +85,8 @@ class Note(Record):
 
     `writes` are those of hooks, `notices` hidden messages the model will see, `late_answers` the calls they tell of,
     `stale_effects` entries of the ledger that nobody comes back to.
-    A call may leave word that its outcome is `unknown`, or which child it `waits_for`.
+    A call may leave word that its outcome is `unknown`, with which `input` it was begun, and whether a person had
+    `edited` that; or which child it `waits_for`.
     """
 
     round: int = 0
@@ -95,6 +96,8 @@ class Note(Record):
     stale_effects: tuple[ToolCallId, ...] = ()
     failure: Failure | None = None
     unknown: bool = False
+    input: dict[str, JSON] | None = None
+    edited: bool = False
     waits_for: ChildWait | None = None
 
 

@@ -21,7 +21,7 @@ from helix_agents.domain.effects import (
 )
 from helix_agents.domain.errors import HelixError, SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
-from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.messages import EDITED_INPUT, ToolMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
 from helix_agents.engine.desk import Note, RestingResult
@@ -95,7 +95,7 @@ async def _run_once(
             case EffectFinished(effect=effect):
                 return await _settle_known(scope, batch, decode(encode(effect.result), RestingResult))
             case EffectUnknown(effect=effect):
-                outcome = await _resolve_unknown(scope, batch, planned, tool, values, effect)
+                outcome = await _resolve_unknown(scope, batch, planned, tool, values, effect, approval)
                 if outcome is not None:
                     return outcome
                 request = msgspec.structs.replace(request, rerun=True)
@@ -120,7 +120,7 @@ async def _run_begun(
         result = await execute(scope, batch, planned, tool, values, approval)
         if result is None:
             # Cut while it ran: whether it took effect is not known, and saying "not executed" would be a guess.
-            result = unknown_result(planned)
+            result = _of_edited(unknown_result(planned), tool, values, approval)
         result = msgspec.structs.replace(result, once=True)
         finish = partial(scope.services.store.finish_effect, session_id, call_id, owner, decode_json(encode(result)))
         finished = await _insisting(scope, finish)
@@ -165,15 +165,22 @@ async def _keep_alive(scope: RunScope, planned: PlannedCall, owner: str) -> None
 
 
 async def _resolve_unknown(
-    scope: RunScope, batch: Batch, planned: PlannedCall, tool: Tool[..., Any], values: Mapping[str, Any], effect: Effect
+    scope: RunScope,
+    batch: Batch,
+    planned: PlannedCall,
+    tool: Tool[..., Any],
+    values: Mapping[str, Any],
+    effect: Effect,
+    approval: Approval | None,
 ) -> CallOutcome | None:
     """What the tool's policy makes of a call nobody knows the outcome of; None means: run it again."""
+    unknown = msgspec.structs.replace(_of_edited(unknown_result(planned), tool, values, approval), once=True)
     policy = tool.unknown_outcome or "ask"
     log_event("effect.unknown", tool=tool.name, tool_call_id=planned.tool_call_id, policy=str(policy))
     if policy == "retry":
         return None
     if policy == "fail":
-        return await _settle_known(scope, batch, msgspec.structs.replace(unknown_result(planned), once=True))
+        return await _settle_known(scope, batch, unknown)
     if policy != "ask":
         context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), Notes())
         content: JSON = None
@@ -188,13 +195,20 @@ async def _resolve_unknown(
                 return None
             case Happened():
                 message = ToolMessage(tool_call_id=planned.tool_call_id, tool_name=tool.name, content=content)
-                return await _settle_known(scope, batch, RestingResult(message=message, once=True))
+                known = _of_edited(RestingResult(message=message, once=True), tool, values, approval)
+                return await _settle_known(scope, batch, known)
             case StillUnknown():
                 pass
     if scope.user_went_on and effect.begun_at < scope.run.started_at:
         # The user has gone on since: nobody is asked, and the message does not wait for an answer.
-        return await _settle_known(scope, batch, msgspec.structs.replace(unknown_result(planned), once=True))
-    await scope.note(batch.step, planned.tool_call_id, Note(round=batch.round, unknown=True))
+        return await _settle_known(scope, batch, unknown)
+    asked = Note(
+        round=batch.round,
+        unknown=True,
+        input=tool.dump_input(values),
+        edited=approval is not None and approval.edited,
+    )
+    await scope.note(batch.step, planned.tool_call_id, asked)
     return CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
 
 
@@ -208,6 +222,19 @@ async def begun_calls(store: SessionStateStore, session_id: SessionId) -> dict[T
         else:
             found[effect.tool_call_id] = unknown_message(effect.tool_call_id, effect.tool_name)
     return found
+
+
+def _of_edited(
+    result: RestingResult, tool: Tool[..., Any], values: Mapping[str, Any], approval: Approval | None
+) -> RestingResult:
+    is_edited = approval is not None and approval.edited
+    return ran_with(result, tool.dump_input(values)) if is_edited else result
+
+
+def ran_with(result: RestingResult, edited: JSON) -> RestingResult:
+    """The result of a call that was begun with another input than the model's, which it is told of."""
+    message = msgspec.structs.replace(result.message, metadata={EDITED_INPUT: edited})
+    return msgspec.structs.replace(result, message=message)
 
 
 def unknown_result(planned: PlannedCall) -> RestingResult:

@@ -58,9 +58,9 @@ class RunScope:
 
     `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
     `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits,
-    `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are calls
-    whose outcome somebody has to be asked about from this round on. `parsed` has the values of calls as they were read
-    for the plan, for whoever runs them first. A scope `is_shared` when other processes run
+    `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are the
+    notes of calls whose outcome somebody has to be asked about from this round on. `parsed` has the values of
+    calls as they were read for the plan, for whoever runs them first. A scope `is_shared` when other processes run
     effects of the same attempt: what rests at the desk was then said before. `stream_ended`: the run's last commit
     brought its stream to rest, too.
     """
@@ -111,7 +111,7 @@ class RunScope:
         self.is_shared = False
         self.stream_ended = False
         self._ends_told: set[bytes] = set()
-        self.unknown: set[ToolCallId] = set()
+        self.unknown: dict[ToolCallId, Note] = {}
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
         self.companion_starts = asyncio.Lock()
         self.settled_companions: tuple[SubSessionRefUpdate, ...] = ()
@@ -169,7 +169,7 @@ class RunScope:
         self.stale_effects = note.stale_effects or self.stale_effects
         self.failure = note.failure or self.failure
         if note.unknown:
-            self.unknown.add(name)
+            self.unknown[name] = note
         if note.waits_for is not None:
             self.companion_waits[name] = note.waits_for
 

@@ -36,7 +36,8 @@ def pending_for(
     now = scope.services.clock.now_ms()
     deadline = _deadline_ms(scope, tool)
     # A call of ours that waits without being gated ran in a process that died, and nobody knows how far it came.
-    unknown = planned.kind in ("server", "finish_with") or planned.tool_call_id in scope.unknown
+    begun = scope.unknown.get(planned.tool_call_id)
+    unknown = planned.kind in ("server", "finish_with") or begun is not None
     kind: PendingKind = "approval" if tool is None or unknown else _KINDS[tool.kind]
     return PendingCall(
         tool_call_id=planned.tool_call_id,
@@ -46,7 +47,9 @@ def pending_for(
         run_id=scope.run.run_id,
         step_id=step_id,
         tool_name=planned.tool_name,
-        input=_input(tool, call),
+        # What it was begun with: who says that it is to run again must not allow anything else.
+        input=_input(tool, call) if begun is None or begun.input is None else begun.input,
+        edited=begun is not None and begun.edited,
         preview=None if unknown else preview,
         approval_id=scope.services.ids.new("approval") if kind == "approval" else None,
         reason=UNKNOWN_OUTCOME if unknown else None,
