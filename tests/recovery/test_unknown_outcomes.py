@@ -112,7 +112,9 @@ async def after_a_death(
     """A process that died while it sent the letter, and one that looks at what it left."""
     async with await open_backend(f"memory://unknown-{next(_numbers)}") as parts, asyncio.timeout(20):
         stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
-        async with Executor(**stores, janitor_seconds=None, grace=0.0, options=options) as dying:
+        # One tool after another: what stands beside the letter is done before that is sent.
+        given = {"janitor_seconds": None, "grace": 0.0, "options": options, "max_parallel_tools": 1}
+        async with Executor(**stores, **given) as dying:
             first = await dying.execute(letter.agent, "Write to her.", SESSION)
             if letter.tool.require_approval:
                 await first.result()
@@ -321,3 +323,36 @@ async def test_readers_are_told_of_a_question_once_and_by_the_approval_id_that_i
         (asked,) = [chunk.approval_id for chunk in said if isinstance(chunk, ToolApprovalRequest)]
         (row,) = (await desk.helix.list_pending()).items
         assert row.approval_id == asked
+
+
+@pytest.mark.parametrize("died", DEATHS)
+@pytest.mark.parametrize("deploy", ["took the tool away", "changed its input"])
+async def test_a_deploy_that_cannot_run_the_tool_does_not_say_that_it_did_not_run(died: Died, deploy: str) -> None:
+    @tool(effect="once")
+    async def send(address: int) -> str:
+        """Send a letter."""
+        raise NotImplementedError
+
+    async with after_a_death(Letter(died)) as desk:
+        tools = [send] if deploy == "changed its input" else []
+        desk.letter.agent = Agent(name="writer", model=ScriptedModel(["Well.", "Well."]), tools=tools)
+        assert isinstance(await desk.enter("resume"), Completed)
+        assert (await desk.result())[1] == "outcome_unknown"
+        assert await desk.parts.state.list_effects(SESSION) == ()
+
+
+async def test_a_result_on_record_is_used_although_a_deploy_took_its_tool_away() -> None:
+    @tool(effect="once")
+    async def stamp() -> str:
+        """Put a stamp on it."""
+        return "stamped"
+
+    letter = Letter("in its first round", beside={"c-0": stamp})
+    async with after_a_death(letter) as desk:
+        assert {each.tool_call_id: each.state for each in await desk.parts.state.list_effects(SESSION)}["c-0"] == "done"
+        desk.letter.agent = Agent(name="writer", model=ScriptedModel(["Well.", "Well."]), tools=[letter.tool])
+        assert isinstance(await desk.enter("resume"), Suspended)
+        await desk.helix.submit_tool_result(SESSION, CALL, ToolAnswer(result="it was sent"))
+        assert isinstance(await desk.enter("resume"), Completed)
+        rows = [row.message for row in await desk.parts.state.load_transcript(SESSION)]
+        assert [row.content for row in rows if isinstance(row, ToolMessage)] == ["stamped", "it was sent"]

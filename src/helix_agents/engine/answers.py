@@ -11,11 +11,10 @@ from helix_agents.domain.messages import ToolCall, ToolMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON
 from helix_agents.domain.usage import UsageEntry
-from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, settle
-from helix_agents.engine.ledger import ran_with, run_tool, unknown_result
+from helix_agents.engine.ledger import begun_result, ran_with, run_tool, unknown_result
 from helix_agents.engine.log import log_event
 from helix_agents.engine.scope import RunScope
 
@@ -36,7 +35,7 @@ async def run_answered(scope: RunScope, batch: Batch, planned: PlannedCall) -> C
         return waiting
     tool = scope.agent.find_tool(planned.tool_name)
     if tool is None:
-        return await _settle(scope, batch, tool_is_gone(_named(planned)))
+        return await _settle(scope, batch, await begun_result(scope, planned) or tool_is_gone(_named(planned)))
     match row.state, row.answer:
         case "dropped", _:
             return await _settle(scope, batch, _given_up(planned, row), row)
@@ -65,7 +64,8 @@ async def _run_approved(
     try:
         values = tool.parse(row.input if edited is None else edited)
     except HelixError as problem:
-        return await _settle(scope, batch, refused_input(_named(planned), str(problem)))
+        known = await begun_result(scope, planned)
+        return await _settle(scope, batch, known or refused_input(_named(planned), str(problem)))
     # A decision that was used up allows no second run: who died in the first one leaves another question.
     rerun = row.reason == UNKNOWN_OUTCOME and row.state == "answered"
     # Another input than the one that was shown is another call: what was shown does not speak for it.
@@ -78,9 +78,10 @@ async def _run_approved(
 async def _settle(scope: RunScope, batch: Batch, result: RestingResult, row: PendingCall | None = None) -> CallOutcome:
     if row is not None and row.edited:
         result = ran_with(result, row.input)
-    await announce(scope, batch.step, result.message, NO_WRITES)
-    usage = () if row is None else _waited(scope, batch.step, row)
-    was_begun = row is not None and row.reason == UNKNOWN_OUTCOME
+    await announce(scope, batch.step, result.message, result.writes)
+    waited = () if row is None else _waited(scope, batch.step, row)
+    was_begun = result.once or (row is not None and row.reason == UNKNOWN_OUTCOME)
+    usage = (*result.usage, *waited)
     return await settle(scope, batch, msgspec.structs.replace(result, consumes=True, once=was_begun, usage=usage))
 
 

@@ -215,13 +215,21 @@ async def _resolve_unknown(
 async def begun_calls(store: SessionStateStore, session_id: SessionId) -> dict[ToolCallId, ToolMessage]:
     """What is known of calls that must not run twice and were begun: their results, or that nobody knows. Whoever gives
     such a call up may not say that it was not executed."""
-    found: dict[ToolCallId, ToolMessage] = {}
-    for effect in await store.list_effects(session_id):
-        if effect.state == "done":
-            found[effect.tool_call_id] = decode(encode(effect.result), RestingResult).message
-        else:
-            found[effect.tool_call_id] = unknown_message(effect.tool_call_id, effect.tool_name)
-    return found
+    return {effect.tool_call_id: _known_of(effect).message for effect in await store.list_effects(session_id)}
+
+
+async def begun_result(scope: RunScope, planned: PlannedCall) -> RestingResult | None:
+    """What is known of a call that was begun, for whoever cannot run it because a deploy took its tool away, or changed
+    what that accepts; None where it was not begun."""
+    effects = await scope.services.store.list_effects(scope.session.session_id)
+    known = next((_known_of(effect) for effect in effects if effect.tool_call_id == planned.tool_call_id), None)
+    return None if known is None else msgspec.structs.replace(known, once=True)
+
+
+def _known_of(effect: Effect) -> RestingResult:
+    if effect.state == "done":
+        return decode(encode(effect.result), RestingResult)
+    return RestingResult(message=unknown_message(effect.tool_call_id, effect.tool_name))
 
 
 def _of_edited(

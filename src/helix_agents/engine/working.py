@@ -2,14 +2,13 @@
 
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import ToolMessage
-from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import refused_input, run_answered, tool_is_gone
 from helix_agents.engine.children import hand_out_child, run_child
 from helix_agents.engine.companions import run_companion
 from helix_agents.engine.desk import RestingResult, StepLost
 from helix_agents.engine.effects import Batch, CallOutcome, DriveRun, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
-from helix_agents.engine.ledger import run_tool
+from helix_agents.engine.ledger import begun_result, run_tool
 from helix_agents.engine.scope import RunScope
 
 TOOL_LOST = "tool_lost"
@@ -53,11 +52,12 @@ async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> Ca
     tool = scope.agent.find_tool(planned.tool_name)
     call = await open_call(scope, batch, planned)
     if tool is None:
-        return await _settle_unrun(scope, batch, tool_is_gone(call))
+        return await _settle_unrun(scope, batch, await begun_result(scope, planned) or tool_is_gone(call))
     try:
         values = scope.parsed.pop(call.id, None) or tool.parse(call.arguments)
     except HelixError as problem:
-        return await _settle_unrun(scope, batch, refused_input(call, str(problem)))
+        known = await begun_result(scope, planned)
+        return await _settle_unrun(scope, batch, known or refused_input(call, str(problem)))
     return await run_tool(scope, batch, planned, tool, values, approved=False)
 
 
@@ -117,7 +117,7 @@ async def _rejection(scope: RunScope, batch: Batch, planned: PlannedCall) -> Res
 
 async def _settle_unrun(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
     """Readers see the result of every call, also of one that no function ran for."""
-    await announce(scope, batch.step, result.message, NO_WRITES)
+    await announce(scope, batch.step, result.message, result.writes)
     return await settle(scope, batch, result)
 
 
