@@ -119,7 +119,8 @@ def _text_only(scope: RunScope, step: WholeStep) -> Verdict:
 
 def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
     agent, number = scope.agent, step.batch.step
-    if agent.stop_when is not None:
+    # A step that the user went on from with a new message ends nothing: the answer to that is still to come.
+    if agent.stop_when is not None and not scope.entered_meanwhile:
         try:
             with Contained("stop_when"):
                 stop = agent.stop_when(_completed_step(scope, step))

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
-from helix_agents.agent.context import ToolContext
+from helix_agents.agent.context import CompletedStep, ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
@@ -71,6 +71,10 @@ def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
 def _pages(request: ModelRequest) -> str:
     """A reply that says how many messages it was shown."""
     return f"seen {len(request.messages)}"
+
+
+def _asked_where(step: CompletedStep[Any]) -> bool:
+    return step.called("locate")
 
 
 WRITING = (call("write", {"text": "one"}), call("write", {"text": "two"}), "Written.")
@@ -315,6 +319,20 @@ class ReturningContract(ScenarioContract):
         agent = _agent(*script, max_steps=2)
         await suspended(await helix.execute(agent, "Go", SESSION))
         assert await completed(await helix.execute(agent, "Go on", SESSION)) == "Fine."
+
+    @pytest.mark.parametrize("mode", ["execute", "with_message"])
+    async def test_a_step_that_the_user_went_on_from_ends_no_turn_of_a_new_message(
+        self, helix: Executor, mode: str
+    ) -> None:
+        finish = call("__finish__", {"pages": ["three"]})
+        asking = call("locate", {"city": "Oslo"}, id="where")
+        agent = _agent(asking, finish, output=Book, stop_when=_asked_where)
+        await suspended(await helix.execute(agent, "Begin", SESSION))
+        if mode == "execute":
+            handle = await helix.execute(agent, "Never mind: three.", SESSION)
+        else:
+            handle = await helix.resume(agent, SESSION, mode="with_message", message="Never mind: three.")
+        assert await completed(handle) == Book(pages=["three"])
 
     async def test_a_failed_run_drops_unanswered_calls_and_the_next_turn_is_legal(self, helix: Executor) -> None:
         calls = [call("locate", {"city": "Rome"}), call("publish")]
