@@ -72,7 +72,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
         took = scope.services.clock.now_ms() - begun
         if scope.hooks.wants("after_llm_call"):
             await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
-        plan = await plan_reply(scope, step, reply)
+        plan = await plan_reply(scope, step, reply, notes)
         spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
         resting = RestingReply(
             message=msgspec.structs.replace(reply, id=scope.step_id(step)),

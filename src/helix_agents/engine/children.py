@@ -43,7 +43,7 @@ from helix_agents.engine.log import log_exception
 from helix_agents.engine.remote_children import follow_remote
 from helix_agents.engine.remote_rest import DISPATCH_FAILED, TYPED_FAILURES
 from helix_agents.engine.remote_stops import OPEN, REMOTE, TOOL, id_there
-from helix_agents.engine.scope import RunScope
+from helix_agents.engine.scope import OfHooks, RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.engine.stop import StopSignal, look_for_stop, watching
@@ -348,9 +348,9 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_
         error=session.error,
         duration_ms=took,
     )
-    writes = NO_WRITES
+    left = OfHooks()
     try:
-        writes = await scope.fire_with_draft(batch.step, event)
+        left = await scope.fire_with_draft(batch.step, event)
     except FailRun as decision:
         fail_run = decision.reason
     spent = scope.usage_entry(
@@ -358,8 +358,8 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_
     )
     result = RestingResult(
         message=message,
-        writes=writes,
-        usage=(spent,),
+        writes=left.writes,
+        usage=(spent, *left.usage),
         child=SubSessionRefUpdate(sub_session_id=child_id, status=status, result=message.content, error=session.error),
         duration_ms=took,
         fail_run=fail_run,
@@ -400,9 +400,10 @@ async def _announce_start(
     if not await _start_was_said(scope, batch.step, planned):
         await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.child_type))
     event = BeforeSubAgentEvent(**about, agent=tool.child_type, input=given)
-    written = await scope.fire_with_draft(batch.step, event)
-    if written:
-        await scope.note(batch.step, planned.tool_call_id, Note(round=batch.round, writes=written))
+    left = await scope.fire_with_draft(batch.step, event)
+    if left != OfHooks():
+        note = Note(round=batch.round, writes=left.writes, usage=left.usage)
+        await scope.note(batch.step, planned.tool_call_id, note)
 
 
 async def _start_was_said(scope: RunScope, step: int, planned: PlannedCall) -> bool:

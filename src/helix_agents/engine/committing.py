@@ -155,9 +155,10 @@ async def _tell_end_hooks(scope: RunScope, work: StepWork) -> None:
 
 
 async def _tell(scope: RunScope, work: StepWork, event: HookEvent) -> None:
-    written = await scope.fire_with_draft(work.batch.step, event, *work.writes[len(scope.carried) :])
-    if written:
-        work.writes.append(written)
+    left = await scope.fire_with_draft(work.batch.step, event, *work.writes[len(scope.carried) :])
+    if left.writes:
+        work.writes.append(left.writes)
+    work.usage.extend(left.usage)
 
 
 async def _store(scope: RunScope, work: StepWork) -> Committed:
@@ -221,7 +222,7 @@ def _commit(
         run=_run_update(work) if work.ended is not None else None,
         suspend=work.suspended,
         take_stop=work.stopped,
-        usage=_usage(work),
+        usage=_usage(scope, work),
         entries=(*scope.news_changes, *(change for result in work.new for change in result.entries)),
         audit=tuple(line for result in work.new for line in result.audit),
         stream=stream,
@@ -262,10 +263,11 @@ def _child_left(scope: RunScope, call: PlannedCall) -> SessionId | None:
     return call.child_session_id if call.kind in DELEGATED else None
 
 
-def _usage(work: StepWork) -> tuple[UsageEntry, ...]:
+def _usage(scope: RunScope, work: StepWork) -> tuple[UsageEntry, ...]:
     entries = [*(work.reply.usage if work.reply is not None else ())]
     for result in work.new:
         entries.extend(result.usage)
+    entries.extend((*scope.noted_usage, *work.usage))
     first = work.batch.round * _USAGE_PER_ROUND
     return tuple(msgspec.structs.replace(entry, n=n) if n else entry for n, entry in enumerate(entries, first))
 

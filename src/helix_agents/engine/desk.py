@@ -83,14 +83,15 @@ class StepLost(Exception):  # noqa: N818  # nothing went wrong here: the step be
 class Note(Record):
     """What an effect leaves for the commit beside a reply or a result.
 
-    `writes` are those of hooks, `notices` hidden messages the model will see, `late_answers` the calls they tell of,
-    `stale_effects` entries of the ledger that nobody comes back to.
+    `writes` are those of hooks and `usage` what they counted, `notices` hidden messages the model will see,
+    `late_answers` the calls they tell of, `stale_effects` entries of the ledger that nobody comes back to.
     A call may leave word that its outcome is `unknown`, with which `input` it was begun, and whether a person had
     `edited` that; or which child it `waits_for`.
     """
 
     round: int = 0
     writes: StepWrites = NO_WRITES
+    usage: tuple[UsageEntry, ...] = ()
     notices: tuple[UserMessage, ...] = ()
     late_answers: tuple[ToolCallId, ...] = ()
     stale_effects: tuple[ToolCallId, ...] = ()

@@ -182,7 +182,8 @@ async def _resolve_unknown(
     if policy == "fail":
         return await _settle_known(scope, batch, unknown)
     if policy != "ask":
-        context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), Notes())
+        notes = Notes()
+        context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), notes)
         content: JSON = None
         try:
             found = await tool.reconcile(context, values, in_thread=scope.services.in_thread)
@@ -195,8 +196,8 @@ async def _resolve_unknown(
                 return None
             case Happened():
                 message = ToolMessage(tool_call_id=planned.tool_call_id, tool_name=tool.name, content=content)
-                known = _of_edited(RestingResult(message=message, once=True), tool, values, approval)
-                return await _settle_known(scope, batch, known)
+                known = RestingResult(message=message, once=True, usage=scope.counted(batch.step, notes))
+                return await _settle_known(scope, batch, _of_edited(known, tool, values, approval))
             case StillUnknown():
                 pass
     if scope.user_went_on and effect.begun_at < scope.run.started_at:

@@ -403,7 +403,10 @@ async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: N
         event = AgentStartEvent(turn=run.turn, input=_turn_input(scope))
     await scope.writer.write(chunk)
     try:
-        noted = msgspec.structs.replace(beginning, writes=await scope.fire_with_draft(step, event))
+        left = await scope.fire_with_draft(step, event)
+        # They are part of the next commit, and so of the step that it makes.
+        usage = tuple(msgspec.structs.replace(entry, step=_step_of(scope, batch)) for entry in left.usage)
+        noted = msgspec.structs.replace(beginning, writes=left.writes, usage=usage)
     except FailRun as decision:
         noted = msgspec.structs.replace(beginning, failure=Failure("hook_failed_run", decision.reason))
     if noted != Note(round=beginning.round):

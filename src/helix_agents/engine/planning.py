@@ -42,14 +42,14 @@ class Plan:
         )
 
 
-async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage) -> Plan:
-    """Check every call of the reply against the agent's tools."""
+async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage, notes: Notes) -> Plan:
+    """Check every call of the reply against the agent's tools; `notes` has what predicates and previews count."""
     plan = Plan()
     for call in reply.tool_calls:
         if call.name == FINISH and scope.agent.output_type is not None:
             _plan_finish(scope, call, plan)
         else:
-            await _plan_tool(scope, step, call, plan)
+            await _plan_tool(scope, step, call, plan, notes)
     return plan
 
 
@@ -67,7 +67,7 @@ def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan) -> None:
     plan.add(call, "finish")
 
 
-async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> None:
+async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan, notes: Notes) -> None:
     tool = scope.agent.find_tool(call.name)
     if tool is None:
         known = ", ".join(sorted(each.name for each in scope.agent.all_tools)) or "none"
@@ -86,10 +86,10 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan) -> 
         plan.add(call, "companion", scope.services.ids.new("child"))
     elif tool.kind != "server":
         plan.add(call, "client")
-    elif await _needs_approval(scope, step, tool, values):
+    elif await _needs_approval(scope, step, tool, values, notes):
         plan.add(call, "gated", **limits_of(scope.agent, call.name, "gated"))
         if tool.preview is not None:
-            plan.previews[call.id] = await _preview(scope, step, tool, values)
+            plan.previews[call.id] = await _preview(scope, step, tool, values, notes)
     else:
         kind = "finish_with" if tool.finish_with else "server"
         plan.add(call, kind, **limits_of(scope.agent, call.name, kind))
@@ -137,10 +137,12 @@ async def _children_of_root(scope: RunScope, plan: Plan) -> int:
     return plan.children_before
 
 
-async def _needs_approval(scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any]) -> bool:
+async def _needs_approval(
+    scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any], notes: Notes
+) -> bool:
     if isinstance(tool.require_approval, bool):
         return tool.require_approval
-    context = scope.context(step, scope.draft(), Notes())
+    context = scope.context(step, scope.draft(), notes)
 
     def report(problem: BaseException) -> None:
         log_exception("approval.predicate_failed", problem, tool=tool.name)
@@ -148,10 +150,10 @@ async def _needs_approval(scope: RunScope, step: int, tool: Tool[..., Any], valu
     return await tool.needs_approval(values, context, on_error=report)
 
 
-async def _preview(scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any]) -> JSON:
+async def _preview(scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any], notes: Notes) -> JSON:
     """What the person who decides is shown, made before they are asked and kept with the question."""
 
     def report(problem: BaseException) -> None:
         log_exception("approval.preview_failed", problem, tool=tool.name)
 
-    return await tool.show(values, scope.context(step, scope.draft(), Notes()), on_error=report)
+    return await tool.show(values, scope.context(step, scope.draft(), notes), on_error=report)

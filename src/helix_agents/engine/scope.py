@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import Approval, EntryLink, RunContext, RunInfo, RunLink, ToolContext, UsageReport
@@ -37,6 +37,13 @@ DEPTH = "helix.depth"
 
 
 EndOfCall: TypeAlias = ToolEnd | ToolError | SubagentEnd
+
+
+class OfHooks(NamedTuple):
+    """What the hooks of one point leave for the commit."""
+
+    writes: StepWrites = NO_WRITES
+    usage: tuple[UsageEntry, ...] = ()
 
 
 class Notes:
@@ -156,6 +163,11 @@ class RunScope:
         noted = (self.migration, *(note.writes for note in self._notes.values()))
         return [writes for writes in noted if writes]
 
+    @property
+    def noted_usage(self) -> tuple[UsageEntry, ...]:
+        """What hooks counted that ran between two commits."""
+        return tuple(entry for note in self._notes.values() for entry in note.usage)
+
     async def note(self, step: int, name: str, note: Note) -> None:
         """Keep something for the next commit, wherever it is made; under the same name it replaces what was there."""
         self.take_note(name, note)
@@ -262,17 +274,17 @@ class RunScope:
         if self.hooks.wants(event.hook):
             await self.hooks.fire(context, event, self._report)
 
-    async def fire_with_draft(self, step: int, event: HookEvent, *before: StepWrites) -> StepWrites:
-        """Run hooks that may change the state; answers what they changed.
+    async def fire_with_draft(self, step: int, event: HookEvent, *before: StepWrites) -> OfHooks:
+        """Run hooks that may change the state; answers what they changed and counted.
 
         Raises:
             FailRun: a hook wants the run to fail.
         """
         if not self.hooks.wants(event.hook):
-            return NO_WRITES
-        draft = self.draft(*before)
-        await self.fire(self.context(step, draft, Notes()), event)
-        return draft.writes()
+            return OfHooks()
+        draft, notes = self.draft(*before), Notes()
+        await self.fire(self.context(step, draft, notes), event)
+        return OfHooks(draft.writes(), self.counted(step, notes))
 
     # -- the stream
 

@@ -13,6 +13,7 @@ from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunStatus
 from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
 from helix_agents.engine.desk import Failure, RestingReply, RestingResult
 from helix_agents.engine.effects import OpenBatch, PlannedCall
@@ -31,7 +32,7 @@ NOT_SUSPENDED: dict[str, Any] = {
 @dataclass
 class StepWork:
     """What one commit is made of. `record` are the fields of the session that it changes, `new` this round's results in
-    the model's order."""
+    the model's order, `usage` what hooks counted."""
 
     batch: OpenBatch
     step_id: StepId
@@ -50,6 +51,7 @@ class StepWork:
     ended: RunStatus | None = None
     reason: str | None = None
     failure: Failure | None = None
+    usage: list[UsageEntry] = field(default_factory=list[UsageEntry])
     begun: dict[ToolCallId, ToolMessage] = field(default_factory=dict[ToolCallId, ToolMessage])
     new: tuple[RestingResult, ...] = field(init=False)
 

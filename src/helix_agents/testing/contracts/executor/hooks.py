@@ -419,3 +419,46 @@ class HooksContract(ScenarioContract):
                 assert await completed(handle) == "Done."
         assert len(told.heard) == fired
         assert "hooks.call_hooks_lost" in [getattr(record, "event", "") for record in caplog.records]
+
+    async def test_what_a_hook_or_a_predicate_counts_is_stored_wherever_it_counts(self, helix: Executor) -> None:
+        counted: list[str] = []
+
+        def count(ctx: RunContext[Any, Any], event: HookEvent) -> None:
+            counted.append(event.hook)
+            ctx.record_usage(event.hook)
+
+        def predicate(given: Any, ctx: RunContext[Any, Any]) -> bool:
+            counted.append("predicate")
+            ctx.record_usage("predicate")
+            return False
+
+        @tool(require_approval=predicate)
+        async def save(ctx: ToolContext[Pad]) -> str:
+            """Save."""
+            ctx.state.seen += 1
+            return "saved"
+
+        class Counting(Hooks[Any, Any]):
+            pass
+
+        for name in HOOK_NAMES:
+            if name not in ("on_text_delta", "on_thinking"):
+                setattr(Counting, name, staticmethod(count))
+        child = scripted(["Done."], {}, name="child", description="A child.")
+        batch = reply(
+            calls=[
+                call("save"),
+                call("locate", {"city": "Oslo"}, id="where"),
+                call("subagent__child", {"message": "Do it"}),
+            ]
+        )
+        agent = _agent(batch, "Done.", tools=[save, locate, child.as_tool()], hooks=Counting())
+        await suspended(await helix.execute(agent, "Go", SESSION))
+        await helix.submit_tool_result(SESSION, "where", ToolAnswer(result="here"))
+        handle = await helix.resume(agent, SESSION)
+        await completed(handle)
+        stored = {
+            each.source_name: each.calls for each in (await handle.usage()).sources if each.source_type == "custom"
+        }
+        assert stored == {name: counted.count(name) for name in counted}
+        assert {*stored, "on_agent_fail"} == {*HOOK_NAMES, "predicate"} - {"on_text_delta", "on_thinking"}
