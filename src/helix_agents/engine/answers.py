@@ -103,12 +103,24 @@ def _waited(scope: RunScope, step: int, row: PendingCall) -> tuple[UsageEntry, .
 
 def _answered(planned: PlannedCall, tool: Tool[..., Any], row: PendingCall, given: ToolAnswer) -> RestingResult:
     if given.error is not None:
-        return _result(planned, row, given.error, error=True, code="client_tool_error")
+        return RestingResult(message=answered_message(row, given), input=row.input or {})
     try:
         content = tool.check_output(given.result, row.input) if tool.kind != "server" else given.result
     except HelixError as problem:
         return _result(planned, row, str(problem), error=True, code="client_tool_result_invalid")
     return _result(planned, row, content)
+
+
+def answered_message(row: PendingCall, given: ToolAnswer) -> ToolMessage:
+    """What a client, or who knows what became of a call, gave as its result."""
+    failed = given.error is not None
+    return ToolMessage(
+        tool_call_id=row.tool_call_id,
+        tool_name=row.tool_name,
+        content=given.error if failed else given.result,
+        error=failed,
+        code="client_tool_error" if failed else None,
+    )
 
 
 def _denied(planned: PlannedCall, row: PendingCall, reason: str | None) -> RestingResult:

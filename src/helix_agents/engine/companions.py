@@ -14,7 +14,7 @@ from helix_agents.agent.tools import Tool
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.messages import ToolCall, ToolMessage, UserMessage
+from helix_agents.domain.messages import Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, CreateSession, SessionState, StopKind
@@ -36,7 +36,7 @@ from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, open_call, settle
 from helix_agents.engine.letting_go import child_id_of, let_go
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.salvage import results_of_open_calls
+from helix_agents.engine.salvage import end_of_last_step, salvage
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.stopping import stop_companions
 
@@ -381,7 +381,7 @@ class _Companions:
             expected_version=session.version,
             expected_run=run.fence if run is not None else None,
             writes=agent.agent.load_state(session.custom_state, session.agent_version).writes,
-            append_messages=(*await results_of_open_calls(self._store, session), UserMessage(content=message)),
+            append_messages=(*await self._left_behind(session, run), UserMessage(content=message)),
             abandon_pending=True,
             workflow_id=self._scope.services.name_workflow(
                 session.agent_type, session.session_id, run.turn + 1 if run is not None else 1
@@ -390,6 +390,12 @@ class _Companions:
             replaced_status="interrupted",
             replaced_reason="crashed",
         )
+
+    async def _left_behind(self, session: SessionState, run: RunRecord | None) -> tuple[Message, ...]:
+        """What its last turn did not come to say; of one that died, also the words that a reader saw."""
+        if run is not None and run.status == "running" and session.suspension_context is None:
+            return await salvage(self._scope.services, session, run)
+        return await end_of_last_step(self._scope.services, session, run)
 
     def _link(self, ref: SubSessionRef) -> ParentLink:
         """Only the parent's driver starts a companion, and the reference says for which call."""

@@ -1,12 +1,17 @@
 """What is kept of a step that nobody goes on with, because its process died or it waited for somebody."""
 
+from collections.abc import Iterable
+
 import msgspec
 
-from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage
+from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import heal, not_executed, open_tail
+from helix_agents.engine.answers import answered_message
 from helix_agents.engine.ledger import begun_calls
 from helix_agents.engine.scope import step_id_of
 from helix_agents.engine.services import Services
@@ -36,18 +41,41 @@ async def is_on_record(services: Services, session: SessionState, run: RunRecord
     return await _find_reply(services, session, run) is not None
 
 
+async def end_of_last_step(services: Services, session: SessionState, run: RunRecord | None) -> tuple[Message, ...]:
+    """What has to stand in the transcript before anything new, where nobody goes on with a session's last run: the step
+    that it has on record and did not come to commit, or the results of calls that a suspension left open."""
+    if run is not None and session.suspension_context is None:
+        recorded = await _recorded_step(services, session, run)
+        if recorded is not None:
+            return recorded
+    return await results_of_open_calls(services.store, session)
+
+
 async def results_of_open_calls(store: SessionStateStore, session: SessionState) -> tuple[Message, ...]:
-    """What ends a suspended step that nobody goes on with: results that were held, "unknown" for calls that were begun,
-    "not executed" for the others, and then what the user said while they were open."""
+    """What ends a suspended step that nobody goes on with: results that were held, what clients answered, "unknown" for
+    calls that were begun, "not executed" for the others, and then what the user said while they were open."""
     page = await store.get_messages(session.session_id, limit=200)
-    calls = open_tail(stored.message for stored in page.items)
-    open_step = session.suspension_context
-    staged = await store.get_staged_changes(session.session_id, open_step.step_id) if open_step is not None else ()
-    known = await begun_calls(store, session.session_id)
-    known |= {change.tool_call_id: change.message for change in staged if isinstance(change.message, ToolMessage)}
+    newest_first = [stored.message for stored in page.items]
+    calls = open_tail(newest_first)
+    known = await _known_results(store, session, newest_first, calls) if calls else {}
     results = (known.get(call.id) or not_executed((call,), RUN_STOPPED)[0] for call in calls)
-    entered = open_step.entry_messages if open_step is not None else ()
+    entered = session.suspension_context.entry_messages if session.suspension_context is not None else ()
     return (*results, *entered)
+
+
+async def _known_results(
+    store: SessionStateStore, session: SessionState, newest_first: Iterable[Message], calls: Iterable[ToolCall]
+) -> dict[ToolCallId, ToolMessage]:
+    known = await begun_calls(store, session.session_id)
+    for call in calls:
+        row = await store.get_pending_call(session.session_id, call.id)
+        if row is not None and isinstance(row.answer, ToolAnswer):
+            known[call.id] = answered_message(row, row.answer)
+    # A session that was settled with the one above it does not say any more which step was open; its reply does.
+    reply = next(message for message in newest_first if isinstance(message, AssistantMessage))
+    held = await store.get_staged_changes(session.session_id, reply.id) if reply.id is not None else ()
+    known |= {change.tool_call_id: change.message for change in held if isinstance(change.message, ToolMessage)}
+    return known
 
 
 async def _recorded_step(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...] | None:

@@ -3,12 +3,13 @@
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import RunId, SessionId
+from helix_agents.domain.messages import Message
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState, StatusChanged, StopKind
 from helix_agents.domain.texts import said_by
 from helix_agents.engine.ending import end_stream
-from helix_agents.engine.log import log_event
-from helix_agents.engine.salvage import results_of_open_calls
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.salvage import end_of_last_step, results_of_open_calls
 from helix_agents.engine.services import Services
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.ports.state_store import SessionStateStore
@@ -109,9 +110,23 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
             status="failed",
             error=said_by(problem),
             failure_reason=code,
+            append_messages=await _end_of_last_step(services, session_id, fence),
             completion_reason=code,
         )
     )
     ended = await store.get_run(fence.run_id)
     if ended is not None:
         await end_stream(services.streams, await store.load_state(session_id), ended)
+
+
+async def _end_of_last_step(services: Services, session_id: SessionId, fence: Fence) -> tuple[Message, ...]:
+    """What a run leaves that had gone on with an open step, or had recorded one. What cannot be read is left as it is:
+    it may be the reason why nobody can drive the run."""
+    store = services.store
+    try:
+        return await end_of_last_step(services, await store.load_state(session_id), await store.get_run(fence.run_id))
+    except HelixError as unreadable:
+        if unreadable.retryable:
+            raise
+        log_exception("run.end_unread", unreadable, session_id=session_id, run_id=fence.run_id)
+        return ()

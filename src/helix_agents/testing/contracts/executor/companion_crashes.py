@@ -23,6 +23,7 @@ from helix_agents.testing.contracts.executor.household import (
     only_companion,
     pondering,
     results,
+    send,
     spawn,
     until_ended,
 )
@@ -33,6 +34,7 @@ from helix_agents.testing.contracts.executor.stage import (
     ScenarioContract,
     completed,
     scripted,
+    spoken,
     until,
     within,
 )
@@ -116,6 +118,38 @@ class CompanionCrashesContract(ScenarioContract):
             await completed(await third.execute(cast(), "And?", SESSION))
             assert await notices(third) == ["Companion 'helper-1' (helper) is completed: Worked."]
         assert [run.attempt for run in (await parts.state.list_runs(child)).items] == [2]
+
+    async def test_a_companion_that_died_and_is_told_more_knows_what_it_did(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+
+        def cast() -> Agent[Any, Any, Any]:
+            @tool(effect="once")
+            async def pay() -> str:
+                """Pay."""
+                return "paid"
+
+            batch = reply("I pay. ", calls=[call("pay", id="pay"), call("work", id="work")])
+            keeps = helper(batch, "Fine then.", tools=[pay, *busy(gate).tools])
+            return boss(spawn(), "Started.", send("helper-1", "And now?"), "Fine.", keeps=keeps, mode="non_blocking")
+
+        async def has_paid() -> bool:
+            return [each.state for each in await parts.state.list_effects(child)] == ["done"]
+
+        async with open_executor(grace=0) as dying:
+            await completed(await dying.execute(cast(), "Hi", SESSION))
+            await gate.until_reached()
+            child = (await only_companion(parts)).sub_session_id
+            await until(has_paid)
+        async with open_executor() as other:
+            await completed(await other.execute(cast(), "Go on", SESSION))
+            await until_ended(parts, child)
+            _, replied, paid, *_, told, _ = await spoken(other, child)
+            assert replied.startswith("assistant: I pay. [pay#pay_")
+            assert paid.startswith("result pay#pay_")
+            assert told == "user: And now?"
+            assert await parts.state.list_effects(child) == ()
 
     async def test_a_notice_survives_a_crash_of_the_step_that_took_it_and_is_not_doubled(
         self, open_executor: OpenExecutor, parts: Backend

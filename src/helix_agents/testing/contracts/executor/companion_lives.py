@@ -201,6 +201,27 @@ class CompanionLivesContract(ScenarioContract):
         said = await spoken(helix, (await only_companion(parts)).sub_session_id)
         assert said[-2:] == ["user: Better?", "assistant: Deployed."]
 
+    @pytest.mark.parametrize("way", ["goes on", "interrupts"])
+    async def test_a_companion_whose_question_was_left_knows_what_it_did_beside_it(
+        self, helix: Executor, parts: Backend, way: str
+    ) -> None:
+        @tool
+        async def work() -> str:
+            """Work."""
+            return "worked"
+
+        batch = reply(calls=[call("work", id="work"), call("locate", {"city": "Rome"}, id="where")])
+        keeps = helper(batch, "Fine then.", tools=[work, locate])
+        agent = boss(spawn(), send("helper-1", "Go on"), "Fine.", keeps=keeps)
+        await suspended(await helix.execute(agent, "Hi", SESSION))
+        if way == "interrupts":
+            await helix.interrupt(SESSION)
+        assert await completed(await helix.execute(agent, "Forget it", SESSION)) == "Fine."
+        child = (await only_companion(parts)).sub_session_id
+        _, _, *results, asked, _ = await spoken(helix, child)
+        assert [line.split("_")[0] for line in results] == ["result work#work", "error locate#where"]
+        assert asked == "user: Go on"
+
     async def test_whoever_is_rewound_to_before_a_companion_waited_leaves_it_without_a_question(
         self, helix: Executor, parts: Backend
     ) -> None:

@@ -232,6 +232,45 @@ class DeploysContract(ScenarioContract):
         async with open_executor() as helix:
             await suspended(await helix.retry(_old(), SESSION))
 
+    @pytest.mark.parametrize("entry", ["resume", "execute"])
+    async def test_a_run_that_cannot_go_on_without_its_deps_loses_no_answer_no_result_and_no_message(
+        self, open_executor: OpenExecutor, entry: str
+    ) -> None:
+        @tool
+        async def work() -> str:
+            """Work."""
+            return "worked"
+
+        @client_tool
+        def locate(city: str) -> str:
+            """Where the client is."""
+            raise NotImplementedError
+
+        def cast() -> Agent[Any, Any, Any]:
+            batch = reply(calls=[call("work"), call("locate", {"city": "Rome"}), call("locate", {"city": "Oslo"})])
+            return scripted([batch, "Done."], {}, name="agent", tools=[work, locate])
+
+        @asynccontextmanager
+        async def broken(session_id: str, user_id: str | None) -> AsyncGenerator[str]:
+            raise ConnectionError("no database")
+            yield ""
+
+        async with open_executor() as helix:
+            await suspended(await helix.execute(cast(), "Go", SESSION))
+            await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="there"))
+        async with open_executor(deps=broken) as helix:
+            going = helix.resume(cast(), SESSION) if entry == "resume" else helix.execute(cast(), "Well?", SESSION)
+            await failed(await going)
+        async with open_executor() as helix:
+            assert await completed(await helix.retry(cast(), SESSION)) == "Done."
+            assert (await spoken(helix))[2:] == [
+                "result work#call_1_1: worked",
+                "result locate#call_1_2: there",
+                "error locate#call_1_3: run_stopped",
+                *([] if entry == "resume" else ["user: Well?"]),
+                "assistant: Done.",
+            ]
+
     async def test_an_opener_of_deps_that_gives_no_context_manager_is_told_how_to_be_one(
         self, open_executor: OpenExecutor
     ) -> None:

@@ -273,6 +273,21 @@ class StoppingContract(ScenarioContract):
                 assert await completed(await other.execute(agent, "Anew", SESSION)) == "On."
 
     @pytest.mark.parametrize("kind", ["interrupt", "abort"])
+    async def test_what_a_client_has_answered_is_not_said_to_be_undone_when_the_session_is_stopped(
+        self, helix: Executor, kind: str
+    ) -> None:
+        where = [call("locate", {"city": city}) for city in ("Rome", "Oslo", "Bonn")]
+        await suspended(await helix.execute(_agent(reply(calls=where), "On."), "Go", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="here"))
+        await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(error="no idea"))
+        await (helix.interrupt if kind == "interrupt" else helix.abort)(SESSION)
+        assert (await spoken(helix))[2:] == [
+            "result locate#call_1_1: here",
+            "error locate#call_1_2: client_tool_error",
+            "error locate#call_1_3: run_stopped",
+        ]
+
+    @pytest.mark.parametrize("kind", ["interrupt", "abort"])
     async def test_a_stop_that_comes_while_the_run_is_suspending_is_not_lost(
         self, helix: Executor, open_executor: OpenExecutor, kind: str
     ) -> None:
