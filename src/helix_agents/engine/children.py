@@ -323,7 +323,7 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_
     """What the child came to, as the parent's call sees it."""
     store, child_id = scope.services.store, child_id_of(planned)
     run = await store.get_current_run(child_id)
-    if run is not None and run.status in SUSPENDED and scope.user_went_on:
+    if run is not None and run.status in SUSPENDED and scope.is_given_up:
         # The user went on with a new message: what the child waits for will never be answered.
         await let_go(scope, child_id, ABANDONED)
         run = await store.get_current_run(child_id)
@@ -374,7 +374,7 @@ async def result_message(
     about: dict[str, Any] = {"tool_call_id": planned.tool_call_id, "tool_name": planned.tool_name}
     if run.status == "completed":
         return ToolMessage(**about, content=run.output), "completed"
-    if scope.user_went_on and run.completion_reason == ABANDONED:
+    if scope.is_given_up and run.completion_reason == ABANDONED:
         return abandoned(planned), "terminated"
     reason = session.interrupt_context.reason if session.interrupt_context is not None else None
     if run.status == "interrupted":

@@ -219,7 +219,7 @@ class _Companions:
             await drive_to_rest(self._scope, self._planned, run, watched=True)
         elif run.status in SUSPENDED and await self._has_answer(child):
             run = await self._resumed(agent, ref, run)
-        elif run.status in SUSPENDED and self._scope.user_went_on:
+        elif run.status in SUSPENDED and self._scope.is_given_up:
             # The user went on with a new message: what the companion waits for will never be answered.
             await let_go(self._scope, child, ABANDONED)
         return await self._result(child, run.run_id)

@@ -149,6 +149,15 @@ class RunScope:
         return self.parent is not None and self.parent.user_went_on
 
     @property
+    def is_given_up(self) -> bool:
+        """Whether that message began a turn of its own, which waits for nobody: one that came with an answer waits for
+        the others, and so do the children."""
+        suspended = self.session.suspension_context
+        if suspended is not None and suspended.entry_messages and suspended.step == 0:
+            return True
+        return self.parent is not None and self.parent.is_given_up
+
+    @property
     def keeps_tools_apart(self) -> bool:
         """Whether each tool has a task of its own. A durable engine cannot tell a tool that cancels the task it runs in
         from one that is let go of; in one process a run pays for it only once its driver was lost."""

@@ -105,6 +105,26 @@ class NestedAnswersContract(ScenarioContract):
             "worker": "active suspended_client_tool",
         }
 
+    async def test_a_message_that_comes_with_an_answer_waits_for_the_children_too(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        batch = reply(calls=[call("locate", {"city": "Rome"}, id="where"), delegate("worker", id="work")])
+        boss = agent("boss", batch, "Fine.", tools=[locate_at_client, worker().as_tool()])
+        await suspended(await helix.execute(boss, "Go", SESSION))
+        await helix.submit_tool_result(SESSION, "where", ToolAnswer(result="here"))
+        going = await helix.resume(boss, SESSION, mode="with_message", message="And quickly.")
+        (waiting,) = (await suspended(going)).pending
+        assert waiting.tool_name == "deploy"
+        await helix.submit_tool_result(SESSION, waiting.tool_call_id, answer_to(waiting))
+        assert await completed(await helix.resume(boss, SESSION)) == "Fine."
+        assert (await spoken(helix))[2:] == [
+            "result locate#where: here",
+            "result subagent__worker#work: Deployed.",
+            "user: And quickly.",
+            "assistant: Fine.",
+        ]
+        assert_well_told(await parts.streams.get_all_chunks(SESSION), SESSION)
+
     async def test_an_answer_is_taken_at_the_owner_too_and_stands_once(self, helix: Executor, parts: Backend) -> None:
         boss = agent("boss", delegate("worker"), "Fine.", tools=[worker().as_tool()])
         (waiting,) = (await suspended(await helix.execute(boss, "Go", SESSION))).pending
