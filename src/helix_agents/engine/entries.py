@@ -91,15 +91,9 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
         NotARootSessionError: its parent drives it.
     """
     store = services.store
-    try:
-        session = await store.load_state(session_id)
-        if _is_overdue(session, store.now_ms()):
-            await store.expire_pending(session_id=session_id)
-            session = await store.load_state(session_id)
-    except SessionNotFoundError:
+    session = await _find_root(store, session_id)
+    if session is None:
         return None
-    if session.parent_session_id is not None:
-        raise NotARootSessionError(session_id, session.root_session_id)
     run = await store.get_current_run(session_id)
     # One that is missing was begun a moment ago, or will be submitted by recovery: it is nobody's to replace.
     if run is not None and run.status == "running" and await services.inspect(run) != "dead":
@@ -107,6 +101,38 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
     if run is not None and await carry_out_late_abort(services, run):
         session, run = await store.load_state(session_id), await store.get_current_run(session_id)
     return Standing(session=session, run=run, answered=await answered_below(store, session))
+
+
+async def check_owner(services: Services, agent: AnyAgent, session_id: SessionId) -> None:
+    """Refuse whom a session does not belong to before anything below it is woken; what nobody answered in time has
+    expired by then.
+
+    Raises:
+        SessionNotFoundError, NotARootSessionError, AgentMismatchError: it is not the agent's; nothing was written.
+    """
+    session = await _find_root(services.store, session_id)
+    if session is None:
+        raise SessionNotFoundError(session_id)
+    _check_agent(agent, session)
+
+
+async def _find_root(store: SessionStateStore, session_id: SessionId) -> SessionState | None:
+    """The session as it is now, with every call expired whose time is over; None when there is none.
+
+    Raises:
+        NotARootSessionError: its parent drives it.
+    """
+    try:
+        session = await store.load_state(session_id)
+        if _is_overdue(session, store.now_ms()):
+            while await store.expire_pending(session_id=session_id):
+                pass
+            session = await store.load_state(session_id)
+    except SessionNotFoundError:
+        return None
+    if session.parent_session_id is not None:
+        raise NotARootSessionError(session_id, session.root_session_id)
+    return session
 
 
 async def began_with(store: SessionStateStore, session_id: SessionId, key: str) -> bool:

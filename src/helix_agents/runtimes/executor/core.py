@@ -42,7 +42,15 @@ from helix_agents.domain.sessions import (
 from helix_agents.engine.detached import resume_detached
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
-from helix_agents.engine.entries import NewSession, began_with, plan_execute, plan_resume, plan_retry, plan_rewind
+from helix_agents.engine.entries import (
+    NewSession,
+    began_with,
+    check_owner,
+    plan_execute,
+    plan_resume,
+    plan_retry,
+    plan_rewind,
+)
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
@@ -230,6 +238,7 @@ class ExecutorCore:
         self._know(agent)
         check_resume(mode, message, checkpoint_id)
         messages = () if message is None else messages_of(message)
+        await check_owner(self._services, agent, session_id)
         companions = await self._to_the_end(self._resume_companions(session_id))
         try:
             start = await plan_resume(

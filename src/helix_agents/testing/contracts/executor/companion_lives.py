@@ -14,7 +14,7 @@ from helix_agents.agent.hook_events import AfterToolEvent, AgentCompleteEvent, A
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ToolApprovalRequest, ToolStart
-from helix_agents.domain.errors import NotARootSessionError
+from helix_agents.domain.errors import AgentMismatchError, NotARootSessionError
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import InterruptSet
 from helix_agents.llm.scripted import call, reply
@@ -136,6 +136,30 @@ class CompanionLivesContract(ScenarioContract):
         async with open_executor() as third:
             await completed(await third.execute(_deployer("Started.", "Next."), "And?", SESSION))
             assert await notices(third) == TOLD
+
+    async def test_an_agent_that_a_session_does_not_belong_to_wakes_no_companion(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        agent = _deployer("Started.", "Second.")
+        await completed(await helix.execute(agent, "Hi", SESSION))
+        await _approve(helix, await _until_it_waits(helix))
+        child = (await only_companion(parts)).sub_session_id
+        before = await parts.state.get_current_run(child)
+        with pytest.raises(AgentMismatchError):
+            await helix.resume(scripted(["No."], {}, name="stranger"), SESSION)
+        assert await parts.state.get_current_run(child) == before
+        await helix.resume(agent, SESSION)
+        await until_ended(parts, child)
+
+    async def test_a_companion_that_nobody_answered_in_time_goes_on_when_its_root_is_resumed(
+        self, helix: Executor, parts: Backend, clock: ManualClock
+    ) -> None:
+        agent = _deployer("Started.", "Second.")
+        await completed(await helix.execute(agent, "Hi", SESSION))
+        await _until_it_waits(helix)
+        clock.advance(8 * 24 * 60 * 60 * 1000)
+        await helix.resume(agent, SESSION)
+        await until_ended(parts, (await only_companion(parts)).sub_session_id)
 
     async def test_the_janitor_drives_a_companion_that_has_its_answer(
         self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock
