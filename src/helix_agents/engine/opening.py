@@ -1,7 +1,7 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import Message, UserMessage
-from helix_agents.domain.pending import PendingFilter
+from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingCall, PendingFilter, ToolAnswer
+from helix_agents.domain.records import encode
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamPlace
@@ -368,15 +369,39 @@ async def _late_answers(scope: RunScope) -> dict[str, Any]:
     """Answers that came after a run had given up on them reach the model once, as a hidden message."""
     if not scope.session.completed_client_tool_calls:
         return {}
-    page = await scope.services.store.list_pending(
-        PendingFilter(session_id=scope.session.session_id, states=("consumed",)), limit=200
-    )
-    late = [call for call in page.items if call.late_answer is not None and not call.late_answer_delivered]
+    late = [call async for call in _consumed(scope) if call.late_answer is not None and not call.late_answer_delivered]
     notices: list[UserMessage] = []
     for call in late:
-        text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {call.late_answer}"
+        text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {_in_words(call.late_answer)}"
         notices.append(UserMessage(content=text, hidden=True, metadata={"helix": "late_answer"}))
     return {"notices": tuple(notices), "late_answers": tuple(call.tool_call_id for call in late)}
+
+
+async def _consumed(scope: RunScope) -> AsyncGenerator[PendingCall]:
+    """All calls of the session that a run is done with: any of them may be answered late."""
+    where, seen = PendingFilter(session_id=scope.session.session_id, states=("consumed",)), 0
+    while True:
+        page = await scope.services.store.list_pending(where, offset=seen, limit=200)
+        for call in page.items:
+            yield call
+        if not page.has_more:
+            return
+        seen += len(page.items)
+
+
+def _in_words(answer: KnownAnswer | None) -> str:
+    match answer:
+        case ToolAnswer(error=str() as error):
+            return f"it failed: {error}"
+        case ToolAnswer(result=str() as text):
+            return text
+        case ToolAnswer(result=result):
+            return encode(result).decode()
+        case ApprovalAnswer(approved=approved, reason=reason):
+            decided = "it was approved" if approved else "it was not approved"
+            return f"{decided}; it was not carried out" + (f" ({reason})" if reason else "")
+        case _:
+            return "it was given elsewhere"
 
 
 async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: Note) -> None:

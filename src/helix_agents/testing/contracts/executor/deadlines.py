@@ -14,7 +14,7 @@ from helix_agents.domain.chunks import ToolError
 from helix_agents.domain.errors import StillWaitingError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import AnswerAccepted, AnswerLate, ApprovalAnswer, ToolAnswer
-from helix_agents.llm.scripted import call
+from helix_agents.llm.scripted import call, reply
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
@@ -166,7 +166,31 @@ class DeadlinesContract(ScenarioContract):
             assert said.count("hidden: late_answer") == 1
             assert said.index("hidden: late_answer") < said.index("assistant: Thanks anyway.")
             notice = next(each for each in await transcript(other) if getattr(each, "hidden", False))
-            assert "Rome, sorry" in str(getattr(notice, "content", ""))
+            assert getattr(notice, "content", "").endswith("call_1_1 of locate has come: Rome, sorry")
+
+    async def test_all_calls_of_a_session_expire_at_once_however_many_they_are(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        many = [call("locate", {"city": "Rome"}) for _ in range(70)]
+        agent = _agent(reply(calls=many), "Without, then.")
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        clock.advance(2 * HOUR_MS)
+        assert await completed(await helix.resume(agent, SESSION)) == "Without, then."
+
+    async def test_a_late_answer_is_told_however_many_calls_came_after_it(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        many = [call("locate", {"city": "Rome"}, id=f"call_{number}") for number in range(70)]
+        agent = _agent(*[reply(calls=many), "Without, then."] * 3, "Thanks.")
+        for _ in range(3):
+            await suspended(await helix.execute(agent, "Where?", SESSION))
+            clock.advance(2 * HOUR_MS)
+            await completed(await helix.resume(agent, SESSION))
+        late = await helix.submit_tool_result(SESSION, "call_0", ToolAnswer(error="no idea"))
+        assert isinstance(late, AnswerLate)
+        assert await completed(await helix.execute(agent, "Well?", SESSION)) == "Thanks."
+        notices = [each for each in await transcript(helix) if getattr(each, "hidden", False)]
+        assert [str(getattr(each, "content", "")).split(": ", 1)[1] for each in notices] == ["it failed: no idea"]
 
     async def test_an_answer_to_an_approval_after_its_deadline_was_consumed_runs_nothing(
         self, helix: Executor, clock: ManualClock
