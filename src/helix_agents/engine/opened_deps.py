@@ -1,13 +1,14 @@
 """What tools need from the process, open as long as a run of it is in hand."""
 
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
 
-from helix_agents.agent.failures import Contained
+from helix_agents.agent.failures import Contained, ControlFlow
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.texts import said_by
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -16,7 +17,8 @@ from helix_agents.ports.state_store import SessionStateStore
 async def opened_deps(
     store: SessionStateStore, open_deps: OpenDeps | None, session_id: SessionId
 ) -> AsyncGenerator[Any]:
-    """Open the deps of a session's run; None where there are none.
+    """Open the deps of a session's run; None where there are none. What goes wrong as they are closed is logged: what
+    the run did is stored by then, or is for others to go on with.
 
     Raises:
         RuntimeError: they could not be opened; says why.
@@ -25,16 +27,33 @@ async def opened_deps(
         yield None
         return
     session = await store.load_state(session_id)
-    async with AsyncExitStack() as stack:
-        with Contained("Opening the deps"):
-            try:
-                deps = await stack.enter_async_context(_manager(open_deps(session_id, session.user_id)))
-            except HelixError:
-                raise
-            except Exception as problem:
-                reason = f"{type(problem).__name__}: {said_by(problem)}"
-                raise RuntimeError(f"The deps could not be opened: {reason}") from problem
+    with Contained("Opening the deps"):
+        try:
+            manager = _manager(open_deps(session_id, session.user_id))
+            deps = await manager.__aenter__()
+        except HelixError:
+            raise
+        except Exception as problem:
+            reason = f"{type(problem).__name__}: {said_by(problem)}"
+            raise RuntimeError(f"The deps could not be opened: {reason}") from problem
+    left: BaseException | None = None
+    try:
         yield deps
+    except BaseException as problem:
+        left = problem
+        raise
+    finally:
+        await _close(manager, left, session_id)
+
+
+async def _close(manager: AbstractAsyncContextManager[Any], left: BaseException | None, session_id: SessionId) -> None:
+    """Close deps that were left with a problem or without one; they cannot make anything else of it."""
+    try:
+        with Contained("Closing the deps"):
+            await manager.__aexit__(None if left is None else type(left), left, left.__traceback__ if left else None)
+    except (Exception, ControlFlow) as problem:
+        if problem is not left:
+            log_exception("deps.close_failed", problem, session_id=session_id)
 
 
 def _manager(given: object) -> AbstractAsyncContextManager[Any]:

@@ -99,34 +99,38 @@ async def end_unheard(services: Services, run_id: RunId) -> None:
 
 
 async def fail_run(services: Services, session_id: SessionId, fence: Fence, problem: BaseException) -> None:
-    """Settle a run that cannot be driven, so that nobody waits for it; retry begins from its last commit."""
+    """Settle a run that cannot be driven, so that nobody waits for it; retry begins from its last commit.
+
+    One that has come to rest by itself stays as it is, whatever went wrong after its last commit.
+    """
     store = services.store
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
-    await store.settle_session(
-        SettleSession(
-            session_id=session_id,
-            expected=("active", "paused"),
-            expected_run=fence,
-            status="failed",
-            error=said_by(problem),
-            failure_reason=code,
-            append_messages=await _end_of_last_step(services, session_id, fence),
-            completion_reason=code,
+    run = await store.get_run(fence.run_id)
+    if run is None or run.status == "running":
+        await store.settle_session(
+            SettleSession(
+                session_id=session_id,
+                expected=("active", "paused"),
+                expected_run=fence,
+                status="failed",
+                error=said_by(problem),
+                failure_reason=code,
+                append_messages=await _end_of_last_step(services, session_id, run),
+                completion_reason=code,
+            )
         )
-    )
     ended = await store.get_run(fence.run_id)
     if ended is not None:
         await end_stream(services.streams, await store.load_state(session_id), ended)
 
 
-async def _end_of_last_step(services: Services, session_id: SessionId, fence: Fence) -> tuple[Message, ...]:
+async def _end_of_last_step(services: Services, session_id: SessionId, run: RunRecord | None) -> tuple[Message, ...]:
     """What a run leaves that had gone on with an open step, or had recorded one. What cannot be read is left as it is:
     it may be the reason why nobody can drive the run."""
-    store = services.store
     try:
-        return await end_of_last_step(services, await store.load_state(session_id), await store.get_run(fence.run_id))
+        return await end_of_last_step(services, await services.store.load_state(session_id), run)
     except HelixError as unreadable:
         if unreadable.retryable:
             raise
-        log_exception("run.end_unread", unreadable, session_id=session_id, run_id=fence.run_id)
+        log_exception("run.end_unread", unreadable, session_id=session_id)
         return ()

@@ -232,6 +232,20 @@ class DeploysContract(ScenarioContract):
         async with open_executor() as helix:
             await suspended(await helix.retry(_old(), SESSION))
 
+    @pytest.mark.parametrize("problem", [ConnectionError("already closed"), asyncio.CancelledError()], ids=repr)
+    async def test_deps_that_cannot_be_closed_change_nothing_about_the_run(
+        self, open_executor: OpenExecutor, problem: BaseException
+    ) -> None:
+        @asynccontextmanager
+        async def stubborn(session_id: str, user_id: str | None) -> AsyncGenerator[str]:
+            yield "pool"
+            raise problem
+
+        async with open_executor(deps=stubborn) as helix:
+            waiting = (await suspended(await helix.execute(_old(), "Go", SESSION))).pending
+            await helix.idle()
+            assert len((await helix.list_pending()).items) == len(waiting) == 2
+
     @pytest.mark.parametrize("entry", ["resume", "execute"])
     async def test_a_run_that_cannot_go_on_without_its_deps_loses_no_answer_no_result_and_no_message(
         self, open_executor: OpenExecutor, entry: str
