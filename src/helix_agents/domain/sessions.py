@@ -6,6 +6,7 @@ from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, Stre
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.usage import TokenCount
 
 SessionStatus: TypeAlias = Literal["active", "completed", "failed", "interrupted", "paused"]
 SessionMode: TypeAlias = Literal["standard", "persistent"]
@@ -59,7 +60,8 @@ class OpenCall(Record):
 class SuspensionContext(Record):
     """All that `resume` needs to go on with a suspended step.
 
-    `entry_messages` came in while calls were open; they follow the calls' results, never stand between.
+    `entry_messages` came in while calls were open; they follow the calls' results, never stand between. `tokens` is
+    what the reply took that made the calls.
     """
 
     kind: Literal["suspended_client_tool", "suspended_awaiting_children", "suspended_step_partial"]
@@ -73,6 +75,7 @@ class SuspensionContext(Record):
     remaining_steps: int | None = None
     agent_version: int = 1
     entry_messages: tuple[UserMessage, ...] = ()
+    tokens: TokenCount = TokenCount()
 
 
 class TracingContext(Record):

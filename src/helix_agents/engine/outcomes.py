@@ -52,7 +52,6 @@ def _advance(scope: RunScope, work: StepWork) -> None:
     entered = scope.entered_meanwhile
     work.messages.extend((*results, *entered))
     work.record = dict(NOT_SUSPENDED)
-    tokens = next((entry.tokens for entry in work.reply.usage if entry.tokens), None) if work.reply else None
     verdict = judge(
         scope,
         WholeStep(
@@ -61,7 +60,7 @@ def _advance(scope: RunScope, work: StepWork) -> None:
             results=results,
             new=work.new,
             writes=tuple(work.writes[len(scope.carried) :]),
-            tokens=tokens or TokenCount(),
+            tokens=_tokens(scope, work),
         ),
     )
     if entered and isinstance(verdict, Finished):
@@ -155,7 +154,16 @@ def _hold(scope: RunScope, work: StepWork, kind: SuspensionKind, children: tuple
         remaining_steps=max(0, scope.agent.max_steps - batch.step),
         agent_version=scope.agent.version,
         entry_messages=scope.entered_meanwhile,
+        tokens=_tokens(scope, work),
     )
+
+
+def _tokens(scope: RunScope, work: StepWork) -> TokenCount:
+    """What the step's reply took; of one that an earlier round committed, the suspension knows it."""
+    suspended = scope.session.suspension_context
+    if work.reply is None:
+        return suspended.tokens if suspended is not None else TokenCount()
+    return next((entry.tokens for entry in work.reply.usage if entry.tokens), None) or TokenCount()
 
 
 async def _stop(scope: RunScope, work: StepWork) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
-from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.client_tools import ask_human, client_tool
 from helix_agents.agent.context import CompletedStep, ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import (
@@ -17,6 +17,7 @@ from helix_agents.domain.errors import (
     UnstorableValueError,
 )
 from helix_agents.domain.messages import AssistantMessage, Text, UserMessage
+from helix_agents.domain.pending import ToolAnswer
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
@@ -209,6 +210,23 @@ class ConversationsContract(ScenarioContract):
         assert seen == [1, 2]
         assert (await runs_of(helix))[0].completion_reason == "enough notes"
         assert (await spoken(helix))[-1] == "result note#call_2_1: noted x"
+
+    async def test_stop_when_knows_what_a_step_took_that_waited_for_somebody(self, helix: Executor) -> None:
+        took: list[int] = []
+
+        def count(step: CompletedStep[Any]) -> bool:
+            took.append(step.usage.total)
+            return False
+
+        agent = _agent(
+            call("ask_human", {"question": "Why?"}, id="why"), "I see.", tools=[ask_human()], stop_when=count
+        )
+        await suspended(await helix.execute(agent, "Begin", SESSION))
+        await helix.submit_tool_result(SESSION, "why", ToolAnswer(result="Because."))
+        handle = await helix.resume(agent, SESSION)
+        assert await completed(handle) == "I see."
+        assert len(took) == 1
+        assert took[0] > 0
 
     async def test_stop_when_comes_before_max_steps(self, helix: Executor) -> None:
         agent = _agent(reply("Noting.", calls=[call("note", {"text": "x"})]), max_steps=1, stop_when=_at_once)
