@@ -14,6 +14,7 @@ from helix_agents import (
     Agent,
     ApprovalAnswer,
     Completed,
+    Failed,
     Happened,
     Reconciled,
     StillUnknown,
@@ -356,3 +357,23 @@ async def test_a_result_on_record_is_used_although_a_deploy_took_its_tool_away()
         assert isinstance(await desk.enter("resume"), Completed)
         rows = [row.message for row in await desk.parts.state.load_transcript(SESSION)]
         assert [row.content for row in rows if isinstance(row, ToolMessage)] == ["stamped", "it was sent"]
+
+
+async def test_a_run_that_could_not_be_recovered_does_not_forget_the_call() -> None:
+    @asynccontextmanager
+    async def broken(session_id: str, user_id: str | None) -> AsyncGenerator[str]:
+        raise ConnectionError("no database")
+        yield ""
+
+    async with after_a_death(Letter("in its first round")) as desk:
+        parts, agent = desk.parts, desk.letter.agent
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with Executor(**stores, janitor_seconds=None, deps=broken, agents=[agent]) as unlucky:
+            await unlucky.recover()
+            handle = await unlucky.get_handle(agent, SESSION)
+            assert handle is not None
+            assert isinstance(await handle.result(), Failed)
+        assert isinstance(await (await desk.helix.retry(agent, SESSION)).result(), Completed)
+        assert (await desk.result())[1] == "outcome_unknown"
+        assert desk.letter.sent == 1
+        assert await parts.state.list_effects(SESSION) == ()

@@ -42,13 +42,15 @@ async def is_on_record(services: Services, session: SessionState, run: RunRecord
 
 
 async def end_of_last_step(services: Services, session: SessionState, run: RunRecord | None) -> tuple[Message, ...]:
-    """What has to stand in the transcript before anything new, where nobody goes on with a session's last run: the step
-    that it has on record and did not come to commit, or the results of calls that a suspension left open."""
-    if run is not None and session.suspension_context is None:
+    """What has to stand in the transcript before anything new, where nobody goes on with a session's last run: a step
+    that it did not come to commit and that has begun what cannot be undone, or the results of calls that a suspension
+    left open."""
+    store, session_id = services.store, session.session_id
+    if run is not None and session.suspension_context is None and await begun_calls(store, session_id):
         recorded = await _recorded_step(services, session, run)
         if recorded is not None:
             return recorded
-    return await results_of_open_calls(services.store, session)
+    return await results_of_open_calls(store, session)
 
 
 async def results_of_open_calls(store: SessionStateStore, session: SessionState) -> tuple[Message, ...]:

@@ -1,7 +1,9 @@
 """Stopping a session that waits for somebody: no run is going that could see to it."""
 
+import msgspec
+
 from helix_agents.domain.commits import SettleSession
-from helix_agents.domain.errors import HelixError
+from helix_agents.domain.errors import HelixError, StateSizeExceededError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import Message
 from helix_agents.domain.runs import Fence, RunRecord
@@ -107,18 +109,21 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
     run = await store.get_run(fence.run_id)
     if run is None or run.status == "running":
-        await store.settle_session(
-            SettleSession(
-                session_id=session_id,
-                expected=("active", "paused"),
-                expected_run=fence,
-                status="failed",
-                error=said_by(problem),
-                failure_reason=code,
-                append_messages=await _end_of_last_step(services, session_id, run),
-                completion_reason=code,
-            )
+        settlement = SettleSession(
+            session_id=session_id,
+            expected=("active", "paused"),
+            expected_run=fence,
+            status="failed",
+            error=said_by(problem),
+            failure_reason=code,
+            append_messages=await _end_of_last_step(services, session_id, run),
+            completion_reason=code,
         )
+        try:
+            await store.settle_session(settlement)
+        except StateSizeExceededError:
+            # What is left of the step is too large for the store, which may be why the run failed.
+            await store.settle_session(msgspec.structs.replace(settlement, append_messages=()))
     ended = await store.get_run(fence.run_id)
     if ended is not None:
         await end_stream(services.streams, await store.load_state(session_id), ended)
