@@ -15,6 +15,9 @@ from helix_agents.ports.streams import StreamReader
 # The first look is a small one, so that a reader who comes back is not kept waiting for a long history.
 FIRST_LOOK, LARGEST_LOOK = 8, 256
 
+# No stream gets there; of larger numbers not every store can be asked.
+BEYOND_ALL = 1 << 62
+
 
 class Look(NamedTuple):
     """What a manager found after a cursor, in one consistent read: the stream and the next chunks, perhaps not all."""
@@ -40,7 +43,7 @@ class FollowingReader(StreamReader):
         poll_seconds: float,
         clock: Clock,
     ) -> None:
-        self._sequence = max(cursor, 0)
+        self._sequence = min(max(cursor, 0), BEYOND_ALL)
         self._look = look
         self._listen = listen
         self._poll_seconds = poll_seconds

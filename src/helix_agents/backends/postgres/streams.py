@@ -47,7 +47,8 @@ _LOOK = f"""
 SELECT {", ".join(f"s.{name}" for name in HEAD_COLUMNS.split(", "))}, c.sequence, c.body
 FROM __agents_streams s LEFT JOIN LATERAL (
     SELECT c.sequence, c.body FROM __agents_stream_chunks c
-    WHERE c.id BETWEEN (s.key << 32) + greatest(?2, 0) + 1 AND (s.key << 32) + s.latest ORDER BY c.id LIMIT ?3
+    WHERE c.id BETWEEN (s.key << 32) + least(greatest(?2::bigint, 0), s.latest) + 1 AND (s.key << 32) + s.latest
+    ORDER BY c.id LIMIT ?3
 ) c ON true WHERE s.key = ?1 ORDER BY c.sequence
 """
 # The head and where its chunks begin.

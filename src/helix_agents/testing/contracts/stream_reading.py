@@ -81,6 +81,16 @@ class ReadingContract(StreamsContract):
         assert texts(chunks) == ["a", "b"]
         assert numbers(await rest_of(await reading(streams, after=-5))) == [1, 2]
 
+    @proves("numbers.foreign-cursor-is-named")
+    @pytest.mark.parametrize("cursor", [2**31, 10**17, 2**63 - 1, 2**63, 10**30])
+    async def test_a_cursor_that_no_stream_ever_reaches_starts_over_too(self, streams: StreamManager, cursor: int):
+        """Elsewhere numbers may be times, or anything else that a page comes back with."""
+        await fill(streams, "a")
+        await streams.end_stream(STREAM, RUN, status="completed")
+        resync, *chunks = await rest_of(await reading(streams, after=cursor))
+        assert isinstance(resync, StreamResync)
+        assert texts(chunks) == ["a"]
+
     @proves("reading.live")
     async def test_a_reader_on_another_handle_is_woken_by_the_write(self, handles: StreamHandles):
         one, two = await handles.open(), await handles.open()
