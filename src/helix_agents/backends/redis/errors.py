@@ -13,10 +13,13 @@ from helix_agents.domain.errors import (
     StoreFullError,
     StoreReadOnlyError,
     StoreUnavailableError,
+    UnstorableValueError,
 )
 
 # After a failover the old address may still lead to a server that only follows.
 ONLY_FOLLOWS = "the server takes no writes at the moment"
+# What it says of a number that is larger than any it counts with.
+_NO_NUMBER = ("is not an integer or out of range", "is not a valid float", "Invalid stream ID")
 _IN_A_SCRIPT = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
 
 
@@ -33,6 +36,8 @@ def translated(problem: BaseException, store: str) -> HelixError | None:
             return StoreUnavailableError(store, ONLY_FOLLOWS)
         case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
             return StoreUnavailableError(store, str(problem) or type(problem).__name__)
+        case UnicodeEncodeError():
+            return UnstorableValueError("value", str(problem))
         case exceptions.ResponseError():
             return _translated_reply(str(problem), store)
         case _:
@@ -75,6 +80,8 @@ def _translated_reply(text: str, store: str) -> HelixError | None:
         return StoreUnavailableError(store, text)
     if word == "WRONGTYPE":
         return StoreCorruptError(store, text)
+    if any(words in text for words in _NO_NUMBER):
+        return UnstorableValueError("number", text)
     return None
 
 
@@ -94,7 +101,7 @@ def translating(store: str) -> Generator[None]:
     """Let what the driver raises inside come out as an error of this library."""
     try:
         yield
-    except (exceptions.RedisError, OSError) as problem:
+    except (exceptions.RedisError, OSError, UnicodeEncodeError) as problem:
         known = translated(problem, store)
         if known is None:
             raise

@@ -158,7 +158,7 @@ class RedisServer:
             # A new server, a restart or SCRIPT FLUSH: sending the text runs it and has it remembered.
             with translating(self.name):
                 reply = await self._send("EVAL", script.text, len(keys), *keys, *args)
-        except (exceptions.RedisError, OSError) as problem:
+        except (exceptions.RedisError, OSError, UnicodeEncodeError) as problem:
             raise translated(problem, self.name) or problem from problem
         if self._seam is not None:
             await self._pass_seam(self._seam, f"{script.name} {what}")

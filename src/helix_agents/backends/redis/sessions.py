@@ -26,7 +26,7 @@ from helix_agents.backends.redis.stream_rows import delete_stream
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
 from helix_agents.domain.commits import Committed
-from helix_agents.domain.errors import StaleStateError
+from helix_agents.domain.errors import StaleStateError, UnstorableValueError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import decode
@@ -91,14 +91,20 @@ class RedisSessions(Facet):
         async def work(tx: Transaction) -> bool:
             return await find_session(tx, session_id) is not None
 
-        return await self._read("session_exists", session_id, work)
+        try:
+            return await self._read("session_exists", session_id, work)
+        except UnstorableValueError:
+            return False
 
     async def find_session(self, session_id: SessionId) -> SessionSummary | None:
         async def work(tx: Transaction) -> SessionSummary | None:
             known = await find_session(tx, session_id)
             return summary(known.value.record) if known is not None else None
 
-        return await self._read("find_session", session_id, work)
+        try:
+            return await self._read("find_session", session_id, work)
+        except UnstorableValueError:
+            return None
 
     async def delete_session(self, session_id: SessionId) -> None:
         space = self._space

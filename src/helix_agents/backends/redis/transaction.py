@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from helix_agents.backends.redis.errors import LookAgainError
 from helix_agents.backends.redis.index import Entry
 from helix_agents.backends.redis.keys import Slot
-from helix_agents.domain.errors import SessionCorruptError
+from helix_agents.domain.errors import SessionCorruptError, UnstorableValueError
 from helix_agents.ports.clock import IdSource
 from helix_agents.ports.state_store import StoreLimits
 
@@ -198,7 +198,17 @@ class Transaction:
         self.do_with_all("RPUSH", key, items)
 
     def index(self, key: str, entry: Entry, origin: tuple[str, ...]) -> None:
-        """Have an index entry follow the entity under this key; `origin` names what it is made from."""
+        """Have an index entry follow the entity under this key; `origin` names what it is made from.
+
+        Raises:
+            UnstorableValueError: it would stand where no order has a place. Found out after the commit, nobody could
+                bring the index up to date any more.
+        """
+        for _, score in entry.orders:
+            try:
+                float(score)
+            except OverflowError as problem:
+                raise UnstorableValueError("number", str(problem)) from problem
         self.entries[entry.id] = (key, entry, origin)
 
     @property

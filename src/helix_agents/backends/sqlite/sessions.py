@@ -24,7 +24,7 @@ from helix_agents.backends.sqlite.rows import (
 from helix_agents.backends.sqlite.stream_rows import delete_stream_rows
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_create, check_merge, check_saved
-from helix_agents.domain.errors import SessionAlreadyExistsError, StaleStateError
+from helix_agents.domain.errors import SessionAlreadyExistsError, StaleStateError, UnstorableValueError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.session_changes import changed, created, saved, with_metadata, with_status
@@ -84,13 +84,19 @@ class SQLiteSessions(Facet):
         def work(connection: Connection) -> bool:
             return find_session(connection, self._namespace, session_id) is not None
 
-        return await self._db.read_by_key(work)
+        try:
+            return await self._db.read_by_key(work)
+        except UnstorableValueError:
+            return False
 
     async def find_session(self, session_id: SessionId) -> SessionSummary | None:
-        row = await self._db.look_up(
-            f"SELECT {SUMMARY_COLUMNS} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
-            (self._namespace, session_id),
-        )
+        try:
+            row = await self._db.look_up(
+                f"SELECT {SUMMARY_COLUMNS} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
+                (self._namespace, session_id),
+            )
+        except UnstorableValueError:
+            return None
         return summary_of(row) if row is not None else None
 
     async def delete_session(self, session_id: SessionId) -> None:

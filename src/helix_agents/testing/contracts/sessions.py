@@ -38,6 +38,9 @@ from helix_agents.testing.scenes import (
 
 IMPOSSIBLE_IDS = ("", "x" * 257, "a\x00b", "line\nbreak", " padded", "padded ")
 
+HALF_A_SIGN = "half \ud83d"
+"""Half of a pair of surrogates, as a page may send it or a file name hold it; it has no form in UTF-8."""
+
 AWKWARD_IDS = (
     "s-1",
     "S-1",
@@ -138,7 +141,7 @@ class SessionsContract(StoreContract):
     async def test_existence_can_be_asked_of_any_string(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
         assert await store.session_exists(SESSION)
-        for other in ("s-2", *IMPOSSIBLE_IDS):
+        for other in ("s-2", HALF_A_SIGN, *IMPOSSIBLE_IDS):
             assert not await store.session_exists(other)
 
     @proves("sessions.found-as-listed")
@@ -149,7 +152,7 @@ class SessionsContract(StoreContract):
         (listed,) = (await store.list_sessions()).items
         assert await store.find_session(SESSION) == listed
         assert (listed.user_id, listed.message_count, listed.metadata) == ("ann", 1, {"k": "v"})
-        for other in ("s-2", *IMPOSSIBLE_IDS):
+        for other in ("s-2", HALF_A_SIGN, *IMPOSSIBLE_IDS):
             assert await store.find_session(other) is None
 
     @proves("ids.impossible-refused")

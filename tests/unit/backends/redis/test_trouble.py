@@ -16,7 +16,9 @@ from helix_agents.domain.errors import (
     StoreFullError,
     StoreUnavailableError,
     UnsafeRedisError,
+    UnstorableValueError,
 )
+from helix_agents.domain.sessions import CreateSession, SessionFilter
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.testing.redis_service import RedisService
 from helix_agents.testing.scenes import SESSION, append_to, commit, said, staged, start, suspend, waiting
@@ -50,6 +52,22 @@ async def test_a_server_that_forgot_the_scripts_is_given_them_again(backend: Bac
     assert await backend.state.get_message_count(SESSION) == 1
     await client.execute_command("SCRIPT", "FLUSH")
     assert (await backend.state.list_sessions()).total == 1
+
+
+async def test_what_redis_has_no_form_for_is_told_as_such(backend: Backend) -> None:
+    store = backend.state
+    await start(store)
+    for call in (
+        lambda: store.load_state("\ud800"),
+        lambda: store.list_sessions(SessionFilter(user_id="\ud800")),
+        lambda: store.list_runs(SESSION, offset=2**64),
+        lambda: store.create_session("s-2", CreateSession(expires_at=10**400)),
+        lambda: store.renew_lease("worker-1", 10**400),
+        lambda: backend.streams.get_all_chunks("\ud800"),
+    ):
+        with pytest.raises(UnstorableValueError):
+            await call()
+    assert [line.session_id for line in (await store.list_sessions()).items] == [SESSION]
 
 
 async def test_a_store_may_be_used_from_another_event_loop(backend: Backend) -> None:
