@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents.capabilities.auditing import checkpoints_file, sign_checkpoint, verify_audit
 from helix_agents.capabilities.calls import Caller
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.client import StateClient
@@ -102,6 +103,24 @@ async def test_no_byte_of_another_tenant_is_seen(each_world: World) -> None:
             assert TAINT not in json.dumps([answer for answer in seen if answer.get("error") is None])
             assert not (await state.shared.get("s")).found
             assert (await state.persistent.list())["count"] == 0
+
+
+async def test_tenants_of_any_name_have_a_folder_of_their_own_and_all_in_one_place(world: World) -> None:
+    elsewhere = str(world.folder / "elsewhere")
+    tenants = ("", "default", ".", "..", "../..", "a", "a/b", "a%2Fb", "a/audit", elsewhere, "é", "é" * 256, "é" * 255)
+    folders: set[str] = set()
+    for tenant in tenants:
+        async with world.open(namespace=tenant) as state:
+            await state.persistent.set("k", tenant)
+            await sign_checkpoint(state.gateway)
+            assert (await state.call("state.snapshot.create"))["snapshot_id"]
+            where = checkpoints_file(state.gateway).resolve().relative_to(world.folder / "files")
+            assert len(where.parts) == 3
+            folders.add(where.parts[0])
+    assert len(folders) == len(tenants)
+    for tenant in tenants:
+        async with world.open(namespace=tenant) as state:
+            assert (await verify_audit(state.gateway))["findings"] == []
 
 
 async def test_no_byte_crosses_over_mcp_and_on_the_command_line(

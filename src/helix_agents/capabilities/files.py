@@ -8,11 +8,15 @@ import secrets
 import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from urllib.parse import quote
 
 from helix_agents.capabilities.settings import StateSettings
 from helix_agents.domain.capability_errors import CapabilityError, IoError
 from helix_agents.domain.errors import HelixError
 from helix_agents.ports.entries import EntryStore
+
+_NO_TENANT = "default"
+_LONGEST_NAME = 200
 
 
 def folder_of(store: EntryStore, settings: StateSettings, name: str) -> Path:
@@ -24,7 +28,17 @@ def folder_of(store: EntryStore, settings: StateSettings, name: str) -> Path:
     home = settings.directory or store.home
     if home is None:
         raise IoError("There is no folder for files; give state_capabilities(directory=…).", {"folder": name})
-    return home / (store.namespace or "default") / name
+    return home / _tenant_folder(store.namespace) / name
+
+
+def _tenant_folder(namespace: str) -> str:
+    """A name for each tenant that no other has, and that leads nowhere else whatever the tenant is called."""
+    name = quote(namespace, safe="") or _NO_TENANT
+    if namespace == _NO_TENANT or name.startswith("."):
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME // 2]}%-{hashlib.sha256(namespace.encode()).hexdigest()}"
 
 
 def write_whole(path: Path, data: bytes) -> None:
