@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from helix_agents.capabilities.approval_rows import row_of
 from helix_agents.capabilities.approvals import decide_approval, resume_approvals, run_approved
 from helix_agents.capabilities.backups import Backups, Manifest
 from helix_agents.capabilities.client import StateClient
 from helix_agents.capabilities.importing import import_backup
+from helix_agents.capabilities.paging import every_entry
+from helix_agents.capabilities.scopes import APPROVALS
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.vault import Vault
 from helix_agents.domain.capability_errors import (
@@ -25,6 +28,7 @@ from helix_agents.domain.capability_errors import (
     InvalidInput,
     IoError,
 )
+from helix_agents.domain.entries import EntryTransaction, Put
 from helix_agents.domain.errors import StoreUnavailableError, VaultError
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.processes import processes_for
@@ -119,6 +123,28 @@ async def test_one_agent_is_restored_and_others_stay_untouched(full: World) -> N
         assert after["agent:ann"] == before["agent:ann"]
         assert after["agent:bob"]["k0"] == "newer"
         assert after["shared"] == {"s": "newer"}
+
+
+async def test_whoever_decides_is_told_how_many_keys_differ_however_long_their_histories_are(world: World) -> None:
+    """A backup is read in batches, and the versions of a key may lie in two of them."""
+    async with world.open("ann") as state:
+        store, long = state.gateway.store, json.dumps("x" * 4_000)
+        keys = [f"k{number}" for number in range(8)]
+        history = tuple(
+            Put(scope="agent:ann", key=key, value=long, keep_versions=100, announce=True)
+            for key in keys
+            for _ in range(100)
+        )
+        await store.transact(EntryTransaction(changes=history, owner="ann"))
+        made = (await approved(state, "state.backup.create")).result
+        for key in keys[:5]:
+            await state.persistent.set(key, "newer")
+        await state.persistent.delete(keys[5])
+        await state.persistent.set("extra", 1)
+        with pytest.raises(ApprovalPending):
+            await state.call("state.backup.restore", backup_id=made["backup_id"])
+        [asked] = [row async for row in every_entry(store, APPROVALS) if "backup.restore" in str(row.value)]
+        assert row_of(asked).preview["keys"]["agent:ann"] == {"added": 1, "changed": 5, "removed": 1}
 
 
 async def test_a_bit_flipped_anywhere_a_cut_and_a_swap_are_refused(full: World) -> None:

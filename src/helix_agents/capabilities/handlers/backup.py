@@ -1,7 +1,6 @@
 """`state.backup.*`."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -112,6 +111,7 @@ async def preview_restore(call: Call) -> dict[str, JSON]:
     scopes: list[str] = []
     differs: dict[str, dict[str, int]] = {}
     unseen: dict[str, set[str]] = {}
+    last: Entry | None = None
     async for part in backups.rows(known.path):
         if isinstance(part, Manifest):
             scopes = _restored_scopes(call, part)
@@ -120,8 +120,13 @@ async def preview_restore(call: Call) -> dict[str, JSON]:
                 page = await call.store.list_entries(scope, limit=call.limits.keys)
                 unseen[scope] = {entry.key for entry in page.items}
             continue
-        for entry in _present_rows(part, scopes):
-            await _compare(call, entry, differs, unseen)
+        # The newest row of a key is its last one, which may be in the next batch.
+        for entry in part:
+            if last is not None and (last.scope, last.key) != (entry.scope, entry.key):
+                await _compare(call, last, differs, unseen)
+            last = entry
+    if last is not None:
+        await _compare(call, last, differs, unseen)
     for scope, left in unseen.items():
         differs[scope]["removed"] += len(left)
     untouched = [agent for agent in agents_in(await backups.scopes_for(None)) if agent_scope(agent) not in scopes]
@@ -237,13 +242,9 @@ def _restored_scopes(call: Call, manifest: Manifest) -> list[str]:
     return [agent_scope(agent)]
 
 
-def _present_rows(rows: Sequence[Entry], scopes: Sequence[str]) -> list[Entry]:
-    """The newest row of each key: the last one in a backup, which may be in the next batch and then counts there."""
-    last: dict[tuple[str, str], Entry] = {(row.scope, row.key): row for row in rows if row.scope in scopes}
-    return [row for row in last.values() if row.value is not None]
-
-
 async def _compare(call: Call, entry: Entry, differs: dict[str, dict[str, int]], unseen: dict[str, set[str]]) -> None:
+    if entry.scope not in differs or entry.value is None:
+        return
     found = await call.store.find(entry.scope, entry.key)
     unseen[entry.scope].discard(entry.key)
     if found is None:
