@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helix_agents.capabilities.settings import Limits
-from helix_agents.capabilities.values import canonical, check_key, parsed
-from helix_agents.domain.capability_errors import InvalidInput, KeyNotFound
+from helix_agents.capabilities.values import canonical, check_key, parse_time, parsed
+from helix_agents.domain.capability_errors import InvalidInput, InvalidTimestamp, KeyNotFound
 from tests.capabilities.worlds import World
 
 json_values = st.recursive(
@@ -46,6 +46,12 @@ def test_keys_that_can_never_be_are_refused(key: str) -> None:
 @pytest.mark.parametrize("key", ["a", "x" * 512, "task.current", "it's", "%", "../x", "日本語", "a b"])
 def test_any_other_text_is_a_key(key: str) -> None:
     assert check_key(key, Limits()) == key
+
+
+@pytest.mark.parametrize("text", ["", "soon", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "2026-13-01"])
+def test_what_is_no_time_that_can_be_shown_is_refused(text: str) -> None:
+    with pytest.raises(InvalidTimestamp):
+        parse_time(text, now_ms=1_800_000_000_000)
 
 
 async def test_too_much_is_refused_and_answers_are_cut_where_they_can_go_on(each_world: World) -> None:

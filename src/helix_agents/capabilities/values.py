@@ -106,7 +106,7 @@ def parse_time(text: str, now_ms: int) -> int:
         raise InvalidTimestamp(f"{text[:80]!r} is no time in ISO 8601.", {"since": text[:80]}) from problem
     moment = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     try:
-        at = int(moment.timestamp() * 1000)
+        at = int(moment.astimezone(UTC).timestamp() * 1000)
     except (OverflowError, ValueError) as problem:
         raise InvalidTimestamp(f"{text[:80]!r} is out of range.", {"since": text[:80]}) from problem
     if at > now_ms:

@@ -125,13 +125,14 @@ class KnownRows:
             self._older[scope, key] = list(zip(versions or (), sizes or (), strict=True))
 
     def find(self, scope: str, key: str) -> Entry | None:
-        return self._entries[scope, key]
+        # A key that no row can have was asked for by another name, under which there is nothing.
+        return self._entries.get((scope, key))
 
     def usage(self, scope: str) -> ScopeUsage:
         return self._usages[scope]
 
     def older(self, scope: str, key: str, up_to: int) -> int:
-        return sum(size for version, size in self._older[scope, key] if version <= up_to)
+        return sum(size for version, size in self._older.get((scope, key), ()) if version <= up_to)
 
     def living(self, scope: str) -> Sequence[Entry]:
         return self._living[scope]

@@ -48,6 +48,13 @@ class EntryStoreContract(
         with pytest.raises(KeyNotFound):
             await write(store, remove("other", must_exist=True))
 
+    @proves("entries.deleted-is-gone")
+    async def test_a_key_that_no_store_could_hold_is_not_there_to_be_removed(self, store: EntryStore) -> None:
+        await set_value(store, "k", 1)
+        assert (await write(store, remove("a\0b"))).results[0].removed == 0
+        assert await store.find(SCOPE, "a\0b") is None
+        assert await values(store) == {"k": 1}
+
     @proves("entries.compare-and-set")
     async def test_an_expected_version_decides(self, store: EntryStore) -> None:
         await set_value(store, "k", 1, expected_version=0)
