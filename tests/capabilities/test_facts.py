@@ -18,7 +18,7 @@ from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.notifying import deliver_notices
 from helix_agents.capabilities.scopes import JOURNAL, OUTBOX
 from helix_agents.capabilities.settings import Limits
-from helix_agents.domain.capability_errors import SessionNotFound
+from helix_agents.domain.capability_errors import ApprovalPending, SessionNotFound
 from helix_agents.domain.entries import EntryTransaction, Put
 from helix_agents.testing import call, reply
 from helix_agents.testing.clock import ManualClock
@@ -294,6 +294,23 @@ async def test_what_is_remembered_too_long_is_forgotten_however_much_there_is(
             await store.transact(EntryTransaction(changes=(put,), owner="ann"))
         assert (await sweep_state(state.gateway))["answers_forgotten"] == 5
         assert (await store.usage(JOURNAL)).keys == 5
+
+
+async def test_a_request_that_nobody_decided_in_time_waits_no_more(world: World) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    async with world.open(clock=clock) as state:
+        await state.persistent.set("k", 1)
+        with pytest.raises(ApprovalPending):
+            await state.call("state.backup.create")
+        told = await state.call("state.briefing.generate")
+        assert told["briefing"]["pending_approvals"] == 1
+        clock.advance(world.limits.approval_hold_ms)
+        assert (await sweep_state(state.gateway))["approvals_expired"] == 1
+        told = await state.call("state.briefing.generate")
+        assert told["briefing"]["pending_approvals"] == 0
+        [asked] = (await state.call("approvals.list"))["approvals"]
+        assert asked["status"] == "expired"
+        assert (await sweep_state(state.gateway))["approvals_expired"] == 0
 
 
 async def test_the_janitor_delivers_notices_of_agents(world: World, webhook: str) -> None:

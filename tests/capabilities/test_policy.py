@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import TIERS
+from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
+from helix_agents.capabilities.scopes import RATES
 from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, PolicyDenied
+from helix_agents.testing.clock import ManualClock
 from tests.capabilities.worlds import World
 
 rules = st.lists(
@@ -55,6 +58,22 @@ async def test_calls_are_counted_in_the_store_and_too_many_ask(world: World) -> 
             await state.shared.set("c", 1, expected_version=0)
     async with world.open("bob") as other:
         await other.shared.set("d", 1, expected_version=0)
+
+
+async def test_calls_of_a_long_window_are_remembered_until_it_is_over(world: World) -> None:
+    month = 30 * 24 * 3600
+    world.policy = Policy(rules=[Rule(name="calm", applies_to="state.shared.set", rate=Rate(most=1, seconds=month))])
+    clock = ManualClock(month * 1000 * 600)
+    async with world.open(clock=clock) as state:
+        await state.shared.set("a", 1, expected_version=0)
+        clock.advance(world.limits.remembered_ms + 1)
+        await sweep_state(state.gateway)
+        with pytest.raises(ApprovalPending):
+            await state.shared.set("b", 1, expected_version=0)
+        clock.advance(month * 1000)
+        await sweep_state(state.gateway)
+        assert (await state.gateway.store.usage(RATES)).keys == 0
+        await state.shared.set("b", 1, expected_version=0)
 
 
 async def test_what_is_blocked_is_refused_audited_and_not_shown(world: World) -> None:

@@ -98,6 +98,16 @@ async def run_approved(gateway: Gateway, approval_id: str) -> ApprovalRow:
     return await _move(gateway, approval_id, entry, row, **changes) or (await _load(gateway, approval_id))[1]
 
 
+async def expire_approvals(gateway: Gateway) -> int:
+    """Let go of requests that nobody decided in time, so that they stop waiting; answers how many."""
+    expired = 0
+    async for entry in every_entry(gateway.store, APPROVALS):
+        row = row_of(entry)
+        if row.status == "pending" and row.expires_at <= gateway.store.now_ms():
+            expired += await _move(gateway, entry.key, entry, row, status="expired") is not None
+    return expired
+
+
 async def resume_approvals(gateway: Gateway) -> int:
     """Run approved calls whose process died before or while it ran them; answers how many."""
     resumed = 0

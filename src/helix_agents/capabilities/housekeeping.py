@@ -1,11 +1,12 @@
 """What has to be done now and then: idle sessions, notices, calls left over, signatures of the audit, old rows."""
 
-from helix_agents.capabilities.approvals import resume_approvals
+from helix_agents.capabilities.approvals import expire_approvals, resume_approvals
 from helix_agents.capabilities.auditing import sign_when_due
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.minted_sessions import sweep_sessions
 from helix_agents.capabilities.notifying import deliver_notices
 from helix_agents.capabilities.paging import every_entry
+from helix_agents.capabilities.rates import is_over
 from helix_agents.capabilities.scopes import JOURNAL, RATES
 from helix_agents.domain.entries import EntryTransaction, Remove
 from helix_agents.domain.entry_plan import ONCE
@@ -22,6 +23,7 @@ async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
     return {
         "sessions_ended": await sweep_sessions(store),
         "notices_delivered": await deliver_notices(gateway),
+        "approvals_expired": await expire_approvals(gateway),
         "approvals_resumed": await resume_approvals(gateway),
         "changes_kept_after": await store.prune_events(before_ms=now - limits.event_age_ms, keep=limits.events),
         "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),
@@ -30,11 +32,14 @@ async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
 
 
 async def _forget(gateway: Gateway, before: int) -> int:
-    """Let go of remembered answers: nobody sends a request again after so long."""
-    forgotten = 0
+    """Let go of remembered answers: nobody sends a request again after so long. What counts calls stays as long as it
+    counts."""
+    forgotten, now = 0, gateway.store.now_ms()
     for scope in (ONCE, JOURNAL, RATES):
         entries = every_entry(gateway.store, scope, values=False)
         old = [entry.key async for entry in entries if entry.updated_at < before]
+        if scope == RATES:
+            old = [key for key in old if is_over(key, now)]
         for start in range(0, len(old), FORGOTTEN_AT_ONCE):
             keys = old[start : start + FORGOTTEN_AT_ONCE]
             changes = tuple(Remove(scope=scope, key=key, forget=True) for key in keys)

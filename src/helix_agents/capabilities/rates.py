@@ -15,9 +15,17 @@ async def count_calls(store: EntryStore, agent: str, rules: Sequence[Rule], *, c
     for rule in rules:
         assert rule.rate is not None
         window = store.now_ms() // (rule.rate.seconds * 1000)
-        key = f"{rule.name}/{agent}/{window}"
+        key = f"{rule.name}/{agent}/{rule.rate.seconds}/{window}"
         counts[rule.name] = await _count(store, key) if counting else 1 + await _known(store, key)
     return counts
+
+
+def is_over(key: str, now_ms: int) -> bool:
+    """Whether the window is over in which a number counts calls: whoever asks need not know the rule."""
+    seconds, window = key.split("/")[-2:]
+    if not seconds.isdigit() or not window.isdigit():
+        return True
+    return (int(window) + 1) * int(seconds) * 1000 <= now_ms
 
 
 async def _known(store: EntryStore, key: str) -> int:
