@@ -190,6 +190,9 @@ def meaning(problem: BaseException, store: str) -> HelixError | None:
             return StoreCorruptError(store, str(problem))
         case asyncpg.CharacterNotInRepertoireError() | asyncpg.UntranslatableCharacterError() | asyncpg.DataError():
             return UnstorableValueError("value", str(problem))
+        case asyncpg.ProgramLimitExceededError():
+            # Such as ids that are too long together for an index: trying again helps nobody.
+            return UnstorableValueError("value", str(problem))
         case asyncpg.ReadOnlySQLTransactionError():
             # After a failover the old address may still lead to a server that only follows.
             return StoreUnavailableError(store, "the server takes no writes at the moment")

@@ -1,5 +1,6 @@
 """Rows of the sessions and runs tables, and the records they stand for."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -10,6 +11,9 @@ from helix_agents.domain.errors import RunAlreadyExistsError, SessionAlreadyExis
 from helix_agents.domain.records import decode_json, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
+
+# An index of labels takes some 8,000 bytes of one.
+LONGEST_LABEL = 4_000
 
 
 @dataclass(slots=True)
@@ -164,8 +168,13 @@ async def children_of(connection: Connection, namespace: str, session_id: str) -
 
 
 def labels_of(tags: Iterable[str], metadata: Mapping[str, str]) -> list[str]:
-    """Tags and metadata as one index finds them: each as JSON, so that no two are alike by accident."""
-    return [encode(label).decode() for label in (*tags, *metadata.items())]
+    """Tags and metadata as one index finds them: each as JSON, so that no two are alike by accident. What is too long
+    for an index stands there by its hash, which is no JSON."""
+    return [_indexed(encode(label)) for label in (*tags, *metadata.items())]
+
+
+def _indexed(label: bytes) -> str:
+    return label.decode() if len(label) <= LONGEST_LABEL else f"#{hashlib.sha256(label).hexdigest()}"
 
 
 def put(row: SessionRow, record: SessionState) -> None:

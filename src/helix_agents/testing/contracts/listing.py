@@ -1,5 +1,6 @@
 """The contract of listings: which sessions a filter finds, in which order, and how every listing pages."""
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -106,6 +107,21 @@ class ListingContract(StoreContract):
         assert await _found(store, created_to=START_MS + 10) == ["two", "one"]
         assert await _found(store, created_from=START_MS + 10, created_to=START_MS + 10) == ["two"]
         assert await _found(store, expires_before=START_MS + 10) == ["one"]
+
+    @proves("listing.filters")
+    async def test_tags_and_metadata_may_be_as_long_as_a_document(self, store: SessionStateStore) -> None:
+        """Noise, such as a picture or a key in Base64 is: nothing can make it shorter."""
+        noise = "".join(hashlib.sha256(str(n).encode()).hexdigest() for n in range(400))
+        await store.create_session("one", CreateSession(tags=(noise,), metadata={"k": noise, MARKS[0]: noise}))
+        await store.create_session("two")
+        await start(store, "two", "r-2")
+        await store.patch_metadata("two", {"k": noise + "?", noise: "v"})
+        assert await _found(store, tags=(noise,)) == ["one"]
+        assert await _found(store, metadata={"k": noise}) == ["one"]
+        assert await _found(store, metadata={MARKS[0]: noise}) == ["one"]
+        assert await _found(store, metadata={noise: "v", "k": noise + "?"}) == ["two"]
+        assert await _found(store, tags=(noise[:-1],)) == []
+        assert (await store.load_state("one")).metadata == {"k": noise, MARKS[0]: noise}
 
     @proves("listing.filters-combine")
     async def test_everything_in_a_filter_must_hold(self, store: SessionStateStore) -> None:

@@ -17,6 +17,7 @@ from helix_agents.domain.errors import (
     SchemaTooOldError,
     StoreClosedError,
     StoreUnavailableError,
+    UnstorableValueError,
 )
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.jobs import MODULE
@@ -203,3 +204,13 @@ async def test_a_server_that_refuses_is_not_tried_again(
 async def test_an_address_that_cannot_be_read_says_so() -> None:
     with pytest.raises(InvalidStoreUrlError, match="'port'"):
         await PostgresStateStore.open("postgresql://localhost:port/postgres")
+
+
+async def test_ids_that_are_too_long_together_for_an_index_are_refused_for_good(postgres_url: str) -> None:
+    """Each is within its limit; a caller who was told to try again would do so for ever."""
+    tenant, session = ("".join(chr(first + 37 * n % 40_000) for n in range(256)) for first in (0x20000, 0x20001))
+    store = await PostgresStateStore.open(postgres_url, namespace=tenant)
+    with pytest.raises(UnstorableValueError):
+        await store.create_session(session)
+    await store.create_session("short")
+    await store.close()
