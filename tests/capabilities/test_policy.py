@@ -1,6 +1,7 @@
 """Policy: a pure function over rules that only ever makes a call stricter."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
 from helix_agents.capabilities.scopes import RATES
 from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, PolicyDenied
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.testing.clock import ManualClock
 from tests.capabilities.worlds import World
 
@@ -58,6 +60,19 @@ async def test_calls_are_counted_in_the_store_and_too_many_ask(world: World) -> 
             await state.shared.set("c", 1, expected_version=0)
     async with world.open("bob") as other:
         await other.shared.set("d", 1, expected_version=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: Rate(most=1, seconds=0), "seconds=0"),
+        (lambda: Rate(most=1, seconds=60, then=cast("Any", "approval")), "no tier 'approval'"),
+        (lambda: Rule(name="calm", applies_to="*", tier=cast("Any", "block")), "approval_required"),
+    ],
+)
+def test_a_rule_that_could_not_decide_is_refused_where_it_is_made(wrong: Callable[[], object], told: str) -> None:
+    with pytest.raises(DefinitionError, match=told):
+        wrong()
 
 
 async def test_calls_of_a_long_window_are_remembered_until_it_is_over(world: World) -> None:

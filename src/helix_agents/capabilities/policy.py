@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from helix_agents.capabilities.declaring import TIERS, Capability, Tier
+from helix_agents.domain.errors import DefinitionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +15,11 @@ class Rate:
     most: int
     seconds: int
     then: Tier = "approval_required"
+
+    def __post_init__(self) -> None:
+        if self.seconds < 1:
+            raise DefinitionError("Rate", f"seconds={self.seconds} is no time to count in; give at least 1.")
+        _check_tier("Rate", self.then)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +43,9 @@ class Rule:
     when: Mapping[str, Any] = field(default_factory=dict[str, Any])
     rate: Rate | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        _check_tier(f"Rule {self.name!r}", self.tier)
 
     def may_match(self, capability: str) -> bool:
         """Whether the rule is about some calls of this capability."""
@@ -99,6 +108,11 @@ def decide(
 def stricter(one: Tier, other: Tier) -> Tier:
     """The stricter of two tiers."""
     return TIERS[max(TIERS.index(one), TIERS.index(other))]
+
+
+def _check_tier(what: str, tier: Tier) -> None:
+    if tier not in TIERS:
+        raise DefinitionError(what, f"there is no tier {tier!r}; it is one of {', '.join(TIERS)}.")
 
 
 def _foreign_agent(policy: Policy, capability: Capability, agent: str, inputs: Mapping[str, Any]) -> str | None:
