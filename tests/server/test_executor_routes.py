@@ -1,6 +1,7 @@
 """The executor's operations over real HTTP."""
 
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -203,3 +204,16 @@ def test_ids_with_a_slash_work_everywhere(ann: httpx2.Client) -> None:
     assert ann.get(f"/sessions/{path}/messages").json()["total"] == 2
     assert ann.get(f"/chat/{path}/stream").status_code == 204
     assert ann.get(f"/sessions/{path.replace('%2F', '%00')}").status_code == 400
+
+
+@pytest.mark.parametrize("session_id", ["plain", "folder/one", "ends/", "100%25", "who?", "a#b"])
+def test_a_slash_at_the_end_leads_to_the_same_place(ann: httpx2.Client, session_id: str) -> None:
+    start(ann, session_id, "hello")
+    settled(ann, session_id)
+    path = quote(session_id, safe="")
+    assert ann.get("/status/", params={"sessionId": session_id}).json()["sessionId"] == session_id
+    assert ann.get(f"/sessions/{path}/").json()["sessionId"] == session_id
+    assert ann.get(f"/sessions/{path}/messages/").json()["total"] == 2
+    assert ann.get(f"/sessions/{path}//").json()["code"] == "not_found"
+    assert ann.delete(f"/sessions/{path}/").status_code == 204
+    assert ann.get("/").json()["code"] == "not_found"

@@ -80,6 +80,26 @@ def test_authentication_that_gives_no_principal_refuses(answer: Any) -> None:
     assert "directory" not in response.text
 
 
+def test_who_authenticates_sees_the_path_as_it_was_asked_for() -> None:
+    seen: list[bytes] = []
+
+    def authenticate(request: Request) -> Principal:
+        seen.append(request.url.path.encode())
+        return Principal(user_id="ann")
+
+    with LiveServer(agent_server(authenticate=authenticate)) as live, live.client() as client:
+        assert client.get("/sessions/folder%2Fone").status_code == 404
+    assert seen == [b"/sessions/folder/one"]
+
+
+def test_a_token_may_have_any_letters() -> None:
+    tokens = bearer_tokens({"pässwörd ☃": Principal(user_id="ann")})
+    with LiveServer(agent_server(authenticate=tokens)) as live, live.client() as client:
+        for token, expected in (("pässwörd ☃", 200), ("pässwörd ☂", 401), ("p\udcff", 401)):
+            sent = f"Bearer {token}".encode("utf-8", "surrogateescape")
+            assert client.get("/sessions", headers={b"authorization": sent}).status_code == expected
+
+
 def test_tokens_are_never_empty_or_missing() -> None:
     for tokens in ({}, {"": Principal(user_id="x")}):
         with pytest.raises(ValueError, match="token"):

@@ -26,7 +26,7 @@ from helix_agents.engine.log import log_event, log_exception
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.answers import Health
 from helix_agents.server.auth import ANYBODY, Authenticate, Principal
-from helix_agents.server.calls import Call, json_response, with_slashes_kept
+from helix_agents.server.calls import Call, json_response, routed, whole_again
 from helix_agents.server.errors import RefusedError, draining, refusal_of, refused
 from helix_agents.server.gate import Gate
 from helix_agents.server.limits import ServerLimits
@@ -93,6 +93,7 @@ class AgentServer:
             middleware=middleware,
             exception_handlers={HTTPException: _unknown_route},
         )
+        self._app.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -100,7 +101,7 @@ class AgentServer:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1003})
         else:
-            await self._app(with_slashes_kept(scope), receive, send)
+            await self._app(routed(scope), receive, send)
 
     @property
     def limits(self) -> ServerLimits:
@@ -162,6 +163,7 @@ class AgentServer:
         """The handler behind authentication; whatever goes wrong in it becomes a typed answer."""
 
         async def endpoint(request: Request) -> Any:
+            whole_again(request.scope)
             try:
                 return await handler(await self._call(request))
             except RefusedError as refusal:

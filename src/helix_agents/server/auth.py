@@ -46,8 +46,10 @@ def bearer_tokens(tokens: Mapping[str, Principal]) -> "Callable[[Request], Princ
         if scheme.lower() != "bearer":
             return None
         found = None
+        # A header is bytes, read as Latin-1 here: what is in it may be that, and is more often UTF-8.
+        sent = [given.strip().encode(encoding, "replace") for encoding in ("latin-1", "utf-8")]
         for token, principal in known:
-            if hmac.compare_digest(token, given.strip().encode("utf-8", "replace")):
+            if sum(hmac.compare_digest(token, each) for each in sent):
                 found = principal
         return found
 

@@ -31,16 +31,28 @@ AnyAgent = Agent[Any, Any, Any]
 SLASH = "\udc2f"
 
 
-def with_slashes_kept(scope: Scope) -> Scope:
-    """The request with a path in which a slash that belongs to an id is no separator.
+def routed(scope: Scope) -> Scope:
+    """The request with the path that the routes are to look at.
 
-    Clients write it as %2F, and it would be decoded before the routes are looked at.
+    A slash that belongs to an id is no separator there; clients write it as %2F, and it was decoded. A slash at the
+    very end leads to the same place as none: a redirect would have to write the ids of the path once more.
     """
+    path = _with_slashes_kept(scope)
+    if path.endswith("/") and path != "/":
+        path = path[:-1]
+    return scope if path == scope["path"] else {**scope, "path": path}
+
+
+def _with_slashes_kept(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or b""
     if b"%2f" not in raw.lower() or unquote(raw.decode("latin-1")) != scope["path"]:
-        return scope
-    kept = raw.decode("latin-1").replace("%2F", SLASH).replace("%2f", SLASH)
-    return {**scope, "path": unquote(kept)}
+        return scope["path"]
+    return unquote(raw.decode("latin-1").replace("%2F", SLASH).replace("%2f", SLASH))
+
+
+def whole_again(scope: Scope) -> None:
+    """Take the marks out of a path once its route is found: nobody else can read or write half a character."""
+    scope["path"] = scope["path"].replace(SLASH, "/")
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
