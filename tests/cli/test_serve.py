@@ -6,12 +6,16 @@ import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from tests.support.command_line import HELIX, environment
 
 
-def test_a_script_is_told_where_as_soon_as_somebody_is_answered_there(folder: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_a_script_is_told_where_as_soon_as_somebody_is_answered_there(folder: Path, host: str) -> None:
     store = "sqlite:///helix.db"
     command = [HELIX, "serve", "agents:clerk", "--allow-unauthenticated", "--port", "0", "--store", store, "--json"]
+    command += ["--host", host]
     with subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as serving:
@@ -25,3 +29,19 @@ def test_a_script_is_told_where_as_soon_as_somebody_is_answered_there(folder: Pa
             serving.send_signal(signal.SIGTERM)
             out, err = serving.communicate(timeout=30)
     assert (out, err) == ("", "")
+
+
+@pytest.mark.parametrize("option", ["--lease=0", "--lease=-1", "--lease=0.0001", "--janitor=-1", "--grace=-1"])
+def test_a_time_that_is_none_is_refused(folder: Path, option: str) -> None:
+    command = [HELIX, "serve", "agents:clerk", "--allow-unauthenticated", "--port", "0", "--store", "memory://", option]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as serving:
+        try:
+            out, err = serving.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            serving.kill()
+            raise
+    assert (out, serving.returncode in (2, 4)) == ("", True)
+    assert "lease_ms" in err or option.partition("=")[0] in err
+    assert "Traceback" not in err

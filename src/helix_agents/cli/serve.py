@@ -25,10 +25,26 @@ DEFAULT_USER = "helix"
 @click.option("--user", default=DEFAULT_USER, show_default=True, help="Whose sessions the token opens.")
 @click.option("--allow-unauthenticated", is_flag=True, help="Let everybody who reaches the port do everything.")
 @click.option("--cors-origin", "origins", multiple=True, help="A site whose pages may call this server.")
-@click.option("--grace", default=20.0, show_default=True, help="Seconds that running steps get when it ends.")
-@click.option("--lease", default=15.0, show_default=True, help="Seconds after which a dead instance is noticed.")
 @click.option(
-    "--janitor", default=15.0, show_default=True, help="Seconds between two rounds of the janitor; 0 for none."
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=20.0,
+    show_default=True,
+    help="Seconds that running steps get when it ends.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(min=0, min_open=True),
+    default=15.0,
+    show_default=True,
+    help="Seconds after which a dead instance is noticed.",
+)
+@click.option(
+    "--janitor",
+    type=click.FloatRange(min=0),
+    default=15.0,
+    show_default=True,
+    help="Seconds between two rounds of the janitor; 0 for none.",
 )
 @json_option
 @click.pass_obj
@@ -73,7 +89,8 @@ def command(
         output.note(f"{', '.join(names)}, on {shown_url(store_url)}; Ctrl-C leaves")
 
     try:
-        listening = socket.create_server((host, port))
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        listening = socket.create_server((host, port), family=family)
     except OSError as problem:
         raise click.ClickException(f"helix serve cannot listen on {host}:{port}: {problem.strerror}.") from None
     serve(

@@ -56,13 +56,17 @@ async def run(
         config = uvicorn.Config(
             app, log_level="warning", ws="none", lifespan="on", timeout_graceful_shutdown=5, server_header=False
         )
-        host, port = sock.getsockname()[:2]
         server = DrainingServer(config, app, executor)
-        announcing = asyncio.create_task(_announce(server, lambda: on_ready(f"http://{host}:{port}")))
+        announcing = asyncio.create_task(_announce(server, lambda: on_ready(_url(sock))))
         try:
             await server.serve(sockets=[sock])
         finally:
             announcing.cancel()
+
+
+def _url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if sock.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -25,6 +25,16 @@ async def test_a_setting_that_is_not_there_is_named_with_the_one_that_was_meant(
             raise AssertionError("it was opened")
 
 
+@pytest.mark.parametrize(
+    "setting", [{"lease_ms": 0}, {"lease_ms": -1}, {"janitor_seconds": 0}, {"janitor_seconds": -1}]
+)
+async def test_a_time_that_would_never_let_it_rest_is_refused(setting: Any):
+    name, value = next(iter(setting.items()))
+    with pytest.raises(DefinitionError, match=f"Executor: {name}={value} is no "):
+        async with Executor.open("memory://", **setting):
+            raise AssertionError("it was opened")
+
+
 async def test_where_none_was_meant_all_are_named():
     wrong: Any = {"model": "anthropic:claude"}
     with pytest.raises(DefinitionError, match=r"no setting 'model'; there are agents, .*, max_running, .*\."):

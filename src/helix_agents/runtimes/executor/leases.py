@@ -3,14 +3,21 @@
 import asyncio
 import threading
 
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.log import log_exception
 from helix_agents.ports.state_store import SessionStateStore
 
 
 class LeaseKeeper:
-    """Renews one lease for all runs of a process, three times per lease."""
+    """Renews one lease for all runs of a process, three times per lease.
+
+    Raises:
+        DefinitionError: the lease has no time in which it could be renewed.
+    """
 
     def __init__(self, store: SessionStateStore, owner: str, lease_ms: int) -> None:
+        if not lease_ms >= 1:
+            raise DefinitionError("Executor", f"lease_ms={lease_ms!r} is no time; a lease lasts a millisecond or more.")
         self.owner = owner
         self._store = store
         self._lease_ms = lease_ms

@@ -1,7 +1,7 @@
 """What every executor can be told, and a clear word for what none can."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
@@ -56,12 +56,17 @@ def checked_agents(kind: type[Any], agents: Iterable[Agent[Any, Any, Any]]) -> I
     return agents
 
 
-def check_settings(kind: type[Any], given: Iterable[str]) -> None:
-    """Refuse a setting that this kind of executor would not look at.
+def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
+    """Refuse a setting that this kind of executor would not look at, and a janitor that never rests.
 
     Raises:
         DefinitionError: names it, and what there is.
     """
+    between = given.get("janitor_seconds")
+    if between is not None and not between > 0:
+        raise DefinitionError(
+            kind.__name__, f"janitor_seconds={between!r} is no pause between two rounds; None is for no janitor."
+        )
     own = inspect.signature(kind.__init__).parameters
     for name in given:
         if name in own or name in ExecutorSettings.__annotations__:
