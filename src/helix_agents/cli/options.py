@@ -16,7 +16,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def shown_url(url: str) -> str:
     """A store URL as it may be shown: without its password."""
-    return re.sub(r"(://[^/@]*:)[^/@]+@", r"\1***@", url)
+    without = re.sub(r"(://[^/@:]*:)[^/]+@", r"\1***@", url)
+    return re.sub(r"([?&]\w*password=)[^&]+", r"\1***", without)
 
 
 def store_option(command: Command) -> Command:

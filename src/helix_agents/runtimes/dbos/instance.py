@@ -155,7 +155,8 @@ def _forget_closed_streams() -> None:
 
 def shown_url(url: str) -> str:
     """A database URL as it may be shown: without its password."""
-    return re.sub(r"(://[^/@]*:)[^/@]+@", r"\1***@", url)
+    without = re.sub(r"(://[^/@:]*:)[^/]+@", r"\1***@", url)
+    return re.sub(r"([?&]\w*password=)[^&]+", r"\1***", without)
 
 
 def _write_ahead(url: str) -> None:
