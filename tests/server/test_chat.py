@@ -274,6 +274,16 @@ def ended_behind_the_back_of(page: Page) -> dict[str, Any]:
     return first
 
 
+def test_a_page_that_comes_before_the_first_message_has_nothing_to_read(ann: httpx2.Client) -> None:
+    """Its library shows whatever else it is told as an error, in a conversation that has not begun."""
+    queries: list[dict[str, int]] = [{}, {"after": 0}]
+    for query in queries:
+        response = ann.get("/chat/not-begun-yet/stream", params=query)
+        assert (response.status_code, response.content) == (204, b"")
+    for wrong in ("undefined", "-1", str(10**17 + 1)):
+        assert ann.get("/chat/not-begun-yet/stream", params={"after": wrong}).status_code == 400
+
+
 @pytest.mark.parametrize("says_where", [True, False])
 def test_an_answer_that_ended_before_the_page_came_back_is_replayed_to_it(page: Page, says_where: bool) -> None:
     first = ended_behind_the_back_of(page)

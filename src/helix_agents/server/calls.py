@@ -26,6 +26,8 @@ from helix_agents.server.wire import to_json
 
 AnyAgent = Agent[Any, Any, Any]
 
+# No number in a query is larger.
+LARGEST = 10**17
 
 # Stands for an encoded slash while a path is matched; half a character, which no path has after it was decoded.
 SLASH = "\udc2f"
@@ -92,8 +94,8 @@ class Call:
         given = self.query(name)
         if given is None:
             return default
-        if not given.isascii() or not given.isdigit() or len(given) > 18:
-            raise invalid(f"{name} has to be a whole number, not {given[:80]!r}.")
+        if not given.isascii() or not given.isdigit() or len(given) > 18 or int(given) > LARGEST:
+            raise invalid(f"{name} has to be a whole number up to {LARGEST}, not {given[:80]!r}.")
         return int(given)
 
     def path_id(self) -> SessionId:

@@ -63,11 +63,15 @@ async def reconnect(call: Call) -> Any:
     """The answer that is being written, from its start; nothing when none is.
 
     An answer that ended since is sent to a page that says how far its snapshot went (`after`, or `Last-Event-ID`), and
-    to one that says nothing if it may have seen the answer without its end.
+    to one that says nothing if it may have seen the answer without its end. A page asks before its first message, too,
+    and would show a refusal: where there is no session yet, or somebody else's, nothing is being written.
     """
-    session = await call.session(call.path_id())
+    session_id = call.path_id()
     version = version_of(call)
     after = max(cursor_of(call), call.number("after", 0))
+    session = await call.executor.sessions.find(session_id)
+    if session is None or not call.owns(session):
+        return Response(status_code=204)
     conversation = await read_conversation(call.executor, session.session_id)
     run = conversation.run
     if run is None:

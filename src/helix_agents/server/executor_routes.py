@@ -184,7 +184,7 @@ def cursor_of(call: Call) -> int:
     given = call.request.headers.get("last-event-id")
     if given is None:
         return asked
-    if not given.isascii() or not given.isdigit() or len(given) > 18:
+    if not given.isascii() or not given.isdigit() or len(given) > 17:
         raise invalid(f"Last-Event-ID has to be an id of this stream, not {given[:80]!r}.")
     return int(given)
 

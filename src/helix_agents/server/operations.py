@@ -20,7 +20,7 @@ from helix_agents.server.answers import (
     UIMessagePage,
 )
 from helix_agents.server.bodies import ChatStopBody, ResumeBody, StartBody, StopBody, SubmitBody
-from helix_agents.server.calls import Call
+from helix_agents.server.calls import LARGEST, Call
 from helix_agents.server.ui_input import ChatBody
 
 
@@ -53,7 +53,7 @@ class Operation:
 STREAM = "stream"
 
 _ID: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 256}
-_WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 10**17}
+_WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": LARGEST}
 _UI_VERSION = {"type": "string", "enum": ["6", "7"]}
 
 SESSION = Parameter(name="sessionId", schema=_ID, required=True)
