@@ -9,11 +9,13 @@ from helix_agents.agent.client_tools import client_tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.pending import PendingCall, ToolAnswer
 from helix_agents.domain.runs import Lease
 from helix_agents.domain.sessions import CreateSession, SessionState
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing.contracts.executor.household import boss, helper, spawn
 from helix_agents.testing.contracts.executor.stage import SESSION, completed, suspended, until
 
 
@@ -47,7 +49,7 @@ def locate() -> str:
     raise NotImplementedError
 
 
-def executor(store: Troubled, memory: Memory, agent: Agent[Any, Any, Any], **settings: Any) -> Executor:
+def executor(store: InMemoryStateStore, memory: Memory, agent: Agent[Any, Any, Any], **settings: Any) -> Executor:
     parts: dict[str, Any] = {"state": store, "streams": InMemoryStreamManager(memory)}
     return Executor(**parts, usage=InMemoryUsageStore(memory), agents=[agent], resume_grace_ms=0, **settings)
 
@@ -96,3 +98,41 @@ async def test_a_lease_is_renewed_after_its_store_met_a_bug():
             return store.renewals > 3
 
         await until(goes_on)
+
+
+async def leave_answered(store: InMemoryStateStore, memory: Memory, agent_name: str, *session_ids: SessionId) -> None:
+    """Sessions that wait for nothing but somebody who resumes them."""
+    agent = Agent(name=agent_name, model=ScriptedModel([call("locate"), "There."]), tools=[locate])
+    async with executor(store, memory, agent, janitor_seconds=None) as helix:
+        for session_id in session_ids:
+            await suspended(await helix.execute(agent, "Where?", session_id))
+            await helix.submit_tool_result(session_id, "call_1_1", ToolAnswer(result="here"))
+
+
+async def test_sessions_that_nobody_here_can_resume_hide_none_behind_them():
+    memory = Memory()
+    store = InMemoryStateStore(memory)
+    await leave_answered(store, memory, "retired", *(f"s-old-{number}" for number in range(MAX_LIMIT)))
+    await leave_answered(store, memory, "guest", SESSION)
+    agent = Agent(name="guest", model=ScriptedModel([call("locate"), "There."]), tools=[locate])
+    async with executor(store, memory, agent, janitor_seconds=None) as helix:
+        assert (await helix.sweep()).resumed == 1
+        run = await helix.get_handle(agent, SESSION)
+        assert run is not None
+        assert await completed(run) == "There."
+
+
+async def test_a_companion_goes_on_however_many_calls_of_others_were_answered_since():
+    memory = Memory()
+    store = InMemoryStateStore(memory)
+    keeps = helper(call("locate"), "Found.", tools=[locate])
+    agent = boss(spawn(), "It is being looked for.", keeps=keeps, mode="non_blocking")
+    async with executor(store, memory, agent, janitor_seconds=None) as helix:
+        await completed(await helix.execute(agent, "Where?", SESSION))
+        await helix.idle()
+        (asked,) = (await helix.list_pending()).items
+        await helix.submit_tool_result(SESSION, asked.tool_call_id, ToolAnswer(result="here"))
+        await leave_answered(store, memory, "retired", *(f"s-new-{number}" for number in range(MAX_LIMIT)))
+        assert (await helix.sweep()).resumed == 1
+        await helix.idle()
+        assert (await helix.sessions.get(asked.session_id)).status == "completed"

@@ -393,9 +393,11 @@ class Pending(Protocol):
         """Mark such calls expired; each call is answered to exactly one of many callers."""
         ...
 
-    async def list_unresumed(self, grace_ms: int, *, limit: int = DEFAULT_LIMIT) -> tuple[SessionId, ...]:
+    async def list_unresumed(
+        self, grace_ms: int, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> tuple[SessionId, ...]:
         """Root sessions that wait, have an answer or a timeout older than `grace_ms` that no run consumed, and no
-        running run: somebody has to resume them. One indexed query."""
+        running run: somebody has to resume them. Who waits longest comes first. One indexed query."""
         ...
 
 

@@ -149,8 +149,10 @@ class InMemoryPending(Handle):
                 put_call(tx, row)
         return tuple(own(row) for row in expired)
 
-    async def list_unresumed(self, grace_ms: int, *, limit: int = DEFAULT_LIMIT) -> tuple[SessionId, ...]:
-        check_page(0, limit)
+    async def list_unresumed(
+        self, grace_ms: int, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> tuple[SessionId, ...]:
+        check_page(offset, limit)
         with self._reading() as tables:
             latest = self._clock.now_ms() - grace_ms
             oldest: dict[SessionId, int] = {}
@@ -158,4 +160,4 @@ class InMemoryPending(Handle):
                 since = [at for call in calls.values() if (at := ready_since(call)) is not None and at <= latest]
                 if since and _waits_for_a_resume(tables, root):
                     oldest[root] = min(since)
-        return tuple(sorted(oldest, key=lambda root: (oldest[root], root))[:limit])
+        return tuple(sorted(oldest, key=lambda root: (oldest[root], root))[offset : offset + limit])

@@ -228,16 +228,18 @@ class PostgresPending(Facet):
 
         return await self._db.write(work)
 
-    async def list_unresumed(self, grace_ms: int, *, limit: int = DEFAULT_LIMIT) -> tuple[SessionId, ...]:
-        check_page(0, limit)
+    async def list_unresumed(
+        self, grace_ms: int, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> tuple[SessionId, ...]:
+        check_page(offset, limit)
         rows = await self._db.all(
             "SELECT s.session_id FROM __agents_pending_calls p"
             " JOIN __agents_sessions s ON s.namespace = p.namespace AND s.session_id = p.root_session_id"
             " JOIN __agents_runs r ON r.namespace = s.namespace AND r.run_id = s.run_id"
             " WHERE p.namespace = ? AND p.ready_at IS NOT NULL AND p.ready_at <= ?"
             " AND s.status = 'active' AND r.status LIKE 'suspended%'"
-            " GROUP BY s.session_id ORDER BY min(p.ready_at), s.session_id LIMIT ?",
-            (self._namespace, self._clock.now_ms() - grace_ms, limit),
+            " GROUP BY s.session_id ORDER BY min(p.ready_at), s.session_id LIMIT ? OFFSET ?",
+            (self._namespace, self._clock.now_ms() - grace_ms, limit, offset),
         )
         return tuple(row[0] for row in rows)
 

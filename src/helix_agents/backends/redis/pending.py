@@ -261,8 +261,10 @@ class RedisPending(Facet):
         expired = [row for root, ids in by_root.items() for row in await self._expire(root, ids)]
         return tuple(sorted(expired, key=lambda call: (call.deadline or 0, call.tool_call_id, call.root_session_id)))
 
-    async def list_unresumed(self, grace_ms: int, *, limit: int = DEFAULT_LIMIT) -> tuple[SessionId, ...]:
-        check_page(0, limit)
+    async def list_unresumed(
+        self, grace_ms: int, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> tuple[SessionId, ...]:
+        check_page(offset, limit)
         found = await self._space.find(index.READY, highest=self._clock.now_ms() - grace_ms)
         oldest: dict[SessionId, int] = {}
         for _, payload in found.entries:
@@ -272,7 +274,7 @@ class RedisPending(Facet):
         waiting = {
             names_of(name)[0] for name, payload in roots.entries if _waits_for_a_resume(decode(payload, SessionEntry))
         }
-        return tuple(sorted(waiting, key=lambda root: (oldest[root], root))[:limit])
+        return tuple(sorted(waiting, key=lambda root: (oldest[root], root))[offset : offset + limit])
 
     async def _overdue(self, root: SessionId | None, limit: int) -> list[PendingCall]:
         now = self._clock.now_ms()

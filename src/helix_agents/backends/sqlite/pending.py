@@ -226,8 +226,10 @@ class SQLitePending(Facet):
 
         return await self._db.write(work)
 
-    async def list_unresumed(self, grace_ms: int, *, limit: int = DEFAULT_LIMIT) -> tuple[SessionId, ...]:
-        check_page(0, limit)
+    async def list_unresumed(
+        self, grace_ms: int, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> tuple[SessionId, ...]:
+        check_page(offset, limit)
         latest = self._clock.now_ms() - grace_ms
 
         def work(connection: Connection) -> tuple[SessionId, ...]:
@@ -237,8 +239,8 @@ class SQLitePending(Facet):
                 " JOIN __agents_runs r ON r.namespace = s.namespace AND r.run_id = s.run_id"
                 " WHERE p.namespace = ? AND p.ready_at IS NOT NULL AND p.ready_at <= ?"
                 " AND s.status = 'active' AND r.status LIKE 'suspended%'"
-                " GROUP BY s.session_id ORDER BY min(p.ready_at), s.session_id LIMIT ?",
-                (self._namespace, latest, limit),
+                " GROUP BY s.session_id ORDER BY min(p.ready_at), s.session_id LIMIT ? OFFSET ?",
+                (self._namespace, latest, limit, offset),
             )
             return tuple(row[0] for row in rows)
 

@@ -1,19 +1,20 @@
 """The janitor: deadlines, unanswered resumes, dead runs, expired sessions and old streams, on a schedule."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
 from helix_agents.domain.errors import ConflictError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import Record
 from helix_agents.engine.cleanup import CleanupSummary, expired_session_cleanup, is_over
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.remote_stops import StopsPaid
 from helix_agents.engine.services import Services
-from helix_agents.runtimes.executor.recovery import Recovered
+from helix_agents.runtimes.executor.recovery import MOST_AT_ONCE, Recovered
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.waking import Woken
 
@@ -127,16 +128,42 @@ class Janitor:
                 log_exception("janitor.sweep_failed", problem)
 
     async def _resume_waiting(self) -> int:
-        """Answered or expired suspensions that nobody resumed, of sessions and of their companions."""
+        """Answered or expired suspensions that nobody resumed, of sessions and of their companions.
+
+        All are looked at: those that nobody here can resume stay, and others are behind them.
+        """
+        resumed = await self._resume_each(self._resume, await self._unresumed())
+        return resumed + await self._resume_each(self._resume_companions, await self._with_answers())
+
+    async def _unresumed(self) -> list[SessionId]:
+        """All ids first: what is resumed would otherwise move later pages."""
+        found: list[SessionId] = []
+        store, grace = self._services.store, self._resume_grace_ms
+        while page := await store.list_unresumed(grace, offset=len(found), limit=MAX_LIMIT):
+            found.extend(page)
+        return found
+
+    async def _with_answers(self) -> list[SessionId]:
+        """Roots of trees in which a call was answered, or expired, that no run has seen since."""
         store = self._services.store
-        resumed = 0
-        for session_id in await store.list_unresumed(self._resume_grace_ms, limit=200):
-            resumed += await self._try(self._resume, session_id)
         latest = store.now_ms() - self._resume_grace_ms
-        ready = await store.list_pending(PendingFilter(states=tuple(READY)), limit=200)
-        waiting = {call.root_session_id for call in ready.items if (call.answered_at or call.expired_at or 0) <= latest}
-        for session_id in waiting:
-            resumed += await self._try(self._resume_companions, session_id)
+        roots: dict[SessionId, None] = {}
+        offset, has_more = 0, True
+        while has_more:
+            page = await store.list_pending(PendingFilter(states=tuple(READY)), offset=offset, limit=MAX_LIMIT)
+            since = ((call.root_session_id, call.answered_at or call.expired_at or 0) for call in page.items)
+            roots.update((root, None) for root, at in since if at <= latest)
+            offset, has_more = offset + len(page.items), page.has_more
+        return list(roots)
+
+    async def _resume_each(
+        self, resume: Callable[[SessionId], Awaitable[int]], session_ids: Iterable[SessionId]
+    ) -> int:
+        resumed = 0
+        for session_id in session_ids:
+            if resumed >= MOST_AT_ONCE:
+                break
+            resumed += await self._try(resume, session_id)
         return resumed
 
     async def _try(self, resume: Callable[[SessionId], Awaitable[int]], session_id: SessionId) -> int:

@@ -428,6 +428,8 @@ class PendingContract(StoreContract):
         clock.advance(5)
         assert await store.list_unresumed(5) == ("expired", "answered")
         assert await store.list_unresumed(5, limit=1) == ("expired",)
+        assert await store.list_unresumed(5, offset=1, limit=1) == ("answered",)
+        assert await store.list_unresumed(5, offset=2) == ()
         assert await store.list_unresumed(16) == ()
 
 
