@@ -142,6 +142,25 @@ async def test_a_child_goes_on_when_the_workflow_that_drives_it_is_replaced(
         assert (child_run.attempt, child_run.status) == (2, "completed")
 
 
+@pytest.mark.parametrize("effect", ["repeatable", "once"])
+async def test_a_tool_is_not_lost_when_somebody_cancels_the_workflow(open_helix: OpenHelix, effect: str):
+    gate = Gate()
+    agent, begun = held(gate, effect)
+    # Nobody dies here, and Temporal hears so seldom of the tool that it does not cancel that.
+    patient = TemporalOptions(heartbeat_seconds=60.0, task_seconds=1.0, sticky_seconds=1.0)
+    async with open_helix(agents=[agent], temporal=patient) as helix:
+        handle = await helix.execute(agent, "Go", SESSION)
+        await gate.until_reached()
+        (run,) = await runs_of(helix)
+        await client_of(helix).get_workflow_handle(workflow_of(run)).cancel()
+        await until(lambda: is_dead(helix))
+        assert (await helix.recover()).run_ids == (run.run_id,)
+        gate.opened.set()
+        assert await completed(handle) == "Done."
+        assert (await spoken(helix))[2] == "result work#call_1_1: worked"
+        assert begun == ["work"] * (1 if effect == "once" else 2)
+
+
 # -- histories that do not fit
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 from temporalio.exceptions import TimeoutError as EffectTimeoutError
 
 with workflow.unsafe.imports_passed_through():
@@ -100,6 +100,9 @@ class Turn:
                     summary=work["name"],
                 )
             except ActivityError as lost:
+                if isinstance(lost.cause, CancelledError):
+                    # Somebody cancels the workflow. The run goes on in a fresh one, and so does the tool.
+                    raise
                 if isinstance(lost.cause, ApplicationError) and lost.cause.type == PASSING:
                     await workflow.sleep(wait)
                     wait = min(wait * 2, 30)
