@@ -164,6 +164,25 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
             assert await completed(handle) == "Done."
         assert begun == ["work"]
 
+    async def test_a_step_gets_its_grace_once_when_its_executor_leaves(self, open_executor: OpenExecutor) -> None:
+        gate, loop, cut = Gate(), asyncio.get_running_loop(), list[float]()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            try:
+                await gate.wait()
+            finally:
+                cut.append(loop.time())
+            return "worked"
+
+        agent = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+        async with open_executor(agents=[agent], grace=3.0) as helix:
+            await helix.execute(agent, "Hi", SESSION)
+            await gate.until_reached()
+            left = loop.time()
+        assert 3.0 <= cut[0] - left < 5.0
+
     async def test_a_session_that_is_deleted_while_it_runs_leaves_no_driver_and_no_complaint(
         self, helix: DBOSAgentExecutor, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -110,9 +110,10 @@ class DBOSRuntime(OwnedRuns):
         self._ready.set()
 
     async def leave(self, grace: float) -> None:
+        ends = self.loop.time() + grace
         await super().leave(grace)
         if self._executions:
-            await asyncio.wait(tuple(self._executions), timeout=grace)
+            await asyncio.wait(tuple(self._executions), timeout=max(0.0, ends - self.loop.time()))
 
     async def let_go(self) -> None:
         await self._end_everything()
