@@ -59,6 +59,10 @@ class Answers(InMemoryStateStore):
             raise RuntimeError("out of order")
         return await super().save_state_and_promote_staging(*step, **about)
 
+    async def release_lease(self, owner: str) -> None:
+        self._lost("release_lease")
+        await super().release_lease(owner)
+
     async def get_current_run(self, session_id: SessionId) -> RunRecord | None:
         self._lost("get_current_run")
         return await super().get_current_run(session_id)
@@ -215,6 +219,17 @@ async def test_a_process_whose_lease_ran_out_goes_on_with_the_runs_it_drives(wor
         held.gates[0].opened.set()
         assert await completed(run) == "Finished."
     assert held.runs == 1
+
+
+async def test_a_process_that_leaves_while_the_store_is_away_closes_everything_it_has(world: World):
+    closed: list[str] = []
+
+    async def close_backend() -> None:
+        closed.append("backend")
+
+    async with world.opened(speaker(), on_close=close_backend):
+        world.store.lose = {"release_lease"}
+    assert closed == ["backend"]
 
 
 async def test_a_run_that_comes_back_to_its_first_process_is_driven_there_beside_what_is_left_of_it(world: World):

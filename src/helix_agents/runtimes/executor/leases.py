@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.errors import DefinitionError, HelixError
 from helix_agents.engine.log import log_exception
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -34,7 +34,8 @@ class LeaseKeeper:
         await asyncio.to_thread(self._ready.wait)
 
     async def stop(self) -> None:
-        """Give the lease up: what this process still drives may be taken over at once."""
+        """Give the lease up: what this process still drives may be taken over at once, or, where the store is away,
+        when the lease has run out."""
         if self._thread is None:
             return
         thread, self._thread = self._thread, None
@@ -42,7 +43,11 @@ class LeaseKeeper:
         assert self._stop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(thread.join)
-        await self._store.release_lease(self.owner)
+        try:
+            await self._store.release_lease(self.owner)
+        except HelixError as problem:
+            # Whoever leaves has more to close.
+            log_exception("lease.release_failed", problem, owner=self.owner)
 
     def _run(self) -> None:
         asyncio.run(self._keep())
