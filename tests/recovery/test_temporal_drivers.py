@@ -18,7 +18,7 @@ from helix_agents import Agent, ScriptedModel, Suspended, ToolAnswer, client_too
 from helix_agents.domain.errors import MissingExtraError, RuntimeUnavailableError
 from helix_agents.domain.runs import RunRecord
 from helix_agents.runtimes.executor.workflow_names import workflow_of
-from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, runtime, service, worker
+from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, bodies, runtime, service, worker
 from helix_agents.testing import call, reply
 from helix_agents.testing.contracts.executor.stage import Gate, completed, runs_of, spoken, until, within
 from helix_agents.testing.service_process import free_port
@@ -426,6 +426,42 @@ async def test_a_worker_that_is_turned_away_comes_back(monkeypatch: pytest.Monke
     await polling.start()
     await until(came_back)
     await polling.stop()
+
+
+class Reluctant:
+    """Stands for the effects. The first one takes its time to stop."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.is_stopping, self.may_stop = asyncio.Event(), asyncio.Event()
+
+    async def perform(self, *_: Any) -> Any:
+        self.begun += 1
+        if self.begun > 1:
+            return {"done": self.begun}
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_stopping.set()
+            await self.may_stop.wait()
+
+
+async def test_an_effect_that_is_asked_for_again_while_it_stops_is_done_anew(monkeypatch: pytest.MonkeyPatch):
+    """So it is when a process was frozen: Temporal has given its effect up, and hands it out again at once."""
+    effects = Reluctant()
+    monkeypatch.setattr(bodies, "Effects", lambda *_: effects)
+    runs: Any = SimpleNamespace(services=None)
+    here = bodies.Bodies(runs, max_running=None, max_parallel_tools=None)
+    work = {"session_id": SESSION, "run_id": "r-1", "attempt": 1, "name": "ask_model:1", "request": {}}
+    first = asyncio.create_task(here.perform("ask_model", work))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.cancel()
+    await within(effects.is_stopping.wait())
+    second = asyncio.create_task(here.perform("ask_model", work))
+    await asyncio.sleep(0)
+    effects.may_stop.set()
+    assert await within(second) == {"done": 2}
 
 
 async def test_a_watch_that_ends_late_takes_nothing_from_the_next_attempt(monkeypatch: pytest.MonkeyPatch):

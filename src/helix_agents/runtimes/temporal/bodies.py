@@ -29,7 +29,9 @@ class Bodies:
     async def perform(self, effect: EffectName, work: Plain) -> Plain:
         """Do an effect of a workflow, or wait for it."""
         key = (work["run_id"], work["attempt"], work["name"], str(work["request"].get("gave_up")))
-        going = self._going.get(key)
+        while (going := self._going.get(key)) is not None and going.is_given_up:
+            # It has not come to rest yet, and gives nothing to whoever asks now.
+            await asyncio.wait((going.task,))
         if going is None:
             going = self._going[key] = _Going(lambda: self._perform(effect, work))
             going.task.add_done_callback(lambda _: self._going.pop(key, None))
@@ -56,6 +58,7 @@ class Bodies:
 class _Going:
     def __init__(self, work: Callable[[], Awaitable[Plain]]) -> None:
         self.task = asyncio.ensure_future(work())
+        self.is_given_up = False
         self._waiting = 0
 
     async def wait(self) -> Plain:
@@ -65,4 +68,5 @@ class _Going:
         finally:
             self._waiting -= 1
             if not self._waiting and not self.task.done():
+                self.is_given_up = True
                 self.task.cancel()
