@@ -13,8 +13,10 @@ from dbos import DBOS
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
+from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import DBOSInUseError
-from helix_agents.domain.sessions import SessionFilter
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.sessions import CreateSession, SessionFilter
 from helix_agents.engine.plain import EFFECT_SEQUENCE
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.dbos import DBOSAgentExecutor, instance, workflows
@@ -163,6 +165,48 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
             gate.opened.set()
             assert await completed(handle) == "Done."
         assert begun == ["work"]
+
+    async def test_what_a_leaving_process_takes_from_the_queue_is_given_back(
+        self, open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate, taken, find_host = Gate(), asyncio.Event(), workflows._find_host
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        def noticed(*run: Any) -> Any:
+            if (host := find_host(*run)) is None:
+                taken.set()
+            return host
+
+        monkeypatch.setattr(workflows, "_find_host", noticed)
+        worker = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+        shared = {"placement": "shared", "poll_seconds": 0.02, "agents": [worker, quick()]}
+        async with open_executor(**shared, grace=60.0) as leaving:
+            await leaving.execute(worker, "Hi", SESSION)
+            await gate.until_reached()
+            closing = asyncio.create_task(leaving.close())
+            await asyncio.sleep(0)
+            runtime: Any = leaving._runtime
+            assert runtime.leaving
+            start = StartRun(
+                session_id="s-2",
+                run_id="r-2",
+                create=CreateSession(agent_type="quick"),
+                append_messages=(UserMessage(content="Hi"),),
+                workflow_id=runtime.name_workflow("quick", "s-2", 1),
+            )
+            await runtime._enqueue((await runtime.services.store.start_run(start)).run)
+            await within(taken.wait())
+            async with open_executor(**shared) as helix:
+                handle = await helix.get_handle(quick(), "s-2")
+                assert handle is not None
+                assert await completed(handle) == "Quick."
+            gate.opened.set()
+            await closing
 
     async def test_a_step_gets_its_grace_once_when_its_executor_leaves(self, open_executor: OpenExecutor) -> None:
         gate, loop, cut = Gate(), asyncio.get_running_loop(), list[float]()

@@ -14,6 +14,7 @@ from dbos import DBOS, SetWorkflowID
 
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.plain import EFFECT_SEQUENCE, Plain, to_plain
 from helix_agents.engine.services import Liveness
 from helix_agents.runtimes.executor.owned_runs import LetGo
@@ -56,12 +57,16 @@ HOSTS: dict[str, list[Host]] = {}
 CALLERS: dict[str, Caller] = {}
 """The runs that are driven in this process, by the names of their workflows."""
 
+_giving_back: set["asyncio.Task[None]"] = set()
+
 
 @DBOS.workflow(name=f"helix_turn_{EFFECT_SEQUENCE}")
 async def turn(prefix: str, session_id: str, run_id: str, attempt: int) -> Plain:
     """Drive one attempt of a run, in the event loop of an executor that can."""
     host = _find_host(prefix, run_id, attempt)
     if host is None:
+        if HOSTS.get(prefix):
+            outside().run(_give_back, prefix, current())
         raise LetGo
     return await _on(host.loop, host.run(session_id, run_id, attempt))
 
@@ -108,6 +113,28 @@ def _find_host(prefix: str, run_id: str, attempt: int) -> Host | None:
     submitter = (host for host in hosts if host.is_submitter_of(run_id, attempt))
     others = (host for host in hosts if not host.leaving)
     return next(submitter, None) or next(others, None)
+
+
+def _give_back(queue: str, name: str) -> None:
+    """Leave to other processes what DBOS took from the queue for executors that are about to leave.
+
+    DBOS goes on taking until it is destroyed, and may well take the same again.
+    """
+
+    async def give_back() -> None:
+        status = await DBOS.get_workflow_status_async(name)
+        if status is not None and status.queue_name == queue:
+            await DBOS.resume_workflow_async(name, queue_name=queue)
+
+    task = asyncio.create_task(give_back())
+    _giving_back.add(task)
+    task.add_done_callback(_gave_back)
+
+
+def _gave_back(task: "asyncio.Task[None]") -> None:
+    _giving_back.discard(task)
+    if not task.cancelled() and (problem := task.exception()) is not None:
+        log_exception("run.not_given_back", problem)
 
 
 async def start(prefix: str, run: RunRecord, queue: str | None) -> bool:
