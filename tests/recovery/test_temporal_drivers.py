@@ -15,8 +15,10 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
 
 from helix_agents import Agent, ScriptedModel, Suspended, ToolAnswer, client_tool, sub_agent_tool, tool
-from helix_agents.domain.errors import MissingExtraError, RuntimeUnavailableError
+from helix_agents.domain.commits import StartRun
+from helix_agents.domain.errors import AgentAlreadyRunningError, MissingExtraError, RuntimeUnavailableError
 from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import CreateSession
 from helix_agents.runtimes.executor.workflow_names import workflow_of
 from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, bodies, runtime, service, worker
 from helix_agents.testing import call, reply
@@ -272,6 +274,20 @@ async def test_a_name_that_another_run_has_is_left_to_it(open_helix: OpenHelix):
         await helix.sessions.delete(SESSION)
         assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
         assert [(run.attempt, run.status) for run in await runs_of(helix)] == [(2, "completed")]
+
+
+async def test_a_session_whose_process_died_before_its_program_moved_to_temporal_goes_on(open_helix: OpenHelix):
+    agent = Agent(name="speaker", model=ScriptedModel(["One.", "Two."]))
+    async with open_helix(agents=[agent]) as helix:
+        store = helix._services.store
+        await store.renew_lease("living", 60_000)
+        for session_id, owner in ((SESSION, "dead"), ("s-2", "living")):
+            create = CreateSession(agent_type=agent.name)
+            await store.start_run(StartRun(session_id=session_id, run_id=f"r-{owner}", create=create, owner=owner))
+        assert await completed(await helix.execute(agent, "Speak.", SESSION)) == "One."
+        assert [run.status for run in await runs_of(helix)] == ["interrupted", "completed"]
+        with pytest.raises(AgentAlreadyRunningError):
+            await helix.execute(agent, "Speak.", "s-2")
 
 
 async def test_a_server_that_is_not_there_is_named(tmp_path: Path):

@@ -154,7 +154,10 @@ class TemporalRuntime:
         watching.add_done_callback(lambda _: self._forget(run.run_id, watching))
 
     async def inspect(self, run: RunRecord) -> Liveness:
-        """A run of another runtime is that one's to judge."""
+        """A run that a process answers for is dead when its lease has run out; any other one of another runtime is that
+        one's to judge."""
+        if run.owner is not None:
+            return "dead" if await self.services.store.find_lease(run.owner) is None else "alive"
         return await service.inspect(self._client, run) if self.drives(run) else "alive"
 
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
