@@ -31,7 +31,9 @@ def test_a_script_is_told_where_as_soon_as_somebody_is_answered_there(folder: Pa
     assert (out, err) == ("", "")
 
 
-@pytest.mark.parametrize("option", ["--lease=0", "--lease=-1", "--lease=0.0001", "--janitor=-1", "--grace=-1"])
+@pytest.mark.parametrize(
+    "option", ["--lease=0", "--lease=-1", "--lease=0.0001", "--janitor=-1", "--grace=-1", "--lease=nan", "--lease=inf"]
+)
 def test_a_time_that_is_none_is_refused(folder: Path, option: str) -> None:
     command = [HELIX, "serve", "agents:clerk", "--allow-unauthenticated", "--port", "0", "--store", "memory://", option]
     with subprocess.Popen(

@@ -4,17 +4,17 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import json_option, store_option
+from helix_agents.cli.options import Seconds, json_option, store_option
 from helix_agents.cli.output import Output
 
 
 @click.command()
 @click.argument("agents", metavar="[MODULE:AGENTS]", required=False)
-@click.option("--every", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Again and again.")
+@click.option("--every", metavar="SECONDS", type=Seconds(min=0, min_open=True), help="Again and again.")
 @click.option(
     "--resume-grace",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=30.0,
     show_default=True,
     help="How long an answered call may wait before its session is resumed from here.",

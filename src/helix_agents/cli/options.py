@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from math import isfinite
 from typing import Any, TypeVar
 
 import click
@@ -18,6 +19,14 @@ def shown_url(url: str) -> str:
     """A store URL as it may be shown: without its password."""
     without = re.sub(r"(://[^/@:]*:)[^/]+@", r"\1***@", url)
     return re.sub(r"([?&]\w*password=)[^&]+", r"\1***", without)
+
+
+class Seconds(click.FloatRange):
+    """A time within a range; what is endless, or no number at all, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        return seconds if isfinite(seconds) else self.fail(f"{value} is no number of seconds.", param, ctx)
 
 
 def store_option(command: Command) -> Command:

@@ -5,7 +5,7 @@ import socket
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import json_option, shown_url, store_option
+from helix_agents.cli.options import Seconds, json_option, shown_url, store_option
 from helix_agents.cli.output import Output
 
 DEFAULT_USER = "helix"
@@ -27,21 +27,21 @@ DEFAULT_USER = "helix"
 @click.option("--cors-origin", "origins", multiple=True, help="A site whose pages may call this server.")
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=20.0,
     show_default=True,
     help="Seconds that running steps get when it ends.",
 )
 @click.option(
     "--lease",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     default=15.0,
     show_default=True,
     help="Seconds after which a dead instance is noticed.",
 )
 @click.option(
     "--janitor",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=15.0,
     show_default=True,
     help="Seconds between two rounds of the janitor; 0 for none.",
