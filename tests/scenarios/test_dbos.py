@@ -20,6 +20,8 @@ from helix_agents.domain.sessions import CreateSession, SessionFilter
 from helix_agents.engine.plain import EFFECT_SEQUENCE
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.dbos import DBOSAgentExecutor, instance, workflows
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
+from helix_agents.runtimes.executor.workflow_names import name_turn
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.companion_crashes import CompanionCrashesContract
@@ -45,6 +47,7 @@ from helix_agents.testing.contracts.executor.stage import (
     OpenParts,
     completed,
     runs_of,
+    until,
     within,
 )
 from helix_agents.testing.contracts.executor.stopping import StoppingContract
@@ -68,6 +71,38 @@ async def _steps_of(workflow: str) -> list[str]:
     """The steps that a workflow remembers, and the workflows it started."""
     steps = await DBOS.list_workflow_steps_async(workflow)
     return [step["function_name"].replace(f"helix_call_{EFFECT_SEQUENCE}", "call") for step in steps]
+
+
+async def _enqueue(helix: Executor, prefix: str) -> str:
+    """Put a run into the queue of an application; says what its workflow is called."""
+    name = name_turn(prefix, "quick", "s-2", 1)
+    start = StartRun(
+        session_id="s-2",
+        run_id="r-2",
+        create=CreateSession(agent_type="quick"),
+        append_messages=(UserMessage(content="Hi"),),
+        workflow_id=name,
+    )
+    started = await helix._services.store.start_run(start)
+    await workflows.register_queue(prefix, poll_seconds=0.02, at_once=None, works=True)
+    assert await workflows.start(prefix, started.run, prefix)
+    return name
+
+
+async def _until_taken(workflow: str) -> None:
+    async def is_taken() -> bool:
+        status = await DBOS.get_workflow_status_async(workflow)
+        return status is not None and status.status == "PENDING"
+
+    await until(is_taken)
+
+
+async def _comes_to_its_end(open_executor: OpenExecutor, **settings: Any) -> None:
+    """An executor that knows the agent drives the run that was put into the queue, without having to look for it."""
+    async with open_executor(placement="shared", poll_seconds=0.02, agents=[quick()], **settings) as helix:
+        handle = await helix.get_handle(quick(), "s-2")
+        assert handle is not None
+        assert await completed(handle) == "Quick."
 
 
 class OnDBOS:
@@ -190,23 +225,27 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
             await gate.until_reached()
             closing = asyncio.create_task(leaving.close())
             await asyncio.sleep(0)
-            runtime: Any = leaving._runtime
-            assert runtime.leaving
-            start = StartRun(
-                session_id="s-2",
-                run_id="r-2",
-                create=CreateSession(agent_type="quick"),
-                append_messages=(UserMessage(content="Hi"),),
-                workflow_id=runtime.name_workflow("quick", "s-2", 1),
-            )
-            await runtime._enqueue((await runtime.services.store.start_run(start)).run)
+            assert leaving._runtime.leaving
+            await _enqueue(leaving, vars(leaving._runtime)["_prefix"])
             await within(taken.wait())
-            async with open_executor(**shared) as helix:
-                handle = await helix.get_handle(quick(), "s-2")
-                assert handle is not None
-                assert await completed(handle) == "Quick."
+            await _comes_to_its_end(open_executor)
             gate.opened.set()
             await closing
+
+    async def test_what_a_process_takes_from_the_queue_of_another_application_is_given_back(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        theirs = f"theirs-{next(PREFIXES)}"
+        async with open_executor(placement="shared") as helix:
+            await _until_taken(await _enqueue(helix, theirs))
+            await _comes_to_its_end(open_executor, prefix=theirs)
+
+    async def test_what_a_process_takes_from_the_queue_for_an_agent_that_it_does_not_know_is_given_back(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async with open_executor(placement="shared", poll_seconds=0.02) as helix:
+            await _until_taken(await _enqueue(helix, vars(helix._runtime)["_prefix"]))
+        await _comes_to_its_end(open_executor)
 
     async def test_a_step_gets_its_grace_once_when_its_executor_leaves(self, open_executor: OpenExecutor) -> None:
         gate, loop, cut = Gate(), asyncio.get_running_loop(), list[float]()

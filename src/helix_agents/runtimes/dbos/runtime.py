@@ -326,6 +326,7 @@ class DBOSRuntime(OwnedRuns):
         agent = await find_agent(store, self.services.agents, session)
         if agent is None:
             log_event("run.unknown_agent", session_id=run.session_id, run_id=run.run_id, agent=session.agent_type)
+            self._outside(workflows.give_back(self._prefix, workflows.current()))
             raise LetGo
         try:
             agent.load_state(session.custom_state, session.agent_version)

@@ -23,6 +23,9 @@ from helix_agents.runtimes.executor.workflow_names import workflow_of
 # How long, in milliseconds, a process may take from a queue what it then does not claim before it is given up.
 CLAIM_MS = 60_000
 
+# How long, in seconds, a process keeps what it took from a queue and does not drive; less than until it is given up.
+SHORTEST_KEPT_SECONDS, LONGEST_KEPT_SECONDS = 0.5, 30.0
+
 # How long, in seconds, workflows of a run and of its calls wait for each other, which a restart begins in any order.
 MEETING_SECONDS = 30.0
 
@@ -65,8 +68,8 @@ async def turn(prefix: str, session_id: str, run_id: str, attempt: int) -> Plain
     """Drive one attempt of a run, in the event loop of an executor that can."""
     host = _find_host(prefix, run_id, attempt)
     if host is None:
-        if HOSTS.get(prefix):
-            outside().run(_give_back, prefix, current())
+        # DBOS takes from every queue it knows, and goes on with that until it is destroyed.
+        outside().run(_begin_to_give_back, prefix, current())
         raise LetGo
     return await _on(host.loop, host.run(session_id, run_id, attempt))
 
@@ -115,26 +118,41 @@ def _find_host(prefix: str, run_id: str, attempt: int) -> Host | None:
     return next(submitter, None) or next(others, None)
 
 
-def _give_back(queue: str, name: str) -> None:
-    """Leave to other processes what DBOS took from the queue for executors that are about to leave.
+async def give_back(queue: str, name: str, *, at_once: bool = False) -> None:
+    """Leave a run that was taken from the queue to other processes, when nobody here is to drive it.
 
-    DBOS goes on taking until it is destroyed, and may well take the same again.
+    It may well be taken here again. So, unless that is over soon, it is kept for as long as it has waited before, and
+    one that nobody drives goes to and fro ever more seldom.
     """
+    try:
+        if not at_once:
+            await asyncio.sleep(await _kept_seconds(name))
+    finally:
+        # Also when this process leaves meanwhile.
+        await _put_back(queue, name)
 
-    async def give_back() -> None:
+
+async def _kept_seconds(name: str) -> float:
+    status = await DBOS.get_workflow_status_async(name)
+    waited = 0.0 if status is None else time.time() - (status.created_at or 0) / 1000
+    return min(max(waited, SHORTEST_KEPT_SECONDS), LONGEST_KEPT_SECONDS)
+
+
+async def _put_back(queue: str, name: str) -> None:
+    try:
         status = await DBOS.get_workflow_status_async(name)
-        if status is not None and status.queue_name == queue:
+        if status is not None and (status.status, status.queue_name) == ("PENDING", queue):
             await DBOS.resume_workflow_async(name, queue_name=queue)
+    except Exception as problem:
+        # Whoever looks for it gives it up after a while.
+        log_exception("run.not_given_back", problem, workflow=name)
 
-    task = asyncio.create_task(give_back())
+
+def _begin_to_give_back(queue: str, name: str) -> None:
+    # Executors that are about to leave do so soon. Those of other prefixes may have the same DBOS for ever.
+    task = asyncio.create_task(give_back(queue, name, at_once=bool(HOSTS.get(queue))))
     _giving_back.add(task)
-    task.add_done_callback(_gave_back)
-
-
-def _gave_back(task: "asyncio.Task[None]") -> None:
-    _giving_back.discard(task)
-    if not task.cancelled() and (problem := task.exception()) is not None:
-        log_exception("run.not_given_back", problem)
+    task.add_done_callback(_giving_back.discard)
 
 
 async def start(prefix: str, run: RunRecord, queue: str | None) -> bool:
