@@ -62,6 +62,13 @@ def test_a_server_that_is_not_there_is_named(
     assert "tonic" not in told
 
 
+@pytest.mark.parametrize("engine", ["temporal", "dbos"])
+@pytest.mark.parametrize("grace", ["-1", "nan", "inf"])
+def test_a_grace_that_is_no_time_is_refused(engine: str, grace: str, capsys: pytest.CaptureFixture[str]):
+    assert run(["worker", engine, "agents:several", f"--grace={grace}"]) == ExitCode.USAGE
+    assert "--grace" in capsys.readouterr().err
+
+
 def test_a_system_database_that_is_not_there_is_named_without_its_password(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -599,6 +599,8 @@ def test_pages_of_other_sites_get_nothing_unless_they_are_named() -> None:
     with LiveServer(agent_server(cors_origins=["https://pages.example"])) as live, live.client() as client:
         allowed = client.options("/chat", headers=asking)
         assert allowed.headers["access-control-allow-origin"] == "https://pages.example"
+        # When to come back, they may know too.
+        assert client.get("/healthz", headers=site).headers["access-control-expose-headers"] == "retry-after"
         other = client.options("/chat", headers={**asking, "origin": "https://evil.example"})
         assert "access-control-allow-origin" not in other.headers
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from helix_agents.cli.exit_codes import ExitCode, exit_code_for
-from helix_agents.cli.options import json_option, shown_url, store_option
+from helix_agents.cli.options import json_option, store_option
 from helix_agents.cli.output import Output
+from helix_agents.domain.urls import shown_url
 
 if TYPE_CHECKING:
     from helix_agents.ports.backend import Backend

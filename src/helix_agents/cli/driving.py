@@ -15,12 +15,13 @@ from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
-from helix_agents.cli.options import DEFAULT_STORE, shown_url
+from helix_agents.cli.options import DEFAULT_STORE
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain, shown_json
 from helix_agents.cli.typed import typed
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
+from helix_agents.domain.urls import shown_url
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.models import open_model
 from helix_agents.runtimes.executor.handle import RunHandle

@@ -4,8 +4,9 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import json_option, shown_url, store_option
+from helix_agents.cli.options import json_option, store_option
 from helix_agents.cli.output import Output
+from helix_agents.domain.urls import shown_url
 
 
 @click.command()

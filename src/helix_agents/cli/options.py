@@ -1,6 +1,5 @@
 """Options and arguments that mean the same thing on every command."""
 
-import re
 from collections.abc import Callable
 from math import isfinite
 from typing import Any, TypeVar
@@ -13,12 +12,6 @@ DEFAULT_STORE_FILE = "helix.db"
 DEFAULT_STORE = f"sqlite:///{DEFAULT_STORE_FILE}"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def shown_url(url: str) -> str:
-    """A store URL as it may be shown: without its password."""
-    without = re.sub(r"(://[^/@:]*:)[^/]+@", r"\1***@", url)
-    return re.sub(r"([?&]\w*password=)[^&]+", r"\1***", without)
 
 
 class Seconds(click.FloatRange):

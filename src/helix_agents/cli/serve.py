@@ -5,8 +5,9 @@ import socket
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import Seconds, json_option, shown_url, store_option
+from helix_agents.cli.options import Seconds, json_option, store_option
 from helix_agents.cli.output import Output
+from helix_agents.domain.urls import shown_url
 
 DEFAULT_USER = "helix"
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.cli.options import shown_url
 from helix_agents.cli.output import Output
+from helix_agents.domain.urls import shown_url
 from helix_agents.runtimes.temporal import TemporalAgentExecutor
 from helix_agents.runtimes.temporal.service import connect, register_attributes
 

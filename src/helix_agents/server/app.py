@@ -248,6 +248,7 @@ def _cors(origins: Sequence[str]) -> Middleware:
         allow_origins=list(origins),
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["authorization", "content-type", "last-event-id", "x-helix-ui-version"],
+        expose_headers=["retry-after"],
     )
 
 

@@ -14,7 +14,6 @@ import pytest
 import helix_agents
 from helix_agents.cli.app import COMMANDS, app, run
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import shown_url
 from helix_agents.cli.output import Output
 from helix_agents.domain.errors import (
     HelixError,
@@ -148,18 +147,6 @@ def test_the_store_is_chosen_by_option_then_environment_then_default(
     meets_trouble(SessionNotFoundError("s-1"))
     run(["fail", *arguments])
     assert capsys.readouterr().err.startswith(store)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("postgresql://ann:secret@db:5432/helix", "postgresql://ann:***@db:5432/helix"),
-        ("redis://:secret@cache/0", "redis://:***@cache/0"),
-        ("sqlite:///helix.db", "sqlite:///helix.db"),
-    ],
-)
-def test_a_password_in_a_store_url_is_never_shown(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
 
 
 class Shown(io.StringIO):

@@ -5,11 +5,12 @@ from typing import Any, Self, Unpack
 
 from helix_agents.agent.agent import Agent
 from helix_agents.domain.errors import InvalidStoreUrlError
+from helix_agents.domain.urls import shown_url
 from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
-from helix_agents.runtimes.dbos.instance import Wanted, shown_url
+from helix_agents.runtimes.dbos.instance import Wanted
 from helix_agents.runtimes.dbos.runtime import DBOSRuntime, Placement
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import sqlite3
 import threading
 from collections.abc import Generator, Mapping
@@ -16,6 +15,7 @@ from dbos import DBOS, DBOSConfig
 from sqlalchemy.exc import OperationalError
 
 from helix_agents.domain.errors import DBOSInUseError, RuntimeUnavailableError
+from helix_agents.domain.urls import shown_url
 from helix_agents.engine.plain import EFFECT_SEQUENCE
 
 APPLICATION = "helix-agents"
@@ -151,12 +151,6 @@ def _forget_closed_streams() -> None:
     for handler in tuple(theirs.handlers):
         if getattr(getattr(handler, "stream", None), "closed", False):
             theirs.removeHandler(handler)
-
-
-def shown_url(url: str) -> str:
-    """A database URL as it may be shown: without its password."""
-    without = re.sub(r"(://[^/@:]*:)[^/]+@", r"\1***@", url)
-    return re.sub(r"([?&]\w*password=)[^&]+", r"\1***", without)
 
 
 def _write_ahead(url: str) -> None:
