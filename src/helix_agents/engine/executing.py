@@ -28,6 +28,10 @@ from helix_agents.engine.scope import Notes, RunScope
 _NO_LIMIT = nullcontext()
 
 
+class _TookTooLong(Exception):  # noqa: N818  # the function may be all right
+    """The tool's own time limit ended the call."""
+
+
 async def execute(
     scope: RunScope,
     batch: Batch,
@@ -87,16 +91,19 @@ async def _call(
     """What the function returned, or what it raised, or a hook before it; None when it was cut by a stop."""
     returned: Any = None
     problem: BaseException | None = None
+    limit = None if tool.timeout_ms is None else asyncio.timeout(tool.timeout_ms / 1000)
     with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
         try:
             if scope.hooks.wants("before_tool"):
                 about = {"tool_name": tool.name, "tool_call_id": context.tool_call_id}
                 await scope.fire(context, BeforeToolEvent(**about, input=given))
-            async with _NO_LIMIT if tool.timeout_ms is None else asyncio.timeout(tool.timeout_ms / 1000):
+            async with limit or _NO_LIMIT:
                 in_thread = scope.services.in_thread
                 returned = await tool.call(context, values, in_thread=in_thread, apart=scope.keeps_tools_apart)
         except (Exception, RetryTool, ToolFailed, FailRun) as raised:
-            problem = raised
+            # A function may also meet somebody else's time limit, which is a problem like any other.
+            is_late = isinstance(raised, TimeoutError) and limit is not None and limit.expired()
+            problem = _TookTooLong() if is_late else raised
     return None if cut.happened else (returned, problem)
 
 
@@ -158,7 +165,7 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
             code, content = RETRY_REQUESTED, _text_of(scope, problem)
         case ToolFailed() | FailRun():
             code, content = "tool_failed", _text_of(scope, problem)
-        case TimeoutError():
+        case _TookTooLong():
             code, content = "tool_timeout", f"Tool {planned.tool_name!r} did not finish in time."
         case StateSizeExceededError():
             code, content = problem.code, str(problem)

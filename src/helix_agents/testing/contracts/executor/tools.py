@@ -14,7 +14,7 @@ from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import Custom, StatePatch, StepCommitted, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import StateSizeExceededError
-from helix_agents.domain.messages import AssistantMessage
+from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.writes import Append, MergeWarning, Replace, StepWrites
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel, call, reply
@@ -204,6 +204,20 @@ class ToolsContract(ScenarioContract):
 
         await completed(await helix.execute(_agent(call("stall"), "Gave up.", tools=[stall]), "Go", SESSION))
         assert (await spoken(helix))[2] == "error stall#call_1_1: tool_timeout"
+
+    @pytest.mark.parametrize("limit", [None, 60])
+    async def test_what_a_function_waits_for_in_vain_is_its_own_problem(
+        self, helix: Executor, limit: float | None
+    ) -> None:
+        @tool(timeout=limit)
+        async def fetch() -> str:
+            """Fetch."""
+            raise TimeoutError("the library did not answer")
+
+        await completed(await helix.execute(_agent(call("fetch"), "Gave up.", tools=[fetch]), "Go", SESSION))
+        page = await helix.sessions.messages(SESSION)
+        said = next(each.message for each in page.items if isinstance(each.message, ToolMessage))
+        assert (said.code, said.content) == ("tool_execution_failed", "TimeoutError: the library did not answer")
 
     async def test_a_tool_may_ask_the_model_to_retry_as_often_as_it_has_retries(self, helix: Executor) -> None:
         @tool(retries=1)
