@@ -1,5 +1,6 @@
 """One shape for every list the stores give out."""
 
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from helix_agents.domain.errors import InvalidPageError
@@ -33,3 +34,13 @@ def check_page(offset: int, limit: int) -> None:
     counts = isinstance(offset, int) and isinstance(limit, int)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not counts or offset < 0 or not 1 <= limit <= MAX_LIMIT:
         raise InvalidPageError(offset, limit, MAX_LIMIT)
+
+
+async def whole_list(read: Callable[[int], Awaitable[Page[T]]]) -> list[T]:
+    """Every item of a list, however many pages it has; `read` is told where the next page begins."""
+    found: list[T] = []
+    while True:
+        page = await read(len(found))
+        found.extend(page.items)
+        if not page.items or not page.has_more:
+            return found

@@ -1,7 +1,7 @@
 """Opening a run: read where it stands in the store, and take in hand what its attempt needs."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import Message, UserMessage
-from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingCall, PendingFilter, ToolAnswer
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingFilter, ToolAnswer
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -369,24 +370,14 @@ async def _late_answers(scope: RunScope) -> dict[str, Any]:
     """Answers that came after a run had given up on them reach the model once, as a hidden message."""
     if not scope.session.completed_client_tool_calls:
         return {}
-    late = [call async for call in _consumed(scope) if call.late_answer is not None and not call.late_answer_delivered]
+    where, store = PendingFilter(session_id=scope.session.session_id, states=("consumed",)), scope.services.store
+    done_with = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
+    late = [call for call in done_with if call.late_answer is not None and not call.late_answer_delivered]
     notices: list[UserMessage] = []
     for call in late:
         text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {_in_words(call.late_answer)}"
         notices.append(UserMessage(content=text, hidden=True, metadata={"helix": "late_answer"}))
     return {"notices": tuple(notices), "late_answers": tuple(call.tool_call_id for call in late)}
-
-
-async def _consumed(scope: RunScope) -> AsyncGenerator[PendingCall]:
-    """All calls of the session that a run is done with: any of them may be answered late."""
-    where, seen = PendingFilter(session_id=scope.session.session_id, states=("consumed",)), 0
-    while True:
-        page = await scope.services.store.list_pending(where, offset=seen, limit=200)
-        for call in page.items:
-            yield call
-        if not page.has_more:
-            return
-        seen += len(page.items)
 
 
 def _in_words(answer: KnownAnswer | None) -> str:

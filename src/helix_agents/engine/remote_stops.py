@@ -11,6 +11,7 @@ import logging
 from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.domain.errors import HelixError, RemoteRefusedError, SessionNotFoundError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.records import Record
 from helix_agents.domain.sessions import MARKS, SessionFilter, SessionState, SessionSummary
 from helix_agents.engine.log import log_event
@@ -104,12 +105,7 @@ async def pay_stops(services: Services) -> StopsPaid:
         return StopsPaid()
     store = services.store
     where = SessionFilter(metadata={REMOTE: OPEN}, statuses=("interrupted", "failed", "completed"))
-    debts: list[SessionSummary] = []
-    while True:
-        page = await store.list_sessions(where, offset=len(debts), limit=200)
-        debts.extend(page.items)
-        if not page.has_more:
-            break
+    debts = await whole_list(lambda offset: store.list_sessions(where, offset=offset, limit=MAX_LIMIT))
     now = store.now_ms()
     due = [debt for debt in debts if int(debt.metadata.get(_NEXT, "0")) <= now]
     answers: list[bool | None] = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from helix_agents.domain.errors import HelixError, InvalidIdError, SessionNotFoundError
 from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import AnswerAccepted, AnsweredElsewhere, SubmitAnswer
 from helix_agents.domain.sessions import SessionFilter, SessionState, SessionSummary
 from helix_agents.engine.log import log_event
@@ -64,12 +65,8 @@ class RemoteWaits:
 
     async def _waiting(self) -> list[SessionSummary]:
         where = SessionFilter(metadata={WAITS: WAITING}, statuses=("active",))
-        found: list[SessionSummary] = []
-        while True:
-            page = await self._services.store.list_sessions(where, offset=len(found), limit=200)
-            found.extend(page.items)
-            if not page.has_more:
-                return found
+        store = self._services.store
+        return await whole_list(lambda offset: store.list_sessions(where, offset=offset, limit=MAX_LIMIT))
 
     async def _look_at(self, child: SessionSummary) -> bool:
         """Whether somebody answered one of the child's calls where it is."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingCall, PendingFilter
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import RunRecord
@@ -180,8 +181,8 @@ async def read_conversation(executor: AgentExecutor, session_id: SessionId) -> C
     entering = () if session.suspension_context is None else session.suspension_context.entry_messages
     turns = split_turns(snapshot.messages, entering)
     where = PendingFilter(root_session_id=session_id, states=ALL_STATES)
-    page = await executor.list_pending(where, limit=200)
-    rows = {row.tool_call_id: row for row in page.items}
+    listed = await whole_list(lambda offset: executor.list_pending(where, offset=offset, limit=MAX_LIMIT))
+    rows = {row.tool_call_id: row for row in listed}
     return Conversation(
         session=session,
         run=snapshot.run,
@@ -189,7 +190,7 @@ async def read_conversation(executor: AgentExecutor, session_id: SessionId) -> C
         held=snapshot.held,
         chunks=snapshot.chunks,
         rows={call_id: row for call_id, row in rows.items() if row.session_id == session_id},
-        children=await _children(executor, session, [row for row in page.items if row.session_id != session_id]),
+        children=await _children(executor, session, [row for row in rows.values() if row.session_id != session_id]),
         sequence=snapshot.sequence,
         stream_status=snapshot.stream_status,
     )
@@ -213,19 +214,25 @@ async def _children(
     if not rows:
         return ()
     waits = {wait.child_session_id: call_id for call_id, wait in session.suspended_awaiting_children.items()}
-    runs = await executor.sessions.runs(session.session_id, limit=200)
-    started = sorted(run.started_at for run in runs.items)
+    sessions = executor.sessions
+    runs = await whole_list(lambda offset: sessions.runs(session.session_id, offset=offset, limit=MAX_LIMIT))
+    started = sorted(run.started_at for run in runs)
     results: dict[SessionId, dict[ToolCallId, ToolMessage]] = {}
     found: list[ChildCall] = []
     for row in sorted(rows, key=lambda row: (row.created_at, row.tool_call_id)):
         if row.session_id not in results:
-            page = await executor.sessions.messages(row.session_id, limit=200)
-            messages = [stored.message for stored in page.items]
-            results[row.session_id] = {m.tool_call_id: m for m in messages if isinstance(m, ToolMessage)}
+            results[row.session_id] = await _results_in(executor, row.session_id)
         result = results[row.session_id].get(row.tool_call_id)
         asked_in = bisect_right(started, row.created_at)
         found.append(ChildCall(row=row, round=asked_in, delegated_by=waits.get(row.session_id), result=result))
     return tuple(found)
+
+
+async def _results_in(executor: AgentExecutor, session_id: SessionId) -> dict[ToolCallId, ToolMessage]:
+    sessions = executor.sessions
+    stored = await whole_list(lambda offset: sessions.messages(session_id, offset=offset, limit=MAX_LIMIT))
+    messages = [each.message for each in stored]
+    return {message.tool_call_id: message for message in messages if isinstance(message, ToolMessage)}
 
 
 def stream_for(executor: AgentExecutor, agent_type: str, version: Version = 6) -> UIStream:

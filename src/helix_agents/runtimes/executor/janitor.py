@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from helix_agents.domain.errors import ConflictError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.paging import MAX_LIMIT
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import READY, PendingFilter
 from helix_agents.domain.records import Record
 from helix_agents.engine.cleanup import CleanupSummary, expired_session_cleanup, is_over
@@ -147,14 +147,10 @@ class Janitor:
         """Roots of trees in which a call was answered, or expired, that no run has seen since."""
         store = self._services.store
         latest = store.now_ms() - self._resume_grace_ms
-        roots: dict[SessionId, None] = {}
-        offset, has_more = 0, True
-        while has_more:
-            page = await store.list_pending(PendingFilter(states=tuple(READY)), offset=offset, limit=MAX_LIMIT)
-            since = ((call.root_session_id, call.answered_at or call.expired_at or 0) for call in page.items)
-            roots.update((root, None) for root, at in since if at <= latest)
-            offset, has_more = offset + len(page.items), page.has_more
-        return list(roots)
+        where = PendingFilter(states=tuple(READY))
+        ready = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
+        since = ((call.root_session_id, call.answered_at or call.expired_at or 0) for call in ready)
+        return list(dict.fromkeys(root for root, at in since if at <= latest))
 
     async def _resume_each(
         self, resume: Callable[[SessionId], Awaitable[int]], session_ids: Iterable[SessionId]
