@@ -22,6 +22,12 @@ class Seconds(click.FloatRange):
         return seconds if isfinite(seconds) else self.fail(f"{value} is no number of seconds.", param, ctx)
 
 
+def seconds_option(name: str, default: float, text: str, *, above_zero: bool = False) -> Callable[[Command], Command]:
+    """Add a time; zero may mean that there is none."""
+    time = Seconds(min=0, min_open=above_zero)
+    return click.option(name, type=time, default=default, show_default=True, help=text)
+
+
 def store_option(command: Command) -> Command:
     """Add `--store URL`, which falls back to HELIX_STORE and then to an embedded store in this directory."""
     return click.option(

@@ -5,7 +5,7 @@ import socket
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import Seconds, json_option, store_option
+from helix_agents.cli.options import json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
 from helix_agents.domain.urls import shown_url
 
@@ -26,27 +26,9 @@ DEFAULT_USER = "helix"
 @click.option("--user", default=DEFAULT_USER, show_default=True, help="Whose sessions the token opens.")
 @click.option("--allow-unauthenticated", is_flag=True, help="Let everybody who reaches the port do everything.")
 @click.option("--cors-origin", "origins", multiple=True, help="A site whose pages may call this server.")
-@click.option(
-    "--grace",
-    type=Seconds(min=0),
-    default=20.0,
-    show_default=True,
-    help="Seconds that running steps get when it ends.",
-)
-@click.option(
-    "--lease",
-    type=Seconds(min=0, min_open=True),
-    default=15.0,
-    show_default=True,
-    help="Seconds after which a dead instance is noticed.",
-)
-@click.option(
-    "--janitor",
-    type=Seconds(min=0),
-    default=15.0,
-    show_default=True,
-    help="Seconds between two rounds of the janitor; 0 for none.",
-)
+@seconds_option("--grace", 20.0, "Seconds that running steps get when it ends.")
+@seconds_option("--lease", 15.0, "Seconds after which a dead instance is noticed.", above_zero=True)
+@seconds_option("--janitor", 15.0, "Seconds between two rounds of the janitor; 0 for none.")
 @json_option
 @click.pass_obj
 def command(

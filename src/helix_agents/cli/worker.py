@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import Seconds, agents_argument, json_option, store_option
+from helix_agents.cli.options import agents_argument, json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
 
 
@@ -34,13 +34,7 @@ def command() -> None:
 @click.option("--task-queue", default="helix", show_default=True, help="The queue to work on.")
 @click.option("--prefix", default="helix", show_default=True, help="How the ids of workflows begin.")
 @click.option("--register", is_flag=True, help="Make HelixSession and HelixAgent searchable there first.")
-@click.option(
-    "--grace",
-    type=Seconds(min=0),
-    default=20.0,
-    show_default=True,
-    help="Seconds that running effects get when it ends.",
-)
+@seconds_option("--grace", 20.0, "Seconds that running effects get when it ends.")
 @store_option
 @json_option
 @click.pass_obj
@@ -80,13 +74,7 @@ def temporal_command(
 @click.option("--prefix", default="helix", show_default=True, help="The queue, and how the ids of workflows begin.")
 @click.option("--executor-id", help="A name that this worker keeps when it is restarted; it then goes on at once.")
 @click.option("--max-running", type=click.IntRange(min=1), help="How many runs are driven here at once.")
-@click.option(
-    "--grace",
-    type=Seconds(min=0),
-    default=20.0,
-    show_default=True,
-    help="Seconds that running steps get when it ends.",
-)
+@seconds_option("--grace", 20.0, "Seconds that running steps get when it ends.")
 @store_option
 @json_option
 @click.pass_obj

@@ -26,7 +26,7 @@ from helix_agents.server.wire import to_json
 
 AnyAgent = Agent[Any, Any, Any]
 
-# No number in a query is larger.
+# No number in a query, and no cursor, is larger.
 LARGEST = 10**17
 
 # Stands for an encoded slash while a path is matched; half a character, which no path has after it was decoded.
@@ -55,6 +55,13 @@ def _with_slashes_kept(scope: Scope) -> str:
 def whole_again(scope: Scope) -> None:
     """Take the marks out of a path once its route is found: nobody else can read or write half a character."""
     scope["path"] = scope["path"].replace(SLASH, "/")
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a text is, if it is one that a query or a cursor may have."""
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(LARGEST)) or int(text) > LARGEST:
+        return None
+    return int(text)
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -94,9 +101,10 @@ class Call:
         given = self.query(name)
         if given is None:
             return default
-        if not given.isascii() or not given.isdigit() or len(given) > 18 or int(given) > LARGEST:
+        number = whole_number(given)
+        if number is None:
             raise invalid(f"{name} has to be a whole number up to {LARGEST}, not {given[:80]!r}.")
-        return int(given)
+        return number
 
     def path_id(self) -> SessionId:
         return self.checked(self.request.path_params["session_id"].replace(SLASH, "/"))

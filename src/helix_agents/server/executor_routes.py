@@ -33,7 +33,7 @@ from helix_agents.engine.scope import DEPTH
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Started, Status, Stopped, Submitted
 from helix_agents.server.bodies import ApprovalResponse, ResumeBody, StartBody, StopBody, SubmitBody, messages_of
-from helix_agents.server.calls import AnyAgent, Call, json_response
+from helix_agents.server.calls import AnyAgent, Call, json_response, whole_number
 from helix_agents.server.errors import RefusedError, invalid, passes, sentence_for, status_of
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
@@ -184,9 +184,10 @@ def cursor_of(call: Call) -> int:
     given = call.request.headers.get("last-event-id")
     if given is None:
         return asked
-    if not given.isascii() or not given.isdigit() or len(given) > 17:
+    cursor = whole_number(given)
+    if cursor is None:
         raise invalid(f"Last-Event-ID has to be an id of this stream, not {given[:80]!r}.")
-    return int(given)
+    return cursor
 
 
 def started(run: HostedRun) -> Started:
