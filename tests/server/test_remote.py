@@ -21,9 +21,12 @@ from helix_agents import (
     ToolAnswer,
     remote_agent_tool,
 )
+from helix_agents.agent.remote_agents import RemoteLimits
 from helix_agents.domain.chunks import StreamChunk, SubagentEnd, TextDelta, ToolApprovalRequest, ToolError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.paging import MAX_LIMIT
+from helix_agents.domain.pending import OPEN as OPEN_CALLS
 from helix_agents.domain.pending import AnswerAccepted, PendingFilter
 from helix_agents.domain.usage import UsageFilter
 from helix_agents.engine.remote_stops import OPEN, REMOTE, id_there
@@ -367,6 +370,27 @@ async def test_an_answer_to_a_child_that_is_lost_keeps_nobody_going(remote: Live
     assert (await delegated(helix)).code == "framework_subagent_lost"
     # Something that looks answered would keep the next run that has to wait going round.
     assert (await helix.sessions.get("s")).pending_client_tool_calls == {}
+
+
+@pytest.fixture
+def crowd() -> Iterator[LiveServer]:
+    """A service whose agent asks for more at once than one page lists."""
+    calls = [call("locate", {}, id=f"call_{number}") for number in range(MAX_LIMIT + 1)]
+    model = ScriptedModel([reply(calls=calls), "All are there."])
+    with LiveServer(service(Agent(name="worker", model=model, tools=[locate]))) as live:
+        yield live
+
+
+async def test_all_answers_to_a_child_that_is_lost_are_used_up_however_many(crowd: LiveServer, helix: Executor) -> None:
+    way = Leaving(crowd.url, token=ANN)
+    agent = boss(way, token=None, lost_after=0.1, limits=RemoteLimits(pending=MAX_LIMIT + 1))
+    result = await finish(helix, agent, "remote x")
+    assert isinstance(result, Suspended)
+    for waiting in result.pending:
+        await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="Brest"))
+    way.is_gone = True
+    assert isinstance(await (await helix.resume(agent, "s")).result(), Completed)
+    assert (await helix.list_pending(PendingFilter(root_session_id="s", states=tuple(OPEN_CALLS)))).items == ()
 
 
 class ReadOnly(HttpRemoteAgentTransport):

@@ -8,7 +8,17 @@ from helix_agents.domain.errors import (
     RemoteSubAgentClientToolUnsupportedError,
 )
 from helix_agents.domain.ids import ToolCallId, check_id
-from helix_agents.domain.pending import OPEN, READY, Answer, ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.pending import (
+    OPEN,
+    READY,
+    Answer,
+    ApprovalAnswer,
+    PendingCall,
+    PendingFilter,
+    PendingState,
+    ToolAnswer,
+)
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -72,8 +82,7 @@ class RemoteQuestions:
         The other service stores an answer once; so a crash before they are used up here repeats this without harm. A
         call that waits there no more was answered there.
         """
-        where = PendingFilter(session_id=self._session_id, states=tuple(READY))
-        ready = (await self._store.list_pending(where, limit=200)).items
+        ready = await self._calls(READY)
         if not ready:
             return ()
         known_as = self._known_as(waiting)
@@ -88,8 +97,14 @@ class RemoteQuestions:
 
     async def open_calls(self) -> tuple[ToolCallId, ...]:
         """The calls that wait here, and those whose answers have gone nowhere yet."""
-        where = PendingFilter(session_id=self._session_id, states=tuple(OPEN))
-        return tuple(call.tool_call_id for call in (await self._store.list_pending(where, limit=200)).items)
+        return tuple(call.tool_call_id for call in await self._calls(OPEN))
+
+    async def _calls(self, states: frozenset[PendingState]) -> list[PendingCall]:
+        """The child's calls that are in one of these states, each once: an answer may come between two pages."""
+        where = PendingFilter(session_id=self._session_id, states=tuple(states))
+        store = self._store
+        listed = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
+        return list({call.tool_call_id: call for call in listed}.values())
 
     async def _submit(self, there: ToolCallId, row: PendingCall, answer: Answer) -> None:
         try:
