@@ -48,6 +48,7 @@ from tests.server.delegating import (
     watched_search,
 )
 from tests.server.live import ANN, TOKENS, LiveServer, bearer
+from tests.server.page import Page
 
 
 @pytest.fixture
@@ -143,6 +144,31 @@ def provider(request: pytest.FixtureRequest) -> Iterator[LiveServer]:
     model = ScriptedModel([reply(calls=[call("locate", {}, id=request.param)]), "It is there."])
     with LiveServer(service(Agent(name="worker", model=model, tools=[locate]))) as live:
         yield live
+
+
+@pytest.fixture(scope="module")
+def root(remote: LiveServer) -> Iterator[LiveServer]:
+    """A service whose agent delegates to the worker."""
+    with LiveServer(service(boss(remote.url))) as live:
+        yield live
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny", "result"])
+def test_what_became_of_a_call_inside_is_shown_by_a_page_that_is_loaded_later(
+    root: LiveServer, session_id: str, answer: str
+) -> None:
+    with root.client() as client:
+        page = Page(client, session_id)
+        if answer == "result":
+            page.say("remote locate").give("locate", "Brest")
+        else:
+            page.say("remote publish").decide("publish", answer == "approve")
+        name = "locate" if answer == "result" else "publish"
+        page.post()
+        anew = Page(client, session_id, page.snapshot()["messages"])
+        told = [(tool["state"], tool.get("output")) for tool in (page.tool(name), anew.tool(name))]
+        assert told[0] == told[1]
+        assert told[0][0] == ("output-denied" if answer == "deny" else "output-available")
 
 
 async def test_calls_inside_have_ids_that_every_provider_takes(provider: LiveServer, helix: Executor) -> None:

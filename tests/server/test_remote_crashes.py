@@ -28,6 +28,7 @@ from tests.server.agents import gate
 from tests.server.chain import boss
 from tests.server.delegating import child_of, eventually, status_at
 from tests.server.live import Instance, LiveServer, wait_until
+from tests.server.page import Page
 from tests.server.test_executor_routes import chunks, start, status
 
 
@@ -220,6 +221,26 @@ def test_a_parent_that_is_killed_while_its_child_works_goes_on_where_it_was(begi
     shut.unlink()
     with begin("parent", below="child", agent="boss").client() as client:
         assert the_story_is_told_once(client)["attempt"] > 1
+
+
+def test_what_a_killed_parent_heard_of_a_call_inside_is_shown_by_a_page_that_is_loaded_later(
+    begin: Begin, tmp_path: Path
+) -> None:
+    shut = tmp_path / "shut"
+    child, parent = begin("child"), begin("parent", below="child", agent="boss")
+    assert child.url
+    with parent.client() as client:
+        page = Page(client, "s")
+        page.say("remote publish").decide("publish", True)
+        shut.touch()
+        with page.posting() as parts:
+            wait_until(lambda: next(parts)["type"] == "tool-output-available")
+        parent.kill()
+    shut.unlink()
+    with begin("parent", below="child", agent="boss").client() as client:
+        assert come_to(client, "s", "completed")["attempt"] > 1
+        anew = Page(client, "s", client.get("/sessions/s/snapshot").json()["messages"])
+        assert (anew.tool("publish")["state"], anew.tool("publish")["output"]) == ("output-available", "published r-1")
 
 
 def test_a_child_that_is_killed_at_work_is_followed_when_it_is_back(begin: Begin, tmp_path: Path) -> None:

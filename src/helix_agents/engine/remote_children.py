@@ -14,6 +14,7 @@ the calls it waits for, its output, state and usage. So everything that holds fo
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -33,7 +34,7 @@ from helix_agents.domain.errors import (
     RemoteUnavailableError,
 )
 from helix_agents.domain.ids import ToolCallId
-from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import SUSPENDED, RunRecord, RunUpdate
 from helix_agents.domain.sessions import InterruptContext, SessionState
@@ -102,15 +103,28 @@ class _Follower:
         self._step = session.step_count + 1
         self._round = 0
         self._entries = 0
-        self._questions = RemoteQuestions(self._store, tool, run, session, self._names, step=self._step)
+        self._questions = RemoteQuestions(
+            self._store,
+            tool,
+            run,
+            session,
+            self._names,
+            step=self._step,
+            result_bytes=scope.services.result_bytes,
+        )
 
     async def find_place(self) -> None:
         """What an attempt that died wrote is in the stream, and is not written again."""
+        if self._session.step_count:
+            await self._questions.remember()
         if self._run.attempt == 1:
             return
+        committed = self._cursor
         for chunk in await self._scope.services.streams.get_all_chunks(self._scope.stream_id):
             if chunk.remote_sequence is not None and self._names.is_foreign(chunk.run_id):
                 self._cursor = max(self._cursor, chunk.remote_sequence)
+                if chunk.remote_sequence > committed:
+                    self._questions.hear(chunk)
 
     async def rest(self) -> Rest:
         """Follow the child until it rests, or until somebody stops it here."""
@@ -234,6 +248,7 @@ class _Follower:
                     await self._scope.writer.write(told)
                 except ChunkTooLargeError as problem:
                     log_event("subagent.chunk_dropped", session_id=self._session.session_id, reason=str(problem))
+                self._questions.hear(told)
         self._cursor = chunk.sequence
 
     async def _discard(self, chunk: StepDiscarded) -> None:
@@ -327,7 +342,8 @@ class _Follower:
                 run=RunUpdate(status=rest.status, completion_reason=rest.reason, output=rest.output, error=rest.error),
                 suspend=suspended,
                 usage=usage,
-            )
+            ),
+            self._questions.take_results(rest.pending),
         )
         if suspended and not committed.again:
             log_event("client_tool.suspended", session_id=self._session.session_id, run_id=self._run.run_id)
@@ -341,9 +357,9 @@ class _Follower:
             StepCommit(fence=self._run.fence, step=self._step, round=self._next_round(), consume=calls)
         )
 
-    async def _store_step(self, commit: StepCommit) -> Committed:
+    async def _store_step(self, commit: StepCommit, results: Sequence[ToolMessage] = ()) -> Committed:
         """One commit; the chunks so far are stored before it or with it, so the cursor in it tells the truth."""
-        scope, session_id = self._scope, self._session.session_id
+        scope, store, session_id = self._scope, self._store, self._session.session_id
         self._metadata[CURSOR] = str(self._cursor)
         if commit.suspend:
             self._metadata[WAITS] = WAITING
@@ -355,9 +371,9 @@ class _Follower:
         if scope.services.chunks_ride_in_commits:
             async with scope.writer.take() as stream:
                 riding = msgspec.structs.replace(commit, stream=stream)
-                return await self._store.save_state_and_promote_staging(session_id, record, [], meta, commit=riding)
+                return await store.save_state_and_promote_staging(session_id, record, results, meta, commit=riding)
         meta = msgspec.structs.replace(meta, stream_sequence=await scope.writer.flush())
-        return await self._store.save_state_and_promote_staging(session_id, record, [], meta, commit=commit)
+        return await store.save_state_and_promote_staging(session_id, record, results, meta, commit=commit)
 
     def _next_round(self) -> int:
         self._round += 1

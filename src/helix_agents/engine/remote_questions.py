@@ -1,6 +1,10 @@
 """What a remote child waits for: the same calls wait here, and answers that are given here go there."""
 
+from collections.abc import Iterable
+from typing import get_args
+
 from helix_agents.agent.remote_agents import RemoteAgentTool
+from helix_agents.domain.chunks import StreamChunk, ToolEnd, ToolError
 from helix_agents.domain.errors import (
     InvalidIdError,
     RemoteProtocolError,
@@ -8,6 +12,7 @@ from helix_agents.domain.errors import (
     RemoteSubAgentClientToolUnsupportedError,
 )
 from helix_agents.domain.ids import ToolCallId, check_id
+from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import (
     OPEN,
@@ -33,6 +38,7 @@ from helix_agents.ports.state_store import SessionStateStore
 # A call that ran out of time here while it still waits there: the clocks differ, and it is looked at again soon.
 _ASK_AGAIN_MS = 60_000
 _NO_ROUTE = (404, 405, 501)
+_ALL: frozenset[PendingState] = frozenset(get_args(PendingState))
 
 
 class RemoteQuestions:
@@ -47,6 +53,7 @@ class RemoteQuestions:
         names: Names,
         *,
         step: int,
+        result_bytes: int,
     ) -> None:
         self._store = store
         self._tool = tool
@@ -57,7 +64,10 @@ class RemoteQuestions:
         self._remote = as_remote(session)
         self._names = names
         self._step = step
+        self._result_bytes = result_bytes
         self._refused: dict[ToolCallId, str] = {}
+        self._asked: set[ToolCallId] = set()
+        self._results: dict[ToolCallId, ToolMessage] = {}
 
     async def rows(self, waiting: tuple[PendingCall, ...]) -> tuple[PendingCall, ...]:
         """The calls that wait there, as they are to wait here.
@@ -72,9 +82,11 @@ class RemoteQuestions:
         if len(waiting) > self._tool.limits.pending:
             raise RemoteProtocolError(url, f"{len(waiting)} calls wait, at most {self._tool.limits.pending} may")
         try:
-            return tuple([await self._row(call) for call in waiting])
+            rows = tuple([await self._row(call) for call in waiting])
         except InvalidIdError as problem:
             raise RemoteProtocolError(url, str(problem)) from problem
+        self._asked.update(row.tool_call_id for row in rows)
+        return rows
 
     async def route(self, waiting: tuple[PendingCall, ...]) -> tuple[ToolCallId, ...]:
         """Take answers that were given here to the calls that wait there, and let the child go on; says which.
@@ -98,6 +110,29 @@ class RemoteQuestions:
     async def open_calls(self) -> tuple[ToolCallId, ...]:
         """The calls that wait here, and those whose answers have gone nowhere yet."""
         return tuple(call.tool_call_id for call in await self._calls(OPEN))
+
+    async def remember(self) -> None:
+        """Know the calls that an earlier following asked about."""
+        self._asked.update(call.tool_call_id for call in await self._calls(_ALL))
+
+    def hear(self, chunk: StreamChunk) -> None:
+        """Keep what became of a call that somebody was asked about here: a page shows it beside the question."""
+        match chunk:
+            case ToolEnd(tool_call_id=call_id, tool_name=name, result=content):
+                result = ToolMessage(tool_call_id=call_id, tool_name=name, content=content)
+            case ToolError(tool_call_id=call_id, tool_name=name, error=error, code=code):
+                result = ToolMessage(tool_call_id=call_id, tool_name=name, content=error, error=True, code=code)
+            case _:
+                return
+        if call_id in self._asked and len(encode(result.content)) <= self._result_bytes:
+            self._results[call_id] = result
+
+    def take_results(self, waiting: Iterable[PendingCall]) -> list[ToolMessage]:
+        """What became of the calls since the last time; one that waits again has no result yet."""
+        for call in waiting:
+            self._results.pop(call.tool_call_id, None)
+        taken, self._results = list(self._results.values()), {}
+        return taken
 
     async def _calls(self, states: frozenset[PendingState]) -> list[PendingCall]:
         """The child's calls that are in one of these states, each once: an answer may come between two pages."""

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
-from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingCall, PendingFilter
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamStatus
+from helix_agents.domain.transcript import not_executed
+from helix_agents.engine.answers import UNKNOWN_OUTCOME
+from helix_agents.engine.ledger import unknown_message
 from helix_agents.engine.snapshot import SessionSnapshot
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.ui_messages import UIMessage, assistant_message, user_message
@@ -218,11 +221,16 @@ async def _children(
     runs = await whole_list(lambda offset: sessions.runs(session.session_id, offset=offset, limit=MAX_LIMIT))
     started = sorted(run.started_at for run in runs)
     results: dict[SessionId, dict[ToolCallId, ToolMessage]] = {}
+    ended: set[SessionId] = set()
     found: list[ChildCall] = []
     for row in sorted(rows, key=lambda row: (row.created_at, row.tool_call_id)):
         if row.session_id not in results:
+            # In this order: of a child that was at its end before, all results there will be are found.
+            ended |= {row.session_id} if await _is_at_its_end(executor, row.session_id) else set()
             results[row.session_id] = await _results_in(executor, row.session_id)
         result = results[row.session_id].get(row.tool_call_id)
+        if result is None and row.session_id in ended:
+            result = _left_open(row)
         asked_in = bisect_right(started, row.created_at)
         found.append(ChildCall(row=row, round=asked_in, delegated_by=waits.get(row.session_id), result=result))
     return tuple(found)
@@ -233,6 +241,18 @@ async def _results_in(executor: AgentExecutor, session_id: SessionId) -> dict[To
     stored = await whole_list(lambda offset: sessions.messages(session_id, offset=offset, limit=MAX_LIMIT))
     messages = [each.message for each in stored]
     return {message.tool_call_id: message for message in messages if isinstance(message, ToolMessage)}
+
+
+async def _is_at_its_end(executor: AgentExecutor, session_id: SessionId) -> bool:
+    child = await executor.sessions.find(session_id)
+    return child is None or child.status not in ("active", "paused")
+
+
+def _left_open(row: PendingCall) -> ToolMessage:
+    """What is shown of a call whose session ended without a result for it."""
+    if row.state == "consumed" or row.reason == UNKNOWN_OUTCOME:
+        return unknown_message(row.tool_call_id, row.tool_name)
+    return not_executed([ToolCall(id=row.tool_call_id, name=row.tool_name)])[0]
 
 
 def stream_for(executor: AgentExecutor, agent_type: str, version: Version = 6) -> UIStream:
