@@ -117,6 +117,25 @@ def test_a_mixed_batch_waits_for_both_answers(page: Page) -> None:
     assert page.text.startswith("Let me see. I was told: published r-1; here;")
 
 
+def test_a_page_that_is_loaded_between_two_answers_shows_the_first_as_given(page: Page) -> None:
+    """Its library goes on by itself only when every call of the step has come to something."""
+    page.say("both").give("locate", "here").post()
+    anew = Page(page.client, page.chat_id, page.snapshot()["messages"])
+    assert (anew.tool("locate")["state"], anew.tool("locate")["output"]) == ("output-available", "here")
+    anew.decide("publish", True).post()
+    assert anew.text.startswith("Let me see. I was told: published r-1; here;")
+    assert page.snapshot()["messages"][-1]["parts"][-1] == anew.last["parts"][-1]
+
+
+@pytest.mark.parametrize("stop", ["interrupt", "abort"])
+@pytest.mark.parametrize("order", ["delegate", "ask below"])
+def test_what_a_child_waited_for_is_over_when_the_answer_is_stopped(page: Page, order: str, stop: str) -> None:
+    page.say(order)
+    assert page.client.post(f"/chat/{page.chat_id}/{stop}", json={}).json()["outcome"] == "interrupt_set"
+    tools = [part for part in page.snapshot()["messages"][-1]["parts"] if part["type"].startswith("tool-")]
+    assert [part["state"] for part in tools] == ["output-error", "output-error"]
+
+
 def test_a_new_message_gives_up_what_waits(page: Page) -> None:
     page.say("locate").say("never mind")
     assert page.text == "You said: never mind. And so on. "

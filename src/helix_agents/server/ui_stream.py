@@ -30,9 +30,9 @@ from helix_agents.domain.chunks import (
 from helix_agents.domain.errors import SessionCorruptError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
-from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.pending import PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON, decode_json, encode
-from helix_agents.engine.answers import NOT_APPROVED
+from helix_agents.engine.answers import NOT_APPROVED, answered_message
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.server.errors import sentence_for
 
@@ -104,7 +104,11 @@ class UIStream:
         if row.approval_id is None and row.state in ("waiting", "expired"):
             return self._ask(row.tool_call_id, row.tool_name, row.input, below=below)
         if row.approval_id is None:
-            return self._asked(row, below=below)
+            shown = self._asked(row, below=below)
+            if row.state == "answered" and isinstance(row.answer, ToolAnswer):
+                # A page goes on by itself when every call of a step has its result, this one included.
+                shown += self.result(answered_message(row, row.answer))
+            return shown
         return self._ask_approval(row.tool_call_id, row.tool_name, row.input, row.approval_id, below=below)
 
     def next_round(self) -> list[UIPart]:
