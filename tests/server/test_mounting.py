@@ -1,5 +1,6 @@
 """The server inside other applications, and under other servers' rules."""
 
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -101,3 +102,24 @@ def test_callers_talk_to_the_agents_that_are_named(named: list[str]) -> None:
     server = AgentServer(Executor.open("memory://", agents=agents), allow_unauthenticated=True, agents=named)
     with LiveServer(server) as live, live.client(None) as client:
         assert start(client, "s", "hello").status_code == (200 if named == ["director"] else 404)
+
+
+async def test_a_store_that_does_not_close_is_a_failed_end() -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Executor]:
+        async with Executor.open("memory://", agents=agents) as helix:
+            yield helix
+        raise StoreUnavailableError("the store", "gone")
+
+    server = AgentServer(opened(), allow_unauthenticated=True)
+    sent: list[str] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    async def receive() -> dict:
+        return {"type": "lifespan.shutdown" if sent else "lifespan.startup"}
+
+    with pytest.raises(StoreUnavailableError):
+        await server({"type": "lifespan"}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.failed"]

@@ -146,14 +146,15 @@ class AgentServer:
     async def _live(self, receive: Receive, send: Send) -> None:
         """The lifespan as a server speaks it."""
         await receive()
+        phase = "startup"
         try:
             async with self.lifespan():
                 await send({"type": "lifespan.startup.complete"})
+                phase = "shutdown"
                 await receive()
         except BaseException as problem:
             log_exception("server.lifespan_failed", problem)
-            kind = "startup" if self._executor is None else "shutdown"
-            await send({"type": f"lifespan.{kind}.failed", "message": str(problem)})
+            await send({"type": f"lifespan.{phase}.failed", "message": str(problem)})
             raise
         await send({"type": "lifespan.shutdown.complete"})
 
