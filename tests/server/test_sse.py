@@ -16,6 +16,8 @@ import pytest
 from helix_agents import Executor
 from helix_agents.backends.in_memory import InMemoryStreamManager
 from helix_agents.domain.errors import HelixError, SessionCorruptError, SessionNotFoundError, StoreUnavailableError
+from helix_agents.runtimes.executor.recovery import Recovered
+from helix_agents.server import app
 from helix_agents.server.executor_routes import ChunkSource
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.sse import EventStreamResponse, Leaving
@@ -185,6 +187,38 @@ def test_what_an_instance_leaves_is_gone_on_with_as_soon_as_it_is_read_elsewhere
         begun = time.monotonic()
         assert chunks(elsewhere, "s")[-1]["data"]["status"] == "completed"
         assert time.monotonic() - begun < 10, "the janitor comes every fifteen seconds"
+
+
+class Recovering:
+    """An executor whose looks for what others left take a while, and go wrong the first time."""
+
+    def __init__(self, *, seconds: float) -> None:
+        self.seconds = seconds
+        self.looks = 0
+
+    async def sweep(self) -> None:
+        raise RuntimeError("this time")
+
+    async def recover(self) -> Recovered:
+        self.looks += 1
+        if self.looks == 1:
+            raise RuntimeError("and this time")
+        await asyncio.sleep(self.seconds)
+        return Recovered()
+
+
+@pytest.mark.parametrize(("seconds", "least", "most"), [(0.0, 20, 1_000), (0.05, 2, 3)], ids=["quick", "slow"])
+async def test_looking_for_what_others_left_goes_on_and_takes_a_small_part_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, least: int, most: int
+) -> None:
+    monkeypatch.setattr(app, "TAKE_UP_SECONDS", 0.005)
+    monkeypatch.setattr(app, "TAKE_UP_SHARE", 200)
+    executor: Any = Recovering(seconds=seconds)
+    gate: Any = SimpleNamespace(open_streams=1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.6):
+            await app._take_up(executor, gate)
+    assert least <= executor.looks <= most
 
 
 def test_a_chat_that_the_server_leaves_is_told_to_reconnect() -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 from helix_agents import __version__
@@ -38,6 +39,9 @@ from helix_agents.server.shutdown import hearing_signals
 READY_SECONDS = 2.0
 READY_PROBE = "helix.readyz"
 TAKE_UP_SECONDS = 1.0
+# A look that takes long is made less often, so that it takes one part in so many of the time: where another engine has
+# the runs, each one is a question to it.
+TAKE_UP_SHARE = 20
 
 
 class AgentServer:
@@ -263,13 +267,23 @@ async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
     reads here it is too slow, as readers come from instances that leave, and wait for the rest."""
     try:
         await executor.sweep()
-    except HelixError as problem:
+    except Exception as problem:
         log_exception("janitor.failed", problem)
+    wait = TAKE_UP_SECONDS
     while True:
-        await asyncio.sleep(TAKE_UP_SECONDS)
-        if gate.open_streams:
-            with suppress(HelixError):
-                await executor.recover()
+        await asyncio.sleep(wait)
+        if not gate.open_streams:
+            continue
+        begun = time.monotonic()
+        try:
+            found = await executor.recover()
+        except HelixError:
+            continue
+        except Exception as problem:
+            log_exception("janitor.failed", problem)
+            continue
+        took = 0.0 if getattr(found, "run_ids", ()) else time.monotonic() - begun
+        wait = min(max(TAKE_UP_SECONDS, took * TAKE_UP_SHARE), TAKE_UP_SECONDS * TAKE_UP_SHARE)
 
 
 async def _unknown_route(_request: Request, problem: Exception) -> Response:
