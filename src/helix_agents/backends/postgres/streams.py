@@ -1,5 +1,6 @@
 """Streams in Postgres, written and read by any number of processes on one database."""
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -58,7 +59,9 @@ SELECT {HEAD_COLUMNS}, (
     WHERE c.id BETWEEN (s.key << 32) + s.floor AND (s.key << 32) + s.latest ORDER BY c.id LIMIT 1
 ) FROM __agents_streams s WHERE namespace = ? AND stream_id = ?
 """
-# Whoever waits is told of changes for this long; what changed before the mark is found by the look that follows it.
+# Whoever waits is told of changes for this long, and then marks the stream again; what changed before the mark is found
+# by the look that follows it.
+MARK_AGAIN_SECONDS = 1_500.0
 _WATCH = (
     "UPDATE __agents_streams SET watched_until = clock_timestamp() + interval '1 hour'"
     " WHERE key = ? AND watched_until < clock_timestamp() + interval '30 minutes'"
@@ -173,26 +176,34 @@ class PostgresStreamManager(RestingStreams):
         if found is None:
             return None
         key: int = found[0]
+        marked: float | None = None
+
+        async def mark() -> None:
+            nonlocal marked
+            marked = time.monotonic()
+            await self._db.execute(_WATCH, (key,))
 
         async def look(cursor: int, most: int) -> Look | None:
+            if marked is not None and time.monotonic() - marked > MARK_AGAIN_SECONDS:
+                await mark()
             rows = [tuple(row) for row in await self._db.all(_LOOK, (key, cursor, most))]
             if not rows:
                 return None
             return Look(head_of(rows[0][:-2]), tuple(chunk_of(row[-2:]) for row in rows if row[-1] is not None))
 
+        @asynccontextmanager
+        async def listen() -> AsyncGenerator[Waiter]:
+            async with self._db.listener.listen(topic_of(self._namespace, stream_id)) as waiter:
+                await mark()
+                yield waiter
+
         return FollowingReader(
             from_sequence,
             look=look,
-            listen=lambda: self._watch(key, stream_id),
+            listen=listen,
             poll_seconds=POLL_SECONDS,
             clock=self._clock,
         )
-
-    @asynccontextmanager
-    async def _watch(self, key: int, stream_id: StreamId) -> AsyncGenerator[Waiter]:
-        async with self._db.listener.listen(topic_of(self._namespace, stream_id)) as waiter:
-            await self._db.execute(_WATCH, (key,))
-            yield waiter
 
     async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
         row = await self._db.one(_INFO, (self._namespace, stream_id))
