@@ -15,6 +15,9 @@ from helix_agents.ports.streams import StreamReader
 # The first look is a small one, so that a reader who comes back is not kept waiting for a long history.
 FIRST_LOOK, LARGEST_LOOK = 8, 256
 
+# Rings get lost seldom: whoever heard none for so many looks, and found that none was missed, looks less often.
+LOOKS_IN_VAIN, LESS_OFTEN = 20, 4
+
 # No stream gets there; of larger numbers not every store can be asked.
 BEYOND_ALL = 1 << 62
 
@@ -31,7 +34,7 @@ class FollowingReader(StreamReader):
 
     `look` gets a cursor and how many chunks it may bring, and answers None when the stream is gone. `listen` is entered
     before the look that finds nothing new, so a chunk that comes between look and wait still wakes the reader;
-    `poll_seconds` is how long it trusts that.
+    `poll_seconds` is how long it trusts that, until nothing has happened for a while; then it trusts it for longer.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class FollowingReader(StreamReader):
         self._ready: deque[StreamChunk] = deque()
         self._most = FIRST_LOOK
         self._busy = False
+        self._in_vain = 0
         self._waiter: Waiter | None = None
         self._listening = AsyncExitStack()
         self._closed = False
@@ -101,13 +105,17 @@ class FollowingReader(StreamReader):
             self._ready.append(note)
         self._ready.extend(look.chunks)
         self._most = min(self._most * 2, LARGEST_LOOK)
+        if self._ready:
+            self._in_vain = 0
         return bool(self._ready)
 
     async def _wait(self) -> None:
         if self._waiter is None:
             self._waiter = await self._listening.enter_async_context(self._listen())
         else:
-            await self._waiter.wait(self._poll_seconds)
+            quiet = self._in_vain >= LOOKS_IN_VAIN
+            rung = await self._waiter.wait(self._poll_seconds * (LESS_OFTEN if quiet else 1))
+            self._in_vain = 0 if rung else self._in_vain + 1
 
     async def _stop_listening(self) -> None:
         self._waiter = None

@@ -71,6 +71,39 @@ async def test_a_ring_that_got_lost_costs_time_and_nothing_else(stream: Stream):
     await reader.close()
 
 
+class Deaf(Waiter):
+    """Hears nothing, and takes no time for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    async def wait(self, timeout: float) -> bool:
+        self.waits.append(timeout)
+        await asyncio.sleep(0)
+        return False
+
+
+async def test_a_reader_of_a_stream_that_is_long_silent_looks_less_often_until_it_finds_something(stream: Stream):
+    waiter = Deaf()
+
+    @asynccontextmanager
+    async def listen() -> AsyncIterator[Waiter]:
+        yield waiter
+
+    reader = FollowingReader(0, look=stream.look, listen=listen, poll_seconds=0.5, clock=ManualClock())
+    for text in ("a", "b"):
+        waiting = asyncio.create_task(next_of(reader))
+        async with asyncio.timeout(10):
+            while len(waiter.waits) < 25:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert waiter.waits[:25] == [0.5] * 20 + [2.0] * 5
+        stream.say(text)
+        assert texts([await waiting]) == [text]
+        waiter.waits.clear()
+    await reader.close()
+
+
 async def test_a_ring_for_nothing_is_one_look(stream: Stream):
     reader = stream.reader()
     waiting = asyncio.create_task(next_of(reader))
