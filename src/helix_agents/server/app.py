@@ -282,7 +282,7 @@ async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
         except Exception as problem:
             log_exception("janitor.failed", problem)
             continue
-        took = 0.0 if getattr(found, "run_ids", ()) else time.monotonic() - begun
+        took = 0.0 if found.run_ids else time.monotonic() - begun
         wait = min(max(TAKE_UP_SECONDS, took * TAKE_UP_SHARE), TAKE_UP_SECONDS * TAKE_UP_SHARE)
 
 

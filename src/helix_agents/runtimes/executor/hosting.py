@@ -16,6 +16,7 @@ from helix_agents.domain.sessions import InterruptOutcome, SessionFilter, Sessio
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.snapshot import SessionSnapshot
 from helix_agents.ports.locks import LockManager
+from helix_agents.runtimes.executor.recovery import Recovered
 
 
 class HostedRun(Protocol):
@@ -121,6 +122,6 @@ class AgentExecutor(Protocol):
 
     async def sweep(self) -> Any: ...
 
-    async def recover(self) -> Any: ...
+    async def recover(self) -> Recovered: ...
 
     async def close(self) -> None: ...
