@@ -91,6 +91,8 @@ async def test_no_byte_of_another_agent_is_seen_in_python(each_world: World) -> 
                 await ann.call("state.backup.restore", backup_id=_newest(listed), agent="bob")
             with pytest.raises(CapabilityError, match="another agent"):
                 await ann.call("state.backup.restore", backup_id=_newest(listed))
+            with pytest.raises(CapabilityError, match="another agent"):
+                await ann.call("state.backup.export", backup_id=_newest(listed), path=str(each_world.folder / "out"))
 
 
 async def test_no_byte_of_another_tenant_is_seen(each_world: World) -> None:
@@ -174,3 +176,6 @@ async def test_a_policy_may_list_whose_state_an_agent_may_ask_a_person_about(wor
         assert row.result["scope"] == "agent:bob"
         assert TAINT not in json.dumps(row.result)
         assert row.preview["agents"] == ["bob"]
+        path = str(world.folder / "out")
+        row = await approved(ann, "state.backup.export", backup_id=row.result["backup_id"], path=path)
+        assert (row.status, row.preview["scope"]) == ("executed", "agent:bob")

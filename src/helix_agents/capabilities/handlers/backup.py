@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
-from helix_agents.capabilities.backups import BEFORE_RESTORE, DAMAGED, Backups, Manifest, agents_in
+from helix_agents.capabilities.backups import BEFORE_RESTORE, DAMAGED, Backups, Known, Manifest, agents_in
 from helix_agents.capabilities.calls import Call
 from helix_agents.capabilities.files import free_bytes, kept_if_known
 from helix_agents.capabilities.scopes import BACKUPS, SHARED, agent_scope
@@ -94,14 +94,8 @@ async def check_restore(call: Call) -> None:
     agent = call.inputs["agent"]
     if agent is not None and known.row.scope not in ("full", f"agent:{agent}"):
         raise InvalidInput(f"This backup is of {known.row.scope}, not of {agent!r}.", {"agent": agent})
-    if agent is None and not call.caller.is_operator:
-        only = agents_in([known.row.scope])
-        if (
-            only
-            and only[0] != call.caller.agent
-            and only[0] not in call.settings.policy.other_agents.get(call.caller.agent, ())
-        ):
-            raise InvalidInput(f"This backup is of another agent, {only[0]!r}.", {"agent": only[0]})
+    if agent is None:
+        _check_whose(call, known)
 
 
 async def preview_restore(call: Call) -> dict[str, JSON]:
@@ -184,18 +178,19 @@ async def restore(call: Call) -> dict[str, JSON]:
 
 
 async def check_export(call: Call) -> None:
-    """A backup that exists, and somewhere it may go."""
-    await _backups(call).find(call.inputs["backup_id"])
+    """A backup that exists and is the caller's to ask for, and somewhere it may go."""
+    _check_whose(call, await _backups(call).find(call.inputs["backup_id"]))
     if not call.settings.export_roots:
         raise IoError("No folder for exports is set up; an operator lists them.", {"path": call.inputs["path"]})
 
 
 async def preview_export(call: Call) -> dict[str, JSON]:
-    """Where the file would really go."""
+    """Whose state would go, and where the file would really be."""
     known = await _backups(call).find(call.inputs["backup_id"])
     target = await asyncio.to_thread(_target, call.inputs["path"], known.path.name)
     return {
         "backup_id": known.backup_id,
+        "scope": known.row.scope,
         "resolved_path": target,
         "bytes": known.row.file_size_bytes,
         "sha256": known.row.sha256,
@@ -231,6 +226,14 @@ async def _check_agent(call: Call) -> None:
     agent = call.inputs["agent"]
     if agent is not None and not (await call.store.usage(agent_scope(agent))).keys:
         raise InvalidInput(NOTHING_FOR.format(agent=agent), {"agent": agent})
+
+
+def _check_whose(call: Call, known: Known) -> None:
+    """A backup of another agent is only for those whom the policy lists, and for operators."""
+    for agent in agents_in([known.row.scope]):
+        listed = (call.caller.agent, *call.settings.policy.other_agents.get(call.caller.agent, ()))
+        if agent not in listed and not call.caller.is_operator:
+            raise InvalidInput(f"This backup is of another agent, {agent!r}.", {"agent": agent})
 
 
 def _restored_scopes(call: Call, manifest: Manifest) -> list[str]:
