@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helix_agents.capabilities.approvals import decide_approval
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import TIERS
 from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
 from helix_agents.capabilities.scopes import RATES
 from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, PolicyDenied
+from helix_agents.domain.entries import session_scope
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.testing.clock import ManualClock
 from tests.capabilities.worlds import World
@@ -89,6 +91,28 @@ async def test_calls_of_a_long_window_are_remembered_until_it_is_over(world: Wor
         await sweep_state(state.gateway)
         assert (await state.gateway.store.usage(RATES)).keys == 0
         await state.shared.set("b", 1, expected_version=0)
+
+
+async def test_what_is_asked_in_one_session_is_not_the_request_of_another(world: World) -> None:
+    world.policy = Policy(rules=[Rule(name="ask", applies_to="state.s*", tier="approval_required")])
+    async with world.open() as state:
+        here, there = await state.with_session(), await state.with_session()
+        asked: list[str] = []
+        for session in (here, there, there):
+            with pytest.raises(ApprovalPending) as pending:
+                await session.session.set("k", 1)
+            asked.append(pending.value.context["approval_id"])
+        assert asked[0] != asked[1] == asked[2]
+        await decide_approval(state.gateway, asked[1], approved=True, by="ada")
+        scopes = [session_scope(str(each.caller.session_id)) for each in (here, there)]
+        assert [(await state.gateway.store.usage(scope)).keys for scope in scopes] == [0, 1]
+        joined: set[str] = set()
+        for session in (here, there):
+            # What all sessions share is the same wherever it is asked.
+            with pytest.raises(ApprovalPending) as pending:
+                await session.shared.set("k", 1, expected_version=0)
+            joined.add(pending.value.context["approval_id"])
+        assert len(joined) == 1
 
 
 async def test_what_is_blocked_is_refused_audited_and_not_shown(world: World) -> None:

@@ -29,7 +29,9 @@ async def request_approval(gateway: Gateway, call: Call) -> str:
     now = gateway.store.now_ms()
     async for entry in every_entry(gateway.store, APPROVALS):
         row = row_of(entry)
-        if (row.digest, row.status) == (digest, "pending") and row.expires_at > now:
+        # What is asked of one session is not done in another.
+        here = not call.capability.in_session or row.session_id == call.caller.session_id
+        if here and (row.digest, row.status) == (digest, "pending") and row.expires_at > now:
             return entry.key
     approval_id = gateway.ids.new("approval")
     row = ApprovalRow(

@@ -112,6 +112,11 @@ class Capability:
         return self.name.rpartition(".")[2] in ("delete", "clear", "restore", "end")
 
     @property
+    def in_session(self) -> bool:
+        """Whether a call is about the caller's session."""
+        return self.name.startswith("state.session.") or self.name in ("session.end", "state.shared.watch")
+
+    @property
     def description(self) -> str:
         """What a caller reads before deciding to use it."""
         return " ".join(part for part in (self.purpose, self.detail, self.when_to_use) if part)

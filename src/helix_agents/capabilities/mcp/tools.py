@@ -16,11 +16,6 @@ from helix_agents.domain.records import JSON
 SESSION_ID: dict[str, JSON] = {"type": "string", "description": "From session__create."}
 
 
-def in_session(capability: Capability) -> bool:
-    """Whether a call is about the caller's session, which a client names with every call."""
-    return capability.name.startswith("state.session.") or capability.name in ("session.end", "state.shared.watch")
-
-
 def tool_definitions(gateway: Gateway, agent: str, names: Sequence[str] | None = None) -> list[dict[str, JSON]]:
     """Every tool the agent may be shown, in a fixed order; what policy blocks is not there."""
     chosen = [CATALOGUE[name] for name in names] if names is not None else list(CATALOGUE.values())
@@ -31,7 +26,7 @@ def tool_definitions(gateway: Gateway, agent: str, names: Sequence[str] | None =
 def definition(capability: Capability) -> dict[str, JSON]:
     """One tool, as the protocol writes it."""
     schema = dict(input_schema(capability))
-    if in_session(capability):
+    if capability.in_session:
         schema["properties"] = {**schema.get("properties", {}), "session_id": SESSION_ID}
     return {
         "name": capability.tool_name,
@@ -53,7 +48,8 @@ async def call_tool(
     """Make a call; whether it succeeded, and its answer or its error as data."""
     given = dict(arguments)
     capability = find_capability(name)
-    if capability is not None and in_session(capability):
+    if capability is not None and capability.in_session:
+        # A client names its session with every call that is about one.
         session_id = given.pop("session_id", None)
         caller = replace(caller, session_id=session_id if isinstance(session_id, str) and session_id else None)
     try:
