@@ -1,6 +1,7 @@
 """Policy: a pure function over rules that only ever makes a call stricter."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -30,6 +31,9 @@ rules = st.lists(
     ),
     max_size=6,
 )
+
+
+CALM = Rule(name="calm", applies_to="*", rate=Rate(most=1, seconds=1))
 
 
 @given(rules=rules, name=st.sampled_from(sorted(CATALOGUE)), key=st.sampled_from(["config.a", "exact", "other"]))
@@ -70,6 +74,7 @@ async def test_calls_are_counted_in_the_store_and_too_many_ask(world: World) -> 
         (lambda: Rate(most=1, seconds=0), "seconds=0"),
         (lambda: Rate(most=1, seconds=60, then=cast("Any", "approval")), "no tier 'approval'"),
         (lambda: Rule(name="calm", applies_to="*", tier=cast("Any", "block")), "approval_required"),
+        (lambda: Policy(rules=[CALM, replace(CALM, rate=Rate(most=9, seconds=60))]), "'calm'; name them apart"),
     ],
 )
 def test_a_rule_that_could_not_decide_is_refused_where_it_is_made(wrong: Callable[[], object], told: str) -> None:

@@ -67,6 +67,13 @@ class Policy:
     rules: Sequence[Rule] = ()
     other_agents: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
+    def __post_init__(self) -> None:
+        counting = [rule.name for rule in self.rules if rule.rate is not None]
+        for name in counting:
+            # Calls are counted by the rule's name: each of the two would judge by what the other has counted.
+            if counting.count(name) > 1:
+                raise DefinitionError("Policy", f"two rules that count calls are named {name!r}; name them apart.")
+
     def rates(self, capability: Capability, agent: str, inputs: Mapping[str, Any]) -> list[Rule]:
         """The rules about this call that count calls."""
         return [rule for rule in self.rules if rule.rate and rule.matches(capability.name, agent, inputs)]
