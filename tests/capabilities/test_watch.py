@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from helix_agents.capabilities import watching
+from helix_agents.capabilities.calls import Caller
+from helix_agents.capabilities.mcp.tools import call_tool
 from helix_agents.capabilities.settings import Limits
-from helix_agents.capabilities.watching import Bookmark, ResyncRequired, Watch
+from helix_agents.capabilities.watching import Bookmark, ResyncRequired, Watch, subscriptions_of
 from helix_agents.domain.capability_errors import InvalidInput, SubscriptionFailed
 from helix_agents.testing.contracts.processes import processes_for
 from helix_agents.testing.workers import Processes
@@ -167,6 +169,19 @@ async def test_there_are_only_so_many_subscriptions_and_a_session_takes_its_own_
         await plain.call("state.shared.watch")
         with pytest.raises(SubscriptionFailed):
             await plain.call("state.shared.watch")
+
+
+async def test_a_watch_in_a_session_that_is_over_or_somebody_elses_is_refused(each_world: World) -> None:
+    async with each_world.open("ann") as plain, each_world.open("bob") as bob:
+        over, theirs = await plain.with_session(), await bob.with_session()
+        await over.call("session.end")
+        for session_id in (over.caller.session_id, theirs.caller.session_id, "never made"):
+            for durable in (False, True):
+                given = {"session_id": session_id, "durable": durable}
+                done, told = await call_tool(plain.gateway, Caller(agent="ann", face="mcp"), "state.shared.watch", given)
+                assert (done, told["error"]) == (False, "SessionNotFound")
+                assert told["recovery"][0]["capability"] == "session.create"
+        assert await subscriptions_of(plain.gateway.store, "ann") == []
 
 
 async def every_revision_once(world: World, processes: Processes, readers: Processes, changes: int) -> None:

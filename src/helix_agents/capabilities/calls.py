@@ -64,6 +64,10 @@ class BoundSession(Protocol):
     Every method raises `SessionNotFound` when the session is gone.
     """
 
+    async def check_alive(self) -> None:
+        """Pass if the session is still there."""
+        ...
+
     async def get(self, key: str) -> str | None:
         """The value under a key."""
         ...

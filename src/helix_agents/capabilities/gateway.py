@@ -31,6 +31,9 @@ _GENERIC = {
     "DatabaseError": Hint(action="retry", description="Retry the operation. If the error persists, check disk health."),
     "VersionConflict": Hint(action="retry", description="Read the key again and retry with the new version."),
     "InvalidInput": Hint(action="fix_input", description="Change the input as the message says, and call again."),
+    "SessionNotFound": Hint(
+        action="reconnect", description="Use session.create to get a new session.", capability="session.create"
+    ),
     "PolicyDenied": Hint(
         action="explain",
         description="Use policy.explain to see which rule decides.",

@@ -28,8 +28,13 @@ class MintedSession:
         self._scope = session_scope(self._id)
         self._limits = limits
 
+    async def check_alive(self) -> None:
+        left, _ = await self._find()
+        if left < self._limits.session_idle_ms * (1 - TOUCH_AFTER):
+            await self._change()
+
     async def get(self, key: str) -> str | None:
-        await self._alive()
+        await self.check_alive()
         found = await self._store.find(self._scope, key)
         return found.value if found is not None else None
 
@@ -42,17 +47,12 @@ class MintedSession:
         return (await self._change(Remove(scope=self._scope, key=key, forget=True))).previous
 
     async def keys(self, prefix: str) -> Sequence[str]:
-        await self._alive()
+        await self.check_alive()
         page = await self._store.list_entries(self._scope, prefix=prefix, limit=self._limits.keys)
         return [entry.key for entry in page.items]
 
     async def clear(self) -> int:
         return (await self._change(Clear(scope=self._scope))).removed
-
-    async def _alive(self) -> None:
-        left, _ = await self._find()
-        if left < self._limits.session_idle_ms * (1 - TOUCH_AFTER):
-            await self._change()
 
     async def _change(self, *changes: Change) -> Changed:
         _, version = await self._find()

@@ -24,6 +24,10 @@ class RunSession:
         self._link = link
         self._limits = limits
 
+    async def check_alive(self) -> None:
+        if not await self._link.session_exists():
+            raise SessionNotFound("The session does not exist or has been terminated.", {"session_id": self._id})
+
     async def get(self, key: str) -> str | None:
         found = await self._find(key)
         return found.value if found is not None else None
@@ -41,22 +45,18 @@ class RunSession:
         return found.value if found is not None else None
 
     async def keys(self, prefix: str) -> Sequence[str]:
-        await self._check_alive()
+        await self.check_alive()
         page = await self._store.list_entries(self._scope, prefix=prefix, limit=self._limits.keys)
         return [entry.key for entry in page.items]
 
     async def clear(self) -> int:
-        await self._check_alive()
+        await self.check_alive()
         self._link.change(Clear(scope=self._scope, keep_versions=None))
         return (await self._store.usage(self._scope)).keys
 
     async def _find(self, key: str) -> Entry | None:
-        await self._check_alive()
+        await self.check_alive()
         return await self._store.find(self._scope, key)
-
-    async def _check_alive(self) -> None:
-        if not await self._link.session_exists():
-            raise SessionNotFound("The session does not exist or has been terminated.", {"session_id": self._id})
 
     async def _check_room(self, change: Put) -> None:
         """Refuse a write that does not fit beside what the step's other calls write."""

@@ -52,7 +52,9 @@ async def list_entries(call: Call) -> dict[str, JSON]:
 
 
 async def watch(call: Call) -> dict[str, JSON]:
-    """Subscribe to changes."""
+    """Subscribe to changes; what a session that is over subscribes to would be gone before it is told."""
+    if call.bound_session is not None:
+        await call.bound_session.check_alive()
     subscription_id, revision = await subscribe(
         call,
         prefix=check_prefix(call.inputs["prefix"] or ""),
