@@ -54,6 +54,14 @@ def test_what_is_no_time_that_can_be_shown_is_refused(text: str) -> None:
         parse_time(text, now_ms=1_800_000_000_000)
 
 
+async def test_a_value_without_end_is_refused_through_the_gate(world: World) -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    async with world.open() as state:
+        with pytest.raises(InvalidInput, match="nested too deeply, or holds itself"):
+            await state.persistent.set("k", endless)
+
+
 async def test_too_much_is_refused_and_answers_are_cut_where_they_can_go_on(each_world: World) -> None:
     each_world.limits = Limits(value_bytes=1_000, answer_bytes=500, versions=3)
     async with each_world.open() as state:

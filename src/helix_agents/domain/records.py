@@ -63,8 +63,15 @@ def check_json(value: JSON, what: str) -> None:
     the engine is looked at before it is stored.
 
     Raises:
-        UnstorableValueError: it holds something JSON has no form for.
+        UnstorableValueError: it holds something JSON has no form for, or itself.
     """
+    try:
+        _check_json(value, what)
+    except RecursionError as problem:
+        raise UnstorableValueError(what, "it is nested too deeply, or holds itself") from problem
+
+
+def _check_json(value: JSON, what: str) -> None:
     match value:
         case None | bool() | int() | str():
             pass
@@ -72,12 +79,12 @@ def check_json(value: JSON, what: str) -> None:
             pass
         case list():
             for item in cast("list[JSON]", value):
-                check_json(item, what)
+                _check_json(item, what)
         case dict():
             for key, item in cast("dict[JSON, JSON]", value).items():
                 if not isinstance(key, str):
                     raise UnstorableValueError(what, f"the key {key!r} is no string")
-                check_json(item, what)
+                _check_json(item, what)
         case _:
             raise UnstorableValueError(what, f"{type(value).__name__} {value!r} has no JSON form")
 
