@@ -16,10 +16,10 @@ import pytest
 from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.notifying import deliver_notices
-from helix_agents.capabilities.scopes import JOURNAL, OUTBOX
+from helix_agents.capabilities.scopes import JOURNAL, OUTBOX, SESSIONS
 from helix_agents.capabilities.settings import Limits
 from helix_agents.domain.capability_errors import ApprovalPending, SessionNotFound
-from helix_agents.domain.entries import EntryTransaction, Put
+from helix_agents.domain.entries import EntryPage, EntryTransaction, Put
 from helix_agents.testing import call, reply
 from helix_agents.testing.clock import ManualClock
 from tests.capabilities.test_agent_tools import bundle_of
@@ -335,6 +335,32 @@ async def test_a_session_ends_when_it_is_not_used_and_leaves_nothing(each_world:
             await state.session.get("k")
         assert (await sweep_state(plain.gateway))["sessions_ended"] == 1
         assert (await store.usage(f"session:{state.caller.session_id}")).keys == 0
+
+
+async def test_a_session_that_is_used_while_idle_ones_are_ended_lives_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.limits = Limits(session_idle_ms=1_000)
+    clock = ManualClock(1_800_000_000_000)
+    async with world.open(clock=clock) as plain:
+        store = plain.gateway.store
+        used, idle = await plain.with_session(), await plain.with_session()
+        reading = store.list_entries
+
+        async def read_and_linger(scope: str, **options: Any) -> EntryPage:
+            page = await reading(scope, **options)
+            if scope == SESSIONS:
+                # Ending many sessions takes a while: one of this page is used before it comes to its turn.
+                clock.advance(900)
+                await used.session.set("k", 1)
+                clock.advance(200)
+            return page
+
+        monkeypatch.setattr(store, "list_entries", read_and_linger)
+        assert (await sweep_state(plain.gateway))["sessions_ended"] == 1
+        assert await used.session.get("k") == 1
+        with pytest.raises(SessionNotFound):
+            await idle.session.get("k")
 
 
 async def test_many_calls_on_one_connection_all_get_their_answers(each_world: World) -> None:

@@ -1,6 +1,7 @@
 """Sessions of callers without a run: a handle nobody can guess, bound to its agent, that ends when it is not used."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from helix_agents.capabilities.calls import Caller
 from helix_agents.capabilities.paging import every_entry
@@ -102,14 +103,19 @@ async def sweep_sessions(store: EntryStore) -> int:
     ended = 0
     async for entry in every_entry(store, SESSIONS):
         row: dict[str, JSON] = parsed(entry.value)
-        if row["expires_at"] <= store.now_ms():
-            ended += await end_session(store, row["agent"], entry.key)
+        if row["expires_at"] > store.now_ms():
+            continue
+        over = await _end(store, entry.key, entry.version)
+        # Whoever used it after this page was read keeps it, and who ended it already has done so.
+        with suppress(VersionConflict):
+            await store.transact(EntryTransaction(changes=(*over,), owner=row["agent"]))
+            ended += 1
     return ended
 
 
-async def _end(store: EntryStore, session_id: str) -> list[Change]:
+async def _end(store: EntryStore, session_id: str, version: int | None = None) -> list[Change]:
     changes: list[Change] = [
-        Remove(scope=SESSIONS, key=session_id, forget=True),
+        Remove(scope=SESSIONS, key=session_id, expected_version=version, forget=True),
         Clear(scope=session_scope(session_id)),
     ]
     async for entry in every_entry(store, SUBSCRIPTIONS):
