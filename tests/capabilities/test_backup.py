@@ -217,6 +217,7 @@ async def test_an_export_stays_in_its_roots_and_overwrites_nothing(full: World) 
             out / "escape" / "file",
             out / "taken",
             out / "missing" / "file",
+            out / "no\0text",
         ):
             with pytest.raises(IoError):
                 await state.call("state.backup.export", **name, path=str(path))
@@ -297,6 +298,16 @@ async def test_a_file_stays_when_the_answer_to_what_made_it_known_is_lost(
         assert not any("missing" in each for each in backups)
         (snapshot,) = (await state.call("state.snapshot.list"))["snapshots"]
         assert "missing" not in snapshot
+
+
+async def test_files_that_are_gone_with_their_folder_are_named_as_missing(full: World) -> None:
+    async with full.open("ann", face="operator") as state:
+        for kind in ("backup", "snapshot"):
+            await state.call(f"state.{kind}.create")
+        shutil.rmtree(full.folder / "files")
+        for kind in ("backup", "snapshot"):
+            [listed] = (await state.call(f"state.{kind}.list"))[f"{kind}s"]
+            assert listed["missing"]
 
 
 async def test_a_file_goes_when_its_row_is_refused(full: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,14 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
+def names_in(folder: Path) -> set[str]:
+    """The names of the files in a folder; none when the folder is gone."""
+    try:
+        return set(os.listdir(folder))
+    except FileNotFoundError:
+        return set()
+
+
 def remove_file(path: Path) -> None:
     """Take a file away; one that is gone is fine."""
     with contextlib.suppress(FileNotFoundError):

@@ -6,7 +6,7 @@ from typing import cast
 
 from helix_agents.capabilities.backups import BEFORE_RESTORE, DAMAGED, Backups, Known, Manifest, agents_in
 from helix_agents.capabilities.calls import Call
-from helix_agents.capabilities.files import free_bytes, kept_if_known
+from helix_agents.capabilities.files import free_bytes, kept_if_known, names_in
 from helix_agents.capabilities.scopes import BACKUPS, SHARED, agent_scope
 from helix_agents.capabilities.vault import copy_backup
 from helix_agents.domain.capability_errors import ApprovalPending, DecryptionFailed, InvalidInput, IoError
@@ -64,7 +64,7 @@ async def list_backups(call: Call) -> dict[str, JSON]:
     backups = _backups(call)
     mine = ("full", f"agent:{call.caller.agent}")
     known = [each for each in await backups.list_known() if call.caller.is_operator or each.row.scope in mine]
-    present = await asyncio.to_thread(_present, backups.folder) if known else set[str]()
+    present = await asyncio.to_thread(names_in, backups.folder) if known else set[str]()
     shown: list[JSON] = []
     for each in known:
         row = {
@@ -180,6 +180,8 @@ async def restore(call: Call) -> dict[str, JSON]:
 async def check_export(call: Call) -> None:
     """A backup that exists and is the caller's to ask for, and somewhere it may go."""
     _check_whose(call, await _backups(call).find(call.inputs["backup_id"]))
+    if "\0" in call.inputs["path"]:
+        raise IoError("No path has a NUL character in it.", {"path": call.inputs["path"]})
     if not call.settings.export_roots:
         raise IoError("No folder for exports is set up; an operator lists them.", {"path": call.inputs["path"]})
 
@@ -275,7 +277,3 @@ def _target(path: str, name: str) -> str:
     """The file a path means, with every link followed."""
     found = Path(path)
     return str((found / name if found.is_dir() else found).resolve())
-
-
-def _present(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}

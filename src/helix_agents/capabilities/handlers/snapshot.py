@@ -8,7 +8,7 @@ import msgspec
 
 from helix_agents import __version__
 from helix_agents.capabilities.calls import Call, redacted, rows_of
-from helix_agents.capabilities.files import folder_of, kept_if_known, read_checked, remove_file, write_whole
+from helix_agents.capabilities.files import folder_of, kept_if_known, names_in, read_checked, remove_file, write_whole
 from helix_agents.capabilities.health import look_at_health
 from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import ALERTS, APPROVALS, NAMES, SNAPSHOTS, SUBSCRIPTIONS, agent_of
@@ -60,7 +60,7 @@ async def list_snapshots(call: Call) -> dict[str, JSON]:
     """What is known, newest first; a file that is gone is named as missing."""
     folder = folder_of(call.store, call.settings, "snapshots")
     rows = await _rows(call)
-    present = await asyncio.to_thread(_present, folder) if rows else set[str]()
+    present = await asyncio.to_thread(names_in, folder) if rows else set[str]()
     snapshots: list[JSON] = []
     for entry in rows:
         row = parsed(entry.value)
@@ -155,10 +155,6 @@ def _waiting_requests(seen: Overview) -> list[JSON]:
 
 def _digest(value: JSON) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
-
-
-def _present(folder: Any) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 async def _rows(call: Call) -> list[Entry]:
