@@ -45,6 +45,14 @@ async def test_the_same_window_gives_the_same_bytes_and_two_windows_neither_over
         assert all(change["source"].startswith("revision:") for change in second["briefing"]["state_changes"])
 
 
+async def test_where_no_state_may_be_kept_the_system_is_well_all_the_same(world: World) -> None:
+    world.limits = Limits(persistent_bytes=0, shared_bytes=0)
+    async with world.open() as state:
+        health = await state.call("system.health")
+        quotas = [each["detail"] for each in health["checks"] if each["name"].startswith("quota")]
+        assert (health["status"], quotas) == ("ok", ["0 of 0 bytes"] * 2)
+
+
 async def test_files_that_were_made_changed_and_deleted_are_reported(world: World) -> None:
     watched = world.folder / "watched"
     for name in ("changed", "deleted", "same"):

@@ -278,6 +278,14 @@ async def test_agents_that_answer_each_other_come_to_rest_and_nothing_is_lost(
         assert [told["version"] for told in await news(backend)] == [1, 2, 3, 4, 5]
 
 
+async def test_where_nothing_may_wake_nothing_does(each_world: World, backend: Backend) -> None:
+    each_world.limits = Limits(wakes_per_hour=0)
+    async with idle_watcher(each_world) as helix:
+        await write(each_world)
+        assert await swept(helix) == 0
+        assert await turns(backend) == ["completed"]
+
+
 async def test_after_an_hour_it_may_wake_again(each_world: World, backend: Backend) -> None:
     each_world.limits = Limits(wakes_per_hour=1)
     async with idle_watcher(each_world) as helix:

@@ -64,6 +64,5 @@ async def _quota(call: Call, scope: str) -> dict[str, JSON]:
     except HelixError:
         return {"name": f"quota of {scope}", "status": "failing", "detail": "unknown"}
     limit = call.limits.shared_bytes if scope == SHARED else call.limits.persistent_bytes
-    share = usage.bytes / limit
-    status = "degraded" if share > 0.9 else "ok"
+    status = "degraded" if usage.bytes > 0.9 * limit else "ok"
     return {"name": f"quota of {scope}", "status": status, "detail": f"{usage.bytes} of {limit} bytes"}

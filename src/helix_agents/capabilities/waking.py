@@ -65,7 +65,7 @@ async def _wakeup(
 
 def _may_wake(subscription: Subscription, limits: Limits, now: int) -> bool:
     """Two agents that answer each other's changes would keep each other busy for ever; what they miss is told later."""
-    if subscription.wake == "never":
+    if subscription.wake == "never" or limits.wakes_per_hour < 1:
         return False
     return subscription.woken < limits.wakes_per_hour or now - subscription.woken_since >= HOUR_MS
 
