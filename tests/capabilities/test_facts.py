@@ -221,15 +221,41 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         """Quiet."""
 
 
-@pytest.fixture
-def webhook() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    Receiver.received, Receiver.refused = [], 0
+class Moved(Receiver):
+    """Sends everybody on, and is polite to whoever comes there."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(302)
+        self.send_header("location", "/elsewhere")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+
+@contextlib.contextmanager
+def served(handler: type[Receiver]) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     serving = threading.Thread(target=server.serve_forever, daemon=True)
     serving.start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def webhook() -> Iterator[str]:
+    Receiver.received, Receiver.refused = [], 0
+    with served(Receiver) as address:
+        yield address
+
+
+@pytest.fixture
+def moved_webhook() -> Iterator[str]:
+    with served(Moved) as address:
+        yield address
 
 
 async def test_a_notice_reaches_every_webhook_at_least_once(
@@ -285,6 +311,13 @@ async def test_an_address_that_talks_nonsense_is_tried_once_a_round_and_holds_up
     nonsense.close()
     assert len(met) == 1
     assert [notice["inputs"]["key"] for notice in Receiver.received] == ["a", "b"]
+
+
+async def test_an_address_that_has_moved_has_not_taken_a_notice(world: World, moved_webhook: str) -> None:
+    async with world.open(settings={"webhooks": (moved_webhook,)}) as state:
+        await state.shared.set("a", 1, expected_version=0)
+        assert await deliver_notices(state.gateway) == 0
+        assert (await state.gateway.store.usage(OUTBOX)).keys == 1
 
 
 async def test_what_is_remembered_too_long_is_forgotten_however_much_there_is(

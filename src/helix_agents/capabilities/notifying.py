@@ -3,6 +3,7 @@
 import asyncio
 import urllib.request
 from http.client import HTTPException
+from typing import Any
 from urllib.error import HTTPError
 
 from helix_agents.capabilities.gateway import Gateway
@@ -58,5 +59,15 @@ async def _deliver(address: str, notice: str, notice_id: str, away: set[str]) ->
 def _post(address: str, body: bytes, notice_id: str) -> None:
     headers = {"content-type": "application/json", "idempotency-key": notice_id}
     request = urllib.request.Request(address, data=body, headers=headers, method="POST")
-    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+    with _opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
         answer.read()
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A notice that was sent on would arrive as a question without it: an address that has moved has not taken it."""
+
+    def redirect_request(self, *args: Any, **options: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirects)
