@@ -172,13 +172,14 @@ async def test_there_are_only_so_many_subscriptions_and_a_session_takes_its_own_
 
 
 async def test_a_watch_in_a_session_that_is_over_or_somebody_elses_is_refused(each_world: World) -> None:
+    ann = Caller(agent="ann", face="mcp")
     async with each_world.open("ann") as plain, each_world.open("bob") as bob:
         over, theirs = await plain.with_session(), await bob.with_session()
         await over.call("session.end")
         for session_id in (over.caller.session_id, theirs.caller.session_id, "never made"):
             for durable in (False, True):
                 given = {"session_id": session_id, "durable": durable}
-                done, told = await call_tool(plain.gateway, Caller(agent="ann", face="mcp"), "state.shared.watch", given)
+                done, told = await call_tool(plain.gateway, ann, "state.shared.watch", given)
                 assert (done, told["error"]) == (False, "SessionNotFound")
                 assert told["recovery"][0]["capability"] == "session.create"
         assert await subscriptions_of(plain.gateway.store, "ann") == []
