@@ -1,6 +1,7 @@
 """Backups: one revision exactly, all or nothing back, and nothing that was touched is believed."""
 
 import asyncio
+import hashlib
 import json
 import random
 import shutil
@@ -13,13 +14,13 @@ import pytest
 
 from helix_agents.capabilities.approval_rows import row_of
 from helix_agents.capabilities.approvals import decide_approval, resume_approvals, run_approved
-from helix_agents.capabilities.backups import Backups, Manifest
+from helix_agents.capabilities.backups import Backups, Manifest, Trailer
 from helix_agents.capabilities.client import StateClient
 from helix_agents.capabilities.importing import import_backup
 from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import APPROVALS
 from helix_agents.capabilities.settings import Limits
-from helix_agents.capabilities.vault import Vault
+from helix_agents.capabilities.vault import BackupAbout, Vault, create_backup
 from helix_agents.domain.capability_errors import (
     ApprovalPending,
     CapabilityError,
@@ -30,6 +31,7 @@ from helix_agents.domain.capability_errors import (
 )
 from helix_agents.domain.entries import EntryTransaction, Put
 from helix_agents.domain.errors import StoreUnavailableError, VaultError
+from helix_agents.domain.records import encode
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.processes import processes_for
 from helix_agents.testing.entry_scenes import everything
@@ -201,6 +203,23 @@ async def test_a_wrong_passphrase_and_another_vault_open_nothing(full: World, tm
         brought = await import_backup(state.gateway, file, passphrase=PASSPHRASE)
         await state.call("state.backup.restore", backup_id=brought["backup_id"])
         assert (await contents(state))["agent:bob"]["k5"] == ["bob", 5]
+
+
+async def test_a_file_from_elsewhere_replaces_nobodys_approvals(full: World) -> None:
+    async with full.open("ann", face="operator") as state:
+        with pytest.raises(ApprovalPending):
+            async with full.open("ann") as asking:
+                await asking.call("state.backup.create")
+        store, backups = state.gateway.store, Backups(state.gateway.store, state.gateway.settings)
+        about = BackupAbout(backup_id="b", created_at="", scope="full", store_id="elsewhere", revision=1)
+        manifest = encode(Manifest(scopes=(APPROVALS,), revision=1)) + b"\n"
+        trailer = encode(Trailer(rows=0, sha256=hashlib.sha256().hexdigest())) + b"\n"
+        async with create_backup(full.folder / "forged", vault=backups.vault, about=about) as forged:
+            await forged.write(manifest + trailer)
+        imported = await import_backup(state.gateway, full.folder / "forged")
+        with pytest.raises(InvalidInput, match="never restored"):
+            await state.call("state.backup.restore", backup_id=imported["backup_id"])
+        assert (await store.usage(APPROVALS)).keys == 1
 
 
 async def test_an_export_stays_in_its_roots_and_overwrites_nothing(full: World) -> None:

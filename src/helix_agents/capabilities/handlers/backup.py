@@ -239,6 +239,10 @@ def _check_whose(call: Call, known: Known) -> None:
 
 
 def _restored_scopes(call: Call, manifest: Manifest) -> list[str]:
+    for scope in manifest.scopes:
+        # A file from elsewhere may say anything; approvals and other rows of the capabilities are in no backup.
+        if scope != SHARED and not agents_in([scope]):
+            raise InvalidInput(f"This backup holds {scope!r}, which is never restored.", {"scope": scope})
     agent = call.inputs["agent"]
     if agent is None:
         return list(manifest.scopes)
