@@ -5,7 +5,8 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from helix_agents.domain.capability_errors import (
 from helix_agents.domain.entries import EntryTransaction, Put
 from helix_agents.domain.errors import StoreUnavailableError, VaultError
 from helix_agents.domain.records import encode
+from helix_agents.ports.entries import EntryDump
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.processes import processes_for
 from helix_agents.testing.entry_scenes import everything
@@ -107,6 +109,28 @@ async def test_a_backup_under_concurrent_writes_is_one_revision_exactly(each_wor
             key: json.dumps(json.loads(text)) for (scope, key), text in values.items() if scope == "agent:ann" and text
         }
         assert {place for place in values if values[place] is not None} == last.keys()
+
+
+async def test_an_agent_that_begins_while_a_backup_does_is_in_it(
+    each_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with each_world.open("ann", face="operator") as state, each_world.open("zoe") as new:
+        store = state.gateway.store
+        dump = store.dump
+        await state.persistent.set("k", 1)
+
+        @asynccontextmanager
+        async def begin_first(scopes: Sequence[str]) -> AsyncIterator[EntryDump]:
+            await new.persistent.set("first", 1)
+            async with dump(scopes) as opened:
+                yield opened
+
+        monkeypatch.setattr(store, "dump", begin_first)
+        backup_id = (await state.call("state.backup.create"))["backup_id"]
+        monkeypatch.setattr(store, "dump", dump)
+        await new.persistent.delete("first")
+        await state.call("state.backup.restore", backup_id=backup_id)
+        assert (await new.persistent.get("first")).found
 
 
 async def test_one_agent_is_restored_and_others_stay_untouched(full: World) -> None:

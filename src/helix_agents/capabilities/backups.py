@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from helix_agents.domain.capability_errors import BackupNotFound, DecryptionFail
 from helix_agents.domain.entries import Entry, EntryTransaction, Put, Remove
 from helix_agents.domain.errors import PathRefusedError
 from helix_agents.domain.records import JSON, Record, decode, encode
-from helix_agents.ports.entries import EntryStore
+from helix_agents.ports.entries import EntryDump, EntryStore
 
 SUFFIX = ".helixbackup"
 FULL = "full"
@@ -98,10 +99,9 @@ class Backups:
 
     async def create(self, agent: str | None, *, reason: str = "asked for") -> Known:
         """Write a backup of one revision, verified; it is not known yet."""
-        scopes = await self.scopes_for(agent)
         folder = self.folder
         await asyncio.to_thread(lambda: folder.mkdir(mode=0o700, parents=True, exist_ok=True))
-        async with self._store.dump(scopes) as dump:
+        async with self._dump(agent) as (scopes, dump):
             now = self._store.now_ms()
             name = scope_name(agent)
             for attempt in range(1, MOST_TRIES):
@@ -133,6 +133,18 @@ class Backups:
                 )
                 return Known(backup_id=backup_id, row=row, made_at=now, path=path)
         raise FileExistsError(f"bkp-{stamp(now)}")
+
+    @asynccontextmanager
+    async def _dump(self, agent: str | None) -> AsyncGenerator[tuple[list[str], EntryDump]]:
+        """What goes into a backup, and one revision of it: an agent that is new there is not left out."""
+        scopes = await self.scopes_for(agent)
+        while True:
+            async with self._store.dump(scopes) as dump:
+                there = await self.scopes_for(agent)
+                if set(there) <= set(scopes):
+                    yield scopes, dump
+                    return
+            scopes = there
 
     async def find(self, backup_id: str) -> Known:
         """A backup by its id, which is never part of a path.
