@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from helix_agents.capabilities import approvals
 from helix_agents.capabilities.approval_rows import row_of
 from helix_agents.capabilities.approvals import decide_approval, resume_approvals, run_approved
 from helix_agents.capabilities.backups import Backups, Manifest, Trailer
@@ -30,7 +31,7 @@ from helix_agents.domain.capability_errors import (
     InvalidInput,
     IoError,
 )
-from helix_agents.domain.entries import EntryTransaction, Put
+from helix_agents.domain.entries import EntryTransaction, Put, RestoreEntries, Transacted
 from helix_agents.domain.errors import StoreUnavailableError, VaultError
 from helix_agents.domain.records import encode
 from helix_agents.ports.entries import EntryDump
@@ -451,6 +452,30 @@ async def test_an_approved_call_killed_at_any_statement_runs_once(full: World, p
         if outcome.value == "executed":
             break
     assert len(made) == len(set(made))
+
+
+async def test_who_was_held_up_while_another_ran_the_approved_call_does_not_run_it_again(
+    each_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "LEASE_MS", 0)
+    async with each_world.open("ann") as state, each_world.open("ann") as other:
+        await state.persistent.set("k", "old")
+        backup_id = (await approved(state, "state.backup.create")).result["backup_id"]
+        store = state.gateway.store
+        restore = store.restore
+
+        async def held_up(request: RestoreEntries) -> Transacted:
+            assert await resume_approvals(other.gateway) == 1
+            await other.persistent.set("k", "newer")
+            return await restore(request)
+
+        monkeypatch.setattr(store, "restore", held_up)
+        row = await approved(state, "state.backup.restore", backup_id=backup_id)
+        assert row.status == "executed"
+        assert (await state.persistent.get("k")).value == "newer"
+        listed = (await state.call("state.backup.list"))["backups"]
+        assert [each["reason"] for each in listed].count("before a restore") == 1
+        assert len(each_world.files("backups")) == len(listed)
 
 
 async def test_of_two_who_decide_one_counts_and_a_late_decision_does_nothing(full: World) -> None:

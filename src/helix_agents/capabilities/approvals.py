@@ -96,8 +96,9 @@ async def run_approved(gateway: Gateway, approval_id: str) -> ApprovalRow:
         changes = {"status": "executed", "result": result}
     except CapabilityError as problem:
         changes = {"status": "failed", "result": problem.as_data()}
-    entry, row = await _load(gateway, approval_id)
-    return await _move(gateway, approval_id, entry, row, **changes) or (await _load(gateway, approval_id))[1]
+    # Whoever took it over meanwhile says how it ended.
+    mine = msgspec.structs.replace(entry, version=entry.version + 1)
+    return await _move(gateway, approval_id, mine, claimed, **changes) or (await _load(gateway, approval_id))[1]
 
 
 async def expire_approvals(gateway: Gateway) -> int:

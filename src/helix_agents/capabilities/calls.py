@@ -15,6 +15,7 @@ from helix_agents.capabilities.scopes import JOURNAL, OUTBOX, agent_scope
 from helix_agents.capabilities.settings import Limits, StateSettings
 from helix_agents.capabilities.values import parsed, shown_time
 from helix_agents.domain.audit import entry_text
+from helix_agents.domain.capability_errors import VersionConflict
 from helix_agents.domain.entries import Change, Entry, EntryTransaction, Put, Transacted
 from helix_agents.domain.records import JSON
 from helix_agents.ports.clock import IdSource
@@ -162,7 +163,9 @@ class Call:
             found.append(Put(scope=OUTBOX, key=f"{now:013d}-{self.notice_id}", value=_text(self._notice(now))))
             self.noticed = True
         if result is not None and self.once is not None:
-            found.append(Put(scope=JOURNAL, key=self.once, value=_text({"result": dict(result)})))
+            # Of two tries of one call, the second finds that there was a first, however late it comes.
+            remembered = _text({"result": dict(result)})
+            found.append(Put(scope=JOURNAL, key=self.once, value=remembered, expected_version=0))
         return tuple(found)
 
     async def remembered(self) -> dict[str, JSON] | None:
@@ -174,6 +177,10 @@ class Call:
             return None
         self.noticed = True
         return parsed(row.value)["result"]
+
+    def was_done(self, conflict: VersionConflict) -> bool:
+        """Whether it was another try of this very call that came first."""
+        return self.once is not None and conflict.context.get("key") == self.once
 
     @cached_property
     def notice_id(self) -> str:

@@ -16,7 +16,13 @@ from helix_agents.capabilities.policy import Decision, decide
 from helix_agents.capabilities.rates import count_calls
 from helix_agents.capabilities.settings import StateSettings
 from helix_agents.capabilities.troubles import meaning
-from helix_agents.domain.capability_errors import ApprovalPending, CapabilityError, InvalidInput, PolicyDenied
+from helix_agents.domain.capability_errors import (
+    ApprovalPending,
+    CapabilityError,
+    InvalidInput,
+    PolicyDenied,
+    VersionConflict,
+)
 from helix_agents.domain.entries import EntryTransaction
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.records import JSON
@@ -101,7 +107,7 @@ class Gateway:
                 bound_session=session or self._session_of(caller),
             )
             await self._admit(call)
-            answer = await HANDLERS[capability.name](call)
+            answer = await self._handle(call)
             if decision.tier == "notify" and not call.noticed:
                 # What a rule asks a notice of need not have written anything itself.
                 await call.commit()
@@ -171,6 +177,16 @@ class Gateway:
         await self.flush()
 
     # -- inside
+
+    async def _handle(self, call: Call) -> dict[str, JSON]:
+        handler = HANDLERS[call.capability.name]
+        try:
+            return await handler(call)
+        except VersionConflict as conflict:
+            if not call.was_done(conflict):
+                raise
+            # What the other try remembered is the answer to this one.
+            return await handler(call)
 
     async def _admit(self, call: Call) -> None:
         """Let a call pass, or say why not: never an unapproved run, whatever changed since somebody was asked."""

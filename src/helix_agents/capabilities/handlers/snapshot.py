@@ -49,7 +49,9 @@ async def create(call: Call) -> dict[str, JSON]:
         try:
             async with kept_if_known(call.store, SNAPSHOTS, name, path):
                 await call.commit(named, put, result=answer)
-        except VersionConflict:
+        except VersionConflict as conflict:
+            if call.was_done(conflict):
+                raise
             continue
         await _retire(call)
         return answer
