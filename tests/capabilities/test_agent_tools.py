@@ -112,6 +112,25 @@ async def test_calls_of_one_step_share_the_sessions_room(world: World, backend: 
     assert sorted(map(str, told)).count("QuotaExceeded") == 2
 
 
+async def test_a_session_has_no_more_keys_than_it_may(world: World, backend: Backend) -> None:
+    def put(key: str) -> Any:
+        return call("state__session__set", {"key": key, "value": 1})
+
+    # One after another, and then side by side; what is written over or given up makes room.
+    script = [
+        reply(calls=[put("a")]),
+        reply(calls=[put("b")]),
+        reply(calls=[put("c")]),
+        reply(calls=[put("b"), call("state__session__delete", {"key": "a"})]),
+        reply(calls=[put("d"), put("e")]),
+        "done",
+    ]
+    await run(world, agent(script, bundle_of(world, limits=Limits(keys=2))))
+    refused = [each == "QuotaExceeded" for each in await results(backend)]
+    assert refused[:5] == [False, False, True, False, False]
+    assert sorted(refused[5:]) == [False, True]
+
+
 async def test_a_write_with_notice_is_told_and_a_repetition_finds_the_first_answer(
     world: World, backend: Backend, entries: EntryStore
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from helix_agents.agent.context import EntryLink
 from helix_agents.capabilities.settings import Limits
 from helix_agents.domain.capability_errors import QuotaExceeded, SessionNotFound
-from helix_agents.domain.entries import Change, Clear, Entry, Put, Remove, session_scope, weight
+from helix_agents.domain.entries import Change, Clear, Entry, Put, Remove, ScopeUsage, session_scope, weight
 from helix_agents.domain.ids import SessionId
 from helix_agents.ports.entries import EntryStore
 
@@ -60,34 +60,47 @@ class RunSession:
 
     async def _check_room(self, change: Put) -> None:
         """Refuse a write that does not fit beside what the step's other calls write."""
-        used = (await self._store.usage(self._scope)).bytes
-        before = await self._after(used, self._link.step_changes())
-        after = await self._after(used, (*self._link.step_changes(), change))
-        if after <= self._limits.session_bytes or after <= before:
+        usage = await self._store.usage(self._scope)
+        before = await self._after(usage, self._link.step_changes())
+        after = await self._after(usage, (*self._link.step_changes(), change))
+        over_bytes = after.bytes > self._limits.session_bytes and after.bytes > before.bytes
+        over_keys = after.keys > self._limits.keys and after.keys > before.keys
+        if not (over_bytes or over_keys):
             return
         page = await self._store.list_entries(self._scope, limit=self._limits.keys)
         largest = sorted(page.items, key=lambda entry: (-entry.size, entry.key))[:5]
+        needed = after.bytes - before.bytes
+        if over_bytes:
+            sentence = (
+                f"{change.key!r} needs {needed} bytes more; {before.bytes} of {self._limits.session_bytes} are used."
+            )
+        else:
+            sentence = f"There are {before.keys} keys, and no more than {self._limits.keys} are allowed."
         raise QuotaExceeded(
-            f"{change.key!r} needs {after - before} bytes more; {before} of {self._limits.session_bytes} are used.",
+            sentence,
             {
-                "used": before,
+                "used": before.bytes,
                 "limit": self._limits.session_bytes,
-                "needed": after - before,
+                "needed": needed,
+                "keys": before.keys,
+                "limit_keys": self._limits.keys,
                 "largest_keys": [{"key": entry.key, "bytes": entry.size} for entry in largest],
             },
         )
 
-    async def _after(self, used: int, changes: Sequence[Change]) -> int:
+    async def _after(self, usage: ScopeUsage, changes: Sequence[Change]) -> ScopeUsage:
         sizes: dict[str, int] = {}
-        cleared = False
+        keys, used, cleared = usage.keys, usage.bytes, False
         for change in changes:
             if isinstance(change, Clear):
-                sizes, used, cleared = {}, 0, True
+                sizes, keys, used, cleared = {}, 0, 0, True
                 continue
             if change.key not in sizes:
                 found = None if cleared else await self._store.find(self._scope, change.key)
                 sizes[change.key] = found.size if found is not None else 0
             size = weight(change.key, change.value) if isinstance(change, Put) else 0
+            # What a key and its value weigh is never nothing.
+            keys += bool(size) - bool(sizes[change.key])
             used += size - sizes[change.key]
             sizes[change.key] = size
-        return used
+        return ScopeUsage(scope=self._scope, keys=keys, bytes=used, revision=usage.revision)
