@@ -15,6 +15,7 @@ from helix_agents.backends.redis.rows import (
     bring_run,
     find_run,
     find_session,
+    find_sessions,
     load_session,
     put_run,
     save_session,
@@ -209,8 +210,7 @@ class RedisCommits(RedisSessions):
                 return conflict
             await change_calls(tx, await tree_calls(tx, request.session_id), abandon)
             await _settle(tx, known, request, request.append_messages)
-            for below in (await tree(tx, request.session_id))[1:]:
-                member = await load_session(tx, below)
+            for member in (await find_sessions(tx, await tree(tx, request.session_id)))[1:]:
                 if is_unsettled(member.value.record):
                     await _settle(tx, member, request)
             return StatusChanged(new_version=known.value.record.version)

@@ -1,14 +1,15 @@
 """How a session and everything below it goes, while branches of it stay whole."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.lineage import load_segments, release
-from helix_agents.backends.redis.pending import call_id_of, load_calls
-from helix_agents.backends.redis.rows import find_session, gone_entry, load_members, tree
-from helix_agents.backends.redis.stream_rows import remove_stream
-from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.backends.redis.pending import bring_calls, every_call, load_calls
+from helix_agents.backends.redis.rows import Session, find_session, find_sessions, gone_entry, load_members, tree
+from helix_agents.backends.redis.stream_rows import bring_stream, remove_stream
+from helix_agents.backends.redis.transaction import READ_AT_ONCE, Command, Known, Transaction
 from helix_agents.domain.ids import SessionId, StreamId
 from helix_agents.ports.clock import Clock
 
@@ -22,8 +23,16 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
     segments = await load_segments(tx)
     tx.change(members)
     tx.change(segments)
-    for member in gone:
-        await _delete_one(tx, space, member)
+    found = await find_sessions(tx, gone)
+    owners = dict.fromkeys(name for known in found for name in _owners(known.value))
+    for first in range(0, len(found), READ_AT_ONCE):
+        some = found[first : first + READ_AT_ONCE]
+        for known in some:
+            tx.bring(*_parts(tx, known.value.record.session_id))
+            bring_stream(tx, _stream_of(known.value))
+        for known in some:
+            await _delete_one(tx, space, known)
+    await _delete_calls(tx, list(owners), set(gone))
     release(tx, segments.value, set(gone))
     if members.value.keys() <= set(gone):
         # Nobody is left in this slot, not even a branch.
@@ -40,24 +49,34 @@ async def streams_aside(tx: Transaction, session_id: SessionId) -> list[StreamId
     """Streams of the session and of those below it that are not named after them, and so may lie in another slot."""
     if await find_session(tx, session_id) is None:
         return []
-    found = [await find_session(tx, member) for member in await tree(tx, session_id)]
-    records = [known.value.record for known in found if known is not None]
+    records = [known.value.record for known in await find_sessions(tx, await tree(tx, session_id))]
     return [record.stream_id for record in records if record.stream_id not in (None, record.session_id)]
 
 
-async def _delete_one(tx: Transaction, space: Keyspace, session_id: SessionId) -> None:
-    known = await find_session(tx, session_id)
-    if known is None:
-        return
-    slot, record = tx.slot, known.value.record
-    runs, used = await tx.read(("ZRANGE", slot.turns(session_id), 0, -1), ("HLEN", slot.usage(session_id)))
+def _owners(session: Session) -> tuple[SessionId, SessionId]:
+    """By whom the calls of a session are kept: its root, and itself if it is the root of others."""
+    return session.record.root_session_id, session.record.session_id
+
+
+def _stream_of(session: Session) -> StreamId:
+    return session.record.stream_id or session.record.session_id
+
+
+def _parts(tx: Transaction, session_id: SessionId) -> tuple[Command, Command]:
+    """What tells which entries of the index a session has."""
+    return ("ZRANGE", tx.slot.turns(session_id), 0, -1), ("HLEN", tx.slot.usage(session_id))
+
+
+async def _delete_one(tx: Transaction, space: Keyspace, known: Known[Session]) -> None:
+    slot, session = tx.slot, known.value
+    session_id = session.record.session_id
+    runs, used = await tx.read(*_parts(tx, session_id))
     tx.change(known)
     for run in runs:
         gone_entry(tx, known.key, entry_id("r", run.decode()), ("r", tx.tag, session_id, run.decode()))
     gone_entry(tx, known.key, entry_id("s", session_id), ("s", tx.tag, session_id))
     if used:
         gone_entry(tx, known.key, entry_id("u", tx.tag, session_id), ("u", tx.tag, session_id))
-    await _delete_calls(tx, session_id, record.root_session_id)
     for key in (
         known.key,
         slot.runs(session_id),
@@ -72,32 +91,34 @@ async def _delete_one(tx: Transaction, space: Keyspace, session_id: SessionId) -
         tx.do("UNLINK", key)
     known.value = None  # pyright: ignore[reportAttributeAccessIssue]
     tx.do("PUBLISH", None, space.keys.channel(f"flag/{session_id}"), "")
-    await remove_stream(tx, space, record.stream_id or session_id)
+    await remove_stream(tx, space, _stream_of(session))
 
 
-async def _delete_calls(tx: Transaction, session_id: SessionId, root: SessionId) -> None:
-    for owner in dict.fromkeys((root, session_id)):
-        calls = await load_calls(tx, owner)
-        if not calls.revision:
-            continue
-        (ended,) = await tx.read(("HGETALL", tx.slot.ended_calls(owner)))
-        names = {call_id: call.session_id for call_id, call in calls.value.items()}
-        names.update({ended[n].decode(): call_id_of(ended[n + 1]) for n in range(0, len(ended), 2)})
-        mine = [call_id for call_id, of in names.items() if owner == session_id or of == session_id]
-        if not mine and owner != session_id:
-            continue
-        tx.change(calls)
-        for call_id in mine:
-            gone_entry(tx, calls.key, entry_id("c", call_id, owner), ("c", tx.tag, owner, call_id))
-        if owner == session_id:
-            tx.do("UNLINK", calls.key)
-            tx.do("UNLINK", tx.slot.ended_calls(owner))
-            calls.value.clear()
-        else:
-            tx.do_with_all("HDEL", calls.key, mine)
-            tx.do_with_all("HDEL", tx.slot.ended_calls(owner), mine)
+async def _delete_calls(tx: Transaction, owners: Sequence[SessionId], gone: set[SessionId]) -> None:
+    """Remove the calls of sessions that go, and all that are kept by one of them."""
+    for first in range(0, len(owners), READ_AT_ONCE):
+        some = owners[first : first + READ_AT_ONCE]
+        for owner in some:
+            bring_calls(tx, owner)
+        for owner in some:
+            calls = await load_calls(tx, owner)
+            mine = [
+                call.tool_call_id for call in await every_call(tx, owner) if owner in gone or call.session_id in gone
+            ]
+            if not calls.revision or not (mine or owner in gone):
+                continue
+            tx.change(calls)
             for call_id in mine:
-                calls.value.pop(call_id, None)
+                gone_entry(tx, calls.key, entry_id("c", call_id, owner), ("c", tx.tag, owner, call_id))
+            if owner in gone:
+                tx.do("UNLINK", calls.key)
+                tx.do("UNLINK", tx.slot.ended_calls(owner))
+                calls.value.clear()
+            else:
+                tx.do_with_all("HDEL", calls.key, mine)
+                tx.do_with_all("HDEL", tx.slot.ended_calls(owner), mine)
+                for call_id in mine:
+                    calls.value.pop(call_id, None)
 
 
 async def leave_place(space: Keyspace, session_id: SessionId, tag: str, clock: Clock) -> None:

@@ -76,11 +76,6 @@ def call_entry(tag: str, call: PendingCall) -> Entry:
     return Entry(name, encode(CallEntry(tag=tag, call=told)), tuple(orders))
 
 
-def call_id_of(row: bytes) -> SessionId:
-    """The session that owns the call of a stored row."""
-    return decode(row, PendingCall).session_id
-
-
 async def load_calls(tx: Transaction, root: SessionId) -> Known[Calls]:
     """The open calls of a root's tree."""
     key = tx.slot.pending(root)

@@ -1,5 +1,6 @@
 """A session as it is kept: its row, its current run, its stop and its remembered answer, in one hash."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ from helix_agents.backends.redis import index
 from helix_agents.backends.redis.errors import LookAgainError
 from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keys import LINE, Slot
-from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.backends.redis.transaction import READ_AT_ONCE, Known, Transaction
 from helix_agents.domain.commits import RememberedCommit, is_detached
 from helix_agents.domain.errors import SessionCorruptError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId
@@ -168,18 +169,17 @@ def session_of(fields: list[bytes | None], revision: bytes, session_id: SessionI
     )
 
 
+def _session_reads(slot: Slot, session_id: SessionId) -> tuple[tuple[Any, ...], ...]:
+    key = slot.session(session_id)
+    return (read_session(slot, session_id), ("HGET", key, "#"), ("HEXISTS", slot.members, session_id))
+
+
 async def find_session(tx: Transaction, session_id: SessionId) -> Known[Session] | None:
     """The session, if it is there.
 
     Raises:
         SessionCorruptError: part of it is gone.
     """
-    slot = tx.slot
-    reads = (
-        read_session(slot, session_id),
-        ("HGET", slot.session(session_id), "#"),
-        ("HEXISTS", slot.members, session_id),
-    )
 
     def found(replies: list[Any]) -> Session | None:
         session = session_of(replies[0], replies[1] or b"", session_id)
@@ -187,10 +187,24 @@ async def find_session(tx: Transaction, session_id: SessionId) -> Known[Session]
             raise SessionCorruptError("session", f"{session_id!r} itself is missing from Redis, its parts are there")
         return session
 
-    known: Known[Session | None] = await tx.load(slot.session(session_id), reads, found)
+    slot = tx.slot
+    known: Known[Session | None] = await tx.load(slot.session(session_id), _session_reads(slot, session_id), found)
     if known.value is None and not tx.certain:
         raise LookAgainError(session_id)
     return known if known.value is not None else None  # pyright: ignore[reportReturnType]
+
+
+async def find_sessions(tx: Transaction, session_ids: Sequence[SessionId]) -> list[Known[Session]]:
+    """Those of the sessions that are there, many with each answer."""
+    found: list[Known[Session] | None] = []
+    for first in range(0, len(session_ids), READ_AT_ONCE):
+        some = session_ids[first : first + READ_AT_ONCE]
+        for session_id in some:
+            key = tx.slot.session(session_id)
+            if key not in tx.known:
+                tx.bring(*_session_reads(tx.slot, session_id), of=key)
+        found += [await find_session(tx, session_id) for session_id in some]
+    return [known for known in found if known is not None]
 
 
 async def load_session(tx: Transaction, session_id: SessionId) -> Known[Session]:

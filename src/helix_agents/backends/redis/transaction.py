@@ -19,6 +19,9 @@ Question = tuple[str | None, tuple[Command, ...]]
 AT_ONCE = 1_000
 """A script that unpacks some thousands of arguments fails, with what it did before done."""
 
+READ_AT_ONCE = 500
+"""So many sessions are read with one answer: each answer checks all that was read before it."""
+
 V = TypeVar("V")
 
 

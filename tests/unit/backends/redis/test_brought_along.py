@@ -5,9 +5,25 @@ from typing import Any
 
 import pytest
 
+from helix_agents.domain.commits import SettleSession
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.testing.observation import ALL_STATES
 from helix_agents.testing.redis_service import ForeignRedis, RedisService
-from helix_agents.testing.scenes import FENCE, RUN, SESSION, answer, commit, effect, said, set_key, start, waiting
+from helix_agents.testing.scenes import (
+    FENCE,
+    RUN,
+    SESSION,
+    announce_in_child,
+    answer,
+    commit,
+    effect,
+    of_child,
+    said,
+    set_key,
+    start,
+    start_child,
+    waiting,
+)
 from helix_agents.testing.stream_scenes import delta
 
 Ask = Callable[[Backend], Awaitable[Any]]
@@ -57,3 +73,29 @@ async def test_what_another_process_wrote_is_not_missed(redis_service: RedisServ
         await say(there, 2)
         async with await open_backend(url) as who_knows_nothing:
             assert await QUESTIONS[name](here) == await QUESTIONS[name](who_knows_nothing)
+
+
+@pytest.mark.parametrize("name", ["settle_session", "delete_session"])
+async def test_a_tree_is_read_with_as_many_questions_whatever_its_size(
+    redis_service: RedisService | ForeignRedis, name: str
+):
+    url = redis_service.new_url()
+    asked: list[str] = []
+    costs: list[int] = []
+    for size in (3, 30):
+        async with await open_backend(url) as backend:
+            await start(backend.state, stream=backend.streams.claim(SESSION, "writer"))
+            for number in range(size):
+                child = f"child-{number}"
+                await start_child(backend.state, child)
+                await announce_in_child(backend.state, of_child(backend.state, f"call-{child}", child), child=child)
+        async with await open_backend(url, seam=asked.append) as backend:
+            asked.clear()
+            if name == "settle_session":
+                request = SettleSession(session_id=SESSION, expected=("active",), status="failed")
+                assert (await backend.state.settle_session(request)).ok
+            await backend.state.delete_session(SESSION)
+            costs.append(asked.count(f"atomic read {name}"))
+            assert (await backend.state.list_sessions()).total == 0
+            assert (await backend.state.list_pending(ALL_STATES)).total == 0
+    assert costs[0] == costs[1] > 0
