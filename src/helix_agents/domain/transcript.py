@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from helix_agents.domain.ids import StepId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage
+from helix_agents.domain.staging import StagedChange
 
 NOT_EXECUTED = "not_executed"
 
@@ -40,6 +42,25 @@ def open_tail(newest_first: Iterable[Message]) -> tuple[ToolCall, ...]:
         if not isinstance(message, ToolMessage):
             break
     return unanswered_calls(reversed(tail))
+
+
+def open_step(newest_first: Sequence[Message]) -> StepId | None:
+    """The step whose calls are open at the end of a transcript, if its reply tells."""
+    last = next((message for message in newest_first if not isinstance(message, ToolMessage)), None)
+    return last.id if isinstance(last, AssistantMessage) and open_tail(newest_first) else None
+
+
+def missing_results(
+    newest_first: Iterable[Message], held: Iterable[StagedChange] = (), *, by: int | None = None
+) -> tuple[ToolMessage, ...]:
+    """The results to append to a transcript that is cut here: those that a suspended step held, by this time if one is
+    given, and "not executed" for the rest. What is staged with writes is not a result yet."""
+    known = {
+        change.tool_call_id: change.message
+        for change in held
+        if isinstance(change.message, ToolMessage) and not change.writes and (by is None or change.staged_at <= by)
+    }
+    return tuple(known.get(call.id) or not_executed((call,))[0] for call in open_tail(newest_first))
 
 
 def heal(messages: Sequence[Message]) -> tuple[ToolMessage, ...]:

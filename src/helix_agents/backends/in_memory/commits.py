@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from helix_agents.backends.in_memory.checkpoints import checkpoint_row
-from helix_agents.backends.in_memory.creation import create, missing_results, place_of
+from helix_agents.backends.in_memory.creation import create, place_of, results_missing_at
 from helix_agents.backends.in_memory.entry_rows import (
     delete_session_entries,
     rewind_session_entries,
@@ -113,9 +113,10 @@ def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> S
     session_id = row.record.session_id
     point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
     segment, messages, states = place_of(tx.tables, row, point)
+    results = results_missing_at(tx.tables, point, segment, messages)
     discard(tx, session_id, staged_for(tx.tables, session_id, None))
     row = standing_at(tx, row, segment, messages=messages, states=states)
-    return with_messages(tx, row, missing_results(segment, messages))
+    return with_messages(tx, row, results)
 
 
 def _version_at(tx: Transaction, session_id: SessionId, checkpoint_id: CheckpointId) -> int:

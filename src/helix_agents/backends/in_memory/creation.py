@@ -12,10 +12,10 @@ from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.session_changes import branched, created
 from helix_agents.domain.sessions import BranchPoint, CreateSession
-from helix_agents.domain.transcript import not_executed, open_tail
+from helix_agents.domain.transcript import missing_results, open_step
 from helix_agents.domain.writes import difference
 
 
@@ -52,12 +52,23 @@ def _branch(tx: Transaction, session_id: SessionId, options: CreateSession, poin
     blank = replace(source, record=branched(session_id, source.record, options, tx.now), remembered=None)
     row = standing_at(tx, blank, segment, messages=messages, states=states)
     row = replace(row, first_state_count=row.state_count)
-    return with_checkpoint(tx, with_messages(tx, row, missing_results(segment, messages)), "save")
+    results = results_missing_at(tx.tables, point, segment, messages)
+    return with_checkpoint(tx, with_messages(tx, row, results), "save")
 
 
-def missing_results(segment: Segment, messages: int) -> tuple[ToolMessage, ...]:
-    """Results that say "not executed" for the calls a history of so many messages ends with."""
-    return not_executed(open_tail(message_of(entry) for _, entry in newest_messages(segment, messages)))
+def results_missing_at(tables: Tables, point: BranchPoint, segment: Segment, messages: int) -> tuple[ToolMessage, ...]:
+    """Results for the calls that are open at a point, where a history has so many messages."""
+    source = point.from_session_id
+    tail: list[Message] = []
+    for _, entry in newest_messages(segment, messages):
+        tail.append(message_of(entry))
+        if not isinstance(tail[-1], ToolMessage):
+            break
+    step_id = open_step(tail)
+    held = [row for row in tables.staged.get(source, {}).values() if row.step_id == step_id]
+    if point.checkpoint_id is None or not held:
+        return missing_results(tail, held)
+    return missing_results(tail, held, by=checkpoint_row(tables, source, point.checkpoint_id).checkpoint.created_at)
 
 
 def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int]:

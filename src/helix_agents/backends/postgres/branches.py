@@ -1,9 +1,10 @@
 """Branching and rewinding: new segments over the same history, at a cost that does not grow with it."""
 
-from helix_agents.backends.postgres.checkpoints import own_checkpoint, state_count_at, write_checkpoint
+from helix_agents.backends.postgres.checkpoints import created_at, own_checkpoint, state_count_at, write_checkpoint
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.lineage import append_messages, new_segment, read_messages
 from helix_agents.backends.postgres.rows import SessionRow, load_session, new_row
+from helix_agents.backends.postgres.staging import read_staged
 from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError
@@ -12,7 +13,7 @@ from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.records import encode
 from helix_agents.domain.session_changes import branched
 from helix_agents.domain.sessions import BranchPoint, CreateSession
-from helix_agents.domain.transcript import not_executed, open_tail
+from helix_agents.domain.transcript import missing_results, open_step
 
 # A reply and the results of its calls; more is read when there were more calls.
 TAIL = 8
@@ -30,7 +31,7 @@ async def open_branch(
     )
     row = new_row(namespace, branched(session_id, record_of(source), options, now), own)
     row.message_count, row.state_count = messages, writes
-    await _close_calls(connection, row, now)
+    await _close_calls(connection, row, options.branch, now)
     await write_checkpoint(connection, row, source="save", now=now, has_writes=False)
     return row
 
@@ -57,7 +58,7 @@ async def rewind(connection: Connection, row: SessionRow, checkpoint_id: Checkpo
     """
     point = BranchPoint(from_session_id=row.session_id, checkpoint_id=checkpoint_id)
     await cut_back(connection, row, *await _branch_point(connection, row.namespace, row, point))
-    await _close_calls(connection, row, now)
+    await _close_calls(connection, row, point, now)
 
 
 async def _branch_point(
@@ -74,14 +75,18 @@ async def _branch_point(
     return source.segment, messages, await state_count_at(connection, source, messages)
 
 
-async def _close_calls(connection: Connection, row: SessionRow, now: int) -> None:
-    await append_messages(
-        connection, row, [encode(result).decode() for result in await _missing_results(connection, row)], now
-    )
+async def _close_calls(connection: Connection, row: SessionRow, point: BranchPoint, now: int) -> None:
+    """Give results to the calls that are open at a point, where the row's history now ends."""
+    tail = await _tail(connection, row)
+    step_id = open_step(tail)
+    held = await read_staged(connection, row.namespace, point.from_session_id, step_id) if step_id is not None else []
+    by = await created_at(connection, point.checkpoint_id) if held and point.checkpoint_id is not None else None
+    results = missing_results(tail, held, by=by)
+    await append_messages(connection, row, [encode(result).decode() for result in results], now)
 
 
-async def _missing_results(connection: Connection, row: SessionRow) -> tuple[ToolMessage, ...]:
-    """Results that say "not executed" for the calls a history ends with, reading back only as far as needed."""
+async def _tail(connection: Connection, row: SessionRow) -> list[Message]:
+    """The newest messages first, at least as far as the last reply."""
     newest_first: list[Message] = []
     last = row.message_count
     while last > 0 and all(isinstance(message, ToolMessage) for message in newest_first):
@@ -89,4 +94,4 @@ async def _missing_results(connection: Connection, row: SessionRow) -> tuple[Too
         found = await read_messages(connection, row.segment, first, last)
         newest_first.extend(stored.message for stored in reversed(found))
         last = first - 1
-    return not_executed(open_tail(newest_first))
+    return newest_first

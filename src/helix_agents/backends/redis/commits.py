@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from helix_agents.backends.redis.creation import bring_claim, create, place_of
+from helix_agents.backends.redis.creation import bring_claim, create, place_of, results_missing_at
 from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
-from helix_agents.backends.redis.lineage import add_messages, add_writes, missing_results, stand_at
+from helix_agents.backends.redis.lineage import add_messages, add_writes, stand_at
 from helix_agents.backends.redis.pending import change_calls, driven_calls, put_call, tree_calls
 from helix_agents.backends.redis.rows import (
     RunEntry,
@@ -128,10 +128,11 @@ async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: Checkpo
     session = known.value
     point = BranchPoint(from_session_id=session.record.session_id, checkpoint_id=checkpoint_id)
     there, messages, state = await place_of(tx, session, point)
+    results = await results_missing_at(tx, known, point, there, messages)
     discard(tx, known, await staged_for(tx, known, None))
     session.set(staged=False)
-    line = await stand_at(tx, known, there, messages=messages, state=state)
-    add_messages(tx, known, await missing_results(tx, line, messages))
+    await stand_at(tx, known, there, messages=messages, state=state)
+    add_messages(tx, known, results)
 
 
 async def _settle(

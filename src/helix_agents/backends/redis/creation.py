@@ -1,16 +1,18 @@
 """How a session comes to be: from nothing, or as a branch of another one, and where it is put."""
 
+from collections.abc import Sequence
+
 from helix_agents.backends.redis.checkpoints import add_checkpoint, checkpoint_row, checkpoints_of
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.lineage import (
     add_messages,
     add_writes,
     line_of,
-    missing_results,
     new_segment,
     sees_state,
     session_line,
     stand_at,
+    tail_of,
 )
 from helix_agents.backends.redis.rows import (
     Session,
@@ -19,14 +21,17 @@ from helix_agents.backends.redis.rows import (
     Stretch,
     find_session,
     load_session,
+    read_staged,
     save_session,
 )
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.session_changes import branched, created
 from helix_agents.domain.sessions import BranchPoint, CreateSession
+from helix_agents.domain.transcript import missing_results, open_step
 from helix_agents.domain.writes import difference
 from helix_agents.ports.clock import Clock
 
@@ -162,14 +167,28 @@ def _enter(tx: Transaction, known: Known[Session]) -> None:
 async def _branch(
     tx: Transaction, known: Known[Session], session_id: SessionId, options: CreateSession, point: BranchPoint
 ) -> None:
-    source = (await load_session(tx, point.from_session_id)).value
-    line, messages, state = await place_of(tx, source, point)
-    record = branched(session_id, source.record, options, tx.now)
+    source = await load_session(tx, point.from_session_id)
+    line, messages, state = await place_of(tx, source.value, point)
+    results = await results_missing_at(tx, source, point, line, messages)
+    record = branched(session_id, source.value.record, options, tx.now)
     known.value = Session(SessionRow(record=record, segment="", name=tx.ids.new("s")), new=True)
-    line = await stand_at(tx, known, line, messages=messages, state=state)
+    await stand_at(tx, known, line, messages=messages, state=state)
     known.value.set(first_state=state)
-    add_messages(tx, known, await missing_results(tx, line, messages))
+    add_messages(tx, known, results)
     add_checkpoint(tx, known, "save")
+
+
+async def results_missing_at(
+    tx: Transaction, source: Known[Session], point: BranchPoint, line: Sequence[Stretch], messages: int
+) -> tuple[ToolMessage, ...]:
+    """Results for the calls that are open at a point, where a history has so many messages."""
+    tail = await tail_of(tx, line, messages)
+    step_id = open_step(tail)
+    held = [row for row in await read_staged(tx, source) if row.step_id == step_id] if step_id is not None else []
+    if point.checkpoint_id is None or not held:
+        return missing_results(tail, held)
+    row = await checkpoint_row(tx, source.value, point.checkpoint_id)
+    return missing_results(tail, held, by=row.checkpoint.created_at)
 
 
 async def place_of(tx: Transaction, source: Session, point: BranchPoint) -> tuple[tuple[Stretch, ...], int, StatePlace]:

@@ -13,7 +13,6 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import Message, StoredMessage, ToolMessage, decode_message
 from helix_agents.domain.records import JSON, Record, decode, encode
-from helix_agents.domain.transcript import not_executed, open_tail
 from helix_agents.domain.writes import AppendToNonListError, WriteOp, apply_writes, write_into
 
 FIRST = "first"
@@ -160,8 +159,8 @@ def add_messages(tx: Transaction, known: Known[Session], messages: Iterable[Mess
     save_session(tx, known)
 
 
-async def missing_results(tx: Transaction, line: Sequence[Stretch], count: int) -> tuple[ToolMessage, ...]:
-    """Results that say "not executed" for the calls a history of so many messages ends with."""
+async def tail_of(tx: Transaction, line: Sequence[Stretch], count: int) -> list[Message]:
+    """The newest messages of a history of so many, the last one first, as far back as its last reply."""
     tail: list[Message] = []
     last = count
     while last > 0:
@@ -170,9 +169,9 @@ async def missing_results(tx: Transaction, line: Sequence[Stretch], count: int) 
         for number, row in reversed(rows):
             tail.append(stored_message(number, row).message)
             if not isinstance(tail[-1], ToolMessage):
-                return not_executed(open_tail(tail))
+                return tail
         last = first - 1
-    return not_executed(open_tail(tail))
+    return tail
 
 
 def _stands_alone(session: Session) -> bool:

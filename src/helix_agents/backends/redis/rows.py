@@ -16,6 +16,7 @@ from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.records import JSON, Record, decode, encode
 from helix_agents.domain.runs import RunRecord, RunStatus
 from helix_agents.domain.sessions import MARKS, InterruptFlag, SessionState
+from helix_agents.domain.staging import StagedChange
 
 
 class StatePlace(Record):
@@ -313,6 +314,19 @@ async def find_run(tx: Transaction, known: Known[Session], run_id: RunId) -> Run
     """A run of the session by its id."""
     (fields,) = await tx.read(read_run(tx.slot, known.value.record.session_id, run_id))
     return run_row(*fields)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Staging
+# ---------------------------------------------------------------------------------------------------------
+
+
+async def read_staged(tx: Transaction, known: Known[Session]) -> list[StagedChange]:
+    """All that is staged for the session."""
+    if not known.value.row.staged:
+        return []
+    (values,) = await tx.read(("HVALS", tx.slot.staging(known.value.record.session_id)))
+    return [decode(value, StagedChange) for value in values]
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from helix_agents.backends.redis.facet import Facet
 from helix_agents.backends.redis.index import names_of
 from helix_agents.backends.redis.keys import LINE
 from helix_agents.backends.redis.lineage import add_writes
-from helix_agents.backends.redis.rows import Session, find_session, load_session, save_session
+from helix_agents.backends.redis.rows import Session, find_session, load_session, read_staged, save_session
 from helix_agents.backends.redis.sessions import committed
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
@@ -18,7 +18,7 @@ from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.ids import SessionId, StepId
 from helix_agents.domain.limits import check_size
-from helix_agents.domain.records import decode, encode
+from helix_agents.domain.records import encode
 from helix_agents.domain.runs import Fence, check_fence
 from helix_agents.domain.session_changes import changed
 from helix_agents.domain.staging import StagedChange
@@ -56,10 +56,7 @@ async def staged_for(
 async def _all_staged(
     tx: Transaction, known: Known[Session], besides: Sequence[StagedChange]
 ) -> Collection[StagedChange]:
-    rows: dict[str, StagedChange] = {}
-    if known.value.row.staged:
-        (values,) = await tx.read(("HVALS", tx.slot.staging(known.value.record.session_id)))
-        rows = {_field(change): change for change in (decode(value, StagedChange) for value in values)}
+    rows = {_field(change): change for change in await read_staged(tx, known)}
     rows.update((_field(change), change) for change in besides)
     return rows.values()
 

@@ -1,18 +1,19 @@
 """Branching and rewinding: new segments over the same history, at a cost that does not grow with it."""
 
 from helix_agents.backends.session_rows import record_of
-from helix_agents.backends.sqlite.checkpoints import own_checkpoint, state_count_at, write_checkpoint
+from helix_agents.backends.sqlite.checkpoints import created_at, own_checkpoint, state_count_at, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.lineage import append_messages, new_segment, read_messages
 from helix_agents.backends.sqlite.rows import SessionRow, load_session, new_row
+from helix_agents.backends.sqlite.staging import read_staged
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
-from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.records import encode
 from helix_agents.domain.session_changes import branched
 from helix_agents.domain.sessions import BranchPoint, CreateSession
-from helix_agents.domain.transcript import not_executed, open_tail
+from helix_agents.domain.transcript import missing_results, open_step
 
 
 def open_branch(
@@ -27,7 +28,7 @@ def open_branch(
     )
     row = new_row(namespace, branched(session_id, record_of(source), options, now), own)
     row.message_count, row.state_count = messages, writes
-    _close_calls(connection, row, now)
+    _close_calls(connection, row, options.branch, now)
     write_checkpoint(connection, row, source="save", now=now, has_writes=False)
     return row
 
@@ -54,7 +55,7 @@ def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId,
     """
     point = BranchPoint(from_session_id=row.session_id, checkpoint_id=checkpoint_id)
     cut_back(connection, row, *_branch_point(connection, row.namespace, row, point))
-    _close_calls(connection, row, now)
+    _close_calls(connection, row, point, now)
 
 
 def _branch_point(connection: Connection, namespace: str, source: SessionRow, at: BranchPoint) -> tuple[int, int, int]:
@@ -69,15 +70,15 @@ def _branch_point(connection: Connection, namespace: str, source: SessionRow, at
     return source.segment, messages, state_count_at(connection, source, messages)
 
 
-def _close_calls(connection: Connection, row: SessionRow, now: int) -> None:
-    append_messages(connection, row, [encode(result).decode() for result in _missing_results(connection, row)], now)
-
-
-def _missing_results(connection: Connection, row: SessionRow) -> tuple[ToolMessage, ...]:
-    """Results that say "not executed" for the calls a history ends with, reading back only as far as needed."""
-
-    def backwards():
-        for sequence in range(row.message_count, 0, -1):
-            yield read_messages(connection, row.segment, sequence, sequence)[0].message
-
-    return not_executed(open_tail(backwards()))
+def _close_calls(connection: Connection, row: SessionRow, point: BranchPoint, now: int) -> None:
+    """Give results to the calls that are open at a point, where the row's history now ends."""
+    tail: list[Message] = []
+    for sequence in range(row.message_count, 0, -1):
+        tail.append(read_messages(connection, row.segment, sequence, sequence)[0].message)
+        if not isinstance(tail[-1], ToolMessage):
+            break
+    step_id = open_step(tail)
+    held = read_staged(connection, row.namespace, point.from_session_id, step_id) if step_id is not None else []
+    by = created_at(connection, point.checkpoint_id) if held and point.checkpoint_id is not None else None
+    results = missing_results(tail, held, by=by)
+    append_messages(connection, row, [encode(result).decode() for result in results], now)

@@ -114,6 +114,14 @@ def own_checkpoint(
     return row[0], row[1], row[2]
 
 
+def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int:
+    """When a checkpoint that is there was written."""
+    number = checkpoint_number(checkpoint_id)
+    row = connection.one("SELECT created_at FROM __agents_checkpoints WHERE id = ?", (number,))
+    assert row is not None
+    return row[0]
+
+
 def state_count_at(connection: Connection, row: Place, message_count: int) -> int:
     """How many state writes belong to the first `message_count` messages.
 

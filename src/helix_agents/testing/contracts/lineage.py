@@ -3,13 +3,16 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from helix_agents.domain.checkpoints import BEGINNING, CheckpointMeta
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError, SessionNotFoundError
 from helix_agents.domain.messages import ToolMessage, UserMessage
+from helix_agents.domain.records import JSON
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
 from helix_agents.domain.transcript import NOT_EXECUTED
 from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
@@ -23,7 +26,9 @@ from helix_agents.testing.scenes import (
     fence_of,
     said,
     set_key,
+    staged,
     start,
+    step_meta,
     suspend,
     waiting,
 )
@@ -111,6 +116,34 @@ class LineageContract(StoreContract):
         await start(store, run_id="r-2", rewind_to=open_there.checkpoint_id, append_messages=(said("again"),))
         rows = await store.load_transcript(SESSION, after=2)
         assert [getattr(row.message, "tool_call_id", None) for row in rows] == ["c-1", "c-2", None]
+
+    @proves("lineage.branch-keeps-held-results")
+    async def test_results_that_an_open_step_holds_are_kept_where_it_is_left(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
+        await start(store, append_messages=(said("go"),))
+        replies = [replace(asked("c-1", "c-2", "c-3"), id=step_meta().step_id)]
+        points: list[str] = []
+        for number, call in enumerate(("c-1", "c-2")):
+            done = staged(call, message=_done(call))
+            writes = append_to("list", call)
+            committed = await commit(
+                store, round=number, messages=replies, writes=writes, stage=(done,), promote_staging=False
+            )
+            points.append(committed.checkpoint_id)
+            replies = []
+            clock.advance(1)
+        await store.stage_changes(SESSION, staged("c-3", set_key("n", 1), message=_done("c-3")))
+        expected = [{"c-1": "done"}, {"c-1": "done", "c-2": "done"}]
+        for number, (point, known) in enumerate(zip(points, expected, strict=True)):
+            branch = await _branch(store, f"b-{number}", checkpoint_id=point)
+            assert branch.custom_state == {"list": list(known)}
+            assert await _results(store, f"b-{number}") == {"c-1": None, "c-2": None, "c-3": None} | known
+        await _branch(store, "at-the-end")
+        assert await _results(store, "at-the-end") == {**expected[1], "c-3": None}
+        await start(store, run_id="r-2", rewind_to=points[0])
+        assert await _results(store, SESSION) == {**expected[0], "c-2": None, "c-3": None}
+        assert not await store.has_staged_changes(SESSION)
 
     @proves("lineage.branch-is-apart")
     async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore) -> None:
@@ -309,6 +342,17 @@ async def _three_steps(store: SessionStateStore, session_id: str = SESSION) -> l
         ).checkpoint_id
         for step in (1, 2, 3)
     ]
+
+
+def _done(call: str) -> ToolMessage:
+    return ToolMessage(tool_call_id=call, tool_name="tool", content="done")
+
+
+async def _results(store: SessionStateStore, session_id: str) -> dict[str, JSON]:
+    """What the transcript says of each call; None where it was not executed."""
+    rows = await store.load_transcript(session_id)
+    results = [row.message for row in rows if isinstance(row.message, ToolMessage)]
+    return {each.tool_call_id: None if each.code == NOT_EXECUTED else each.content for each in results}
 
 
 async def _branch(

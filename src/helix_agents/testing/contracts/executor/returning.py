@@ -200,6 +200,19 @@ class ReturningContract(ScenarioContract):
             "assistant: There.",
         ]
 
+    async def test_a_rewind_to_a_suspension_keeps_the_results_that_are_known_there(self, helix: Executor) -> None:
+        both = [call("write", {"text": "one"}), call("locate", {"city": "Rome"})]
+        agent = _agent(reply("Both.", calls=both), "Never.")
+        await suspended(await helix.execute(agent, "Go", SESSION))
+        await helix.rewind(SESSION, (await _checkpoints(helix))[-1])
+        assert await spoken(helix) == [
+            "user: Go",
+            "assistant: Both.[write#call_1_1, locate#call_1_2]",
+            "result write#call_1_1: page 1",
+            "error locate#call_1_2: not_executed",
+        ]
+        assert await _pages_of(helix) == ["one"]
+
     async def test_a_branch_at_a_checkpoint_begins_with_its_messages_and_state(
         self, helix: Executor, open_executor: OpenExecutor
     ) -> None:
