@@ -3,18 +3,28 @@
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import StartRun, StepCommit
+from helix_agents.domain.commits import SettleSession, StartRun, StepCommit
 from helix_agents.domain.effects import BeginEffect
 from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import AnsweredElsewhere, ApprovalAnswer, SubmitAnswer, ToolAnswer
-from helix_agents.domain.records import check_given, check_json, check_record
+from helix_agents.domain.records import Record, check_given, check_json, check_record
 from helix_agents.domain.runs import RunMetadata, RunUpdate
-from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState, StopKind
+from helix_agents.domain.sessions import (
+    CreateSession,
+    InterruptContext,
+    InterruptFlag,
+    SessionMode,
+    SessionState,
+    SessionStatus,
+    StopKind,
+)
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.sub_sessions import SubSessionRef
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import Append, Delete, StepWrites
 
@@ -107,8 +117,9 @@ def check_run_update(update: RunUpdate) -> None:
 
 
 def check_checkpoint(meta: CheckpointMeta) -> None:
-    """The ids of a checkpoint."""
+    """Where a checkpoint stands."""
     check_id(meta.step_id, "step id")
+    check_record(meta)
 
 
 def check_staged(change: StagedChange) -> None:
@@ -118,29 +129,37 @@ def check_staged(change: StagedChange) -> None:
 
 
 def check_ref(ref: SubSessionRef) -> None:
-    """The ids of a reference to a child session."""
+    """A reference to a child session."""
     check_id(ref.sub_session_id)
     check_id(ref.tool_call_id, "tool call id")
+    check_record(ref)
+
+
+def check_ref_update(update: SubSessionRefUpdate) -> None:
+    """What becomes of a reference to a child session."""
+    check_record(update)
 
 
 def check_usage(entry: UsageEntry) -> None:
-    """The ids of a usage entry."""
+    """A usage entry."""
     check_id(entry.session_id)
     check_id(entry.root_session_id, "root session id")
     check_id(entry.run_id, "run id")
     _check_optional(entry.user_id, "user id")
+    check_record(entry)
 
 
 def check_effect(request: BeginEffect) -> None:
-    """The ids of a tool that is about to run."""
+    """A tool that is about to run; what is staged with it is the engine's own."""
     check_id(request.tool_call_id, "tool call id")
     check_id(request.owner, "owner")
+    check_record(replace(request, stage=()))
     for change in request.stage:
         check_staged(change)
 
 
 def check_start(start: StartRun) -> None:
-    """The ids of a run that begins, of the session it may create, and of what it writes at a parent."""
+    """A run that begins, the session it may create, and what it writes at a parent."""
     check_id(start.run_id, "run id")
     _check_optional(start.previous_run_id, "run id")
     _check_optional(start.parent_run_id, "run id")
@@ -151,22 +170,61 @@ def check_start(start: StartRun) -> None:
         check_ref(start.parent.ref)
         for change in start.parent.stage:
             check_staged(change)
+    check_record(replace(start, create=None, parent=None))
 
 
 def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | None) -> None:
-    """The ids of a step commit; a commit with writes of its own does not look at the record's state."""
+    """The ids of a step commit, and what anybody else reads of it; its messages and writes are the engine's own.
+
+    A commit with writes of its own does not look at the record's state.
+    """
     check_checkpoint(meta)
     if commit is None:
         check_saved(state)
         return
     _check_record(state)
+    check_given(_Standing.of(state), _Standing, "SessionState")
+    if commit.run is not None:
+        check_run_update(commit.run)
+    if commit.metadata:
+        check_given(commit.metadata, dict[str, str | None], "metadata")
     for change in commit.stage:
         check_staged(change)
+        check_record(change)
     for call in commit.pending:
         check_id(call.tool_call_id, "tool call id")
         check_id(call.session_id)
         check_id(call.root_session_id, "root session id")
+        check_record(call)
     for ref in commit.refs:
         check_ref(ref)
+    for update in commit.ref_updates:
+        check_ref_update(update)
     for entry in commit.usage:
         check_usage(entry)
+
+
+class _Standing(Record):
+    """The fields of a session that a step may change and that are short."""
+
+    status: SessionStatus
+    mode: SessionMode | None
+    error: str | None
+    failure_reason: str | None
+    interrupt_context: InterruptContext | None
+
+    @classmethod
+    def of(cls, state: SessionState) -> "_Standing":
+        return cls(
+            status=state.status,
+            mode=state.mode,
+            error=state.error,
+            failure_reason=state.failure_reason,
+            interrupt_context=state.interrupt_context,
+        )
+
+
+def check_settle(request: SettleSession) -> None:
+    """What is said of a session that is ended from outside."""
+    check_record(request)
+    check_json(request.output, "output")

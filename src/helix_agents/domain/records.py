@@ -104,8 +104,17 @@ def check_given(given: object, kind: Any, what: str) -> None:
     Raises:
         UnstorableValueError: it does not.
     """
+    read_back(given, kind, what)
+
+
+def read_back(given: T, kind: Any, what: str) -> T:
+    """What somebody gave, as it would be read from a store.
+
+    Raises:
+        UnstorableValueError: it could not be.
+    """
     try:
-        _decoder_of(kind).decode(encode(given))
+        return _decoder_of(kind).decode(encode(given))
     except msgspec.ValidationError as problem:
         raise UnstorableValueError(what, str(problem)) from problem
 

@@ -169,6 +169,7 @@ class InMemoryCommits(Handle):
         return own(answer)
 
     async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        door.check_settle(request)
         request = own(request)
         async with self._writing("settle_session") as tx:
             row = session_row(tx.tables, request.session_id)

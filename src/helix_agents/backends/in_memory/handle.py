@@ -10,7 +10,7 @@ from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.paging import Page
-from helix_agents.domain.records import JSON, Record, decode, decode_json, encode
+from helix_agents.domain.records import JSON, Record, decode_json, encode, read_back
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.ports.seam import Seam
 from helix_agents.ports.state_store import StoreLimits
@@ -29,9 +29,9 @@ def own(record: R) -> R:
     """A copy that shares nothing mutable with the original: what callers keep cannot reach what is stored.
 
     Raises:
-        UnstorableValueError: the record holds something JSON cannot carry.
+        UnstorableValueError: the record holds something JSON cannot carry, or that its type does not allow.
     """
-    return decode(encode(record), type(record))
+    return read_back(record, type(record), type(record).__name__)
 
 
 def own_json(value: JSON) -> JSON:

@@ -57,6 +57,7 @@ class InMemorySubSessions(Handle):
             add_refs(tx, session_id, private)
 
     async def update_sub_session_ref(self, session_id: SessionId, update: SubSessionRefUpdate) -> SubSessionRef | None:
+        door.check_ref_update(update)
         update = own(update)
         async with self._writing("update_sub_session_ref") as tx:
             session_row(tx.tables, session_id)

@@ -37,6 +37,7 @@ from helix_agents.backends.postgres.step_commit import (
 from helix_agents.backends.postgres.stream_rows import claim_stream
 from helix_agents.backends.postgres.sub_sessions import link_ref
 from helix_agents.backends.session_rows import record_of, version_of
+from helix_agents.domain import door
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
     Committed,
@@ -54,7 +55,6 @@ from helix_agents.domain.commits import (
     settled_run,
     started_run,
 )
-from helix_agents.domain.door import check_start, check_step
 from helix_agents.domain.errors import (
     ConflictError,
     HelixError,
@@ -77,7 +77,7 @@ class PostgresCommits(PostgresSessions):
     """The writes that make a run one story."""
 
     async def start_run(self, start: StartRun) -> RunStartCommitted:
-        check_start(start)
+        door.check_start(start)
         bodies = self._encoded(start.session_id, start.append_messages)
         if start.parent is not None:
             self._check_staged(start.parent.session_id, start.parent.stage)
@@ -110,7 +110,7 @@ class PostgresCommits(PostgresSessions):
         expected_version: int | None = None,
         commit: StepCommit | None = None,
     ) -> Committed:
-        check_step(state, checkpoint_meta, commit)
+        door.check_step(state, checkpoint_meta, commit)
         bodies = self._encoded(session_id, append_messages)
         now = self._clock.now_ms()
         if commit is None:
@@ -173,6 +173,7 @@ class PostgresCommits(PostgresSessions):
             await self._db.write(work)
 
     async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        door.check_settle(request)
         bodies = self._encoded(request.session_id, request.append_messages)
         now = self._clock.now_ms()
 

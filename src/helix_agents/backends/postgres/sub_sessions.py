@@ -7,7 +7,7 @@ from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.rows import find_session, load_session
 from helix_agents.backends.postgres.runs import current_run
-from helix_agents.domain.door import check_ref
+from helix_agents.domain.door import check_ref, check_ref_update
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.runs import went_on
@@ -89,6 +89,7 @@ class PostgresSubSessions(Facet):
         await self._db.write(work)
 
     async def update_sub_session_ref(self, session_id: SessionId, update: SubSessionRefUpdate) -> SubSessionRef | None:
+        check_ref_update(update)
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> SubSessionRef | None:

@@ -204,6 +204,8 @@ class RedisCommits(RedisSessions):
         return await self._write("commit", session_id, lambda tx: commit_step(tx, space, step))
 
     async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        door.check_settle(request)
+
         async def work(tx: Transaction) -> StatusOutcome:
             known = await load_session(tx, request.session_id)
             conflict = check_settle(request, known.value.record, known.value.run)

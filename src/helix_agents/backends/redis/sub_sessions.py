@@ -87,6 +87,8 @@ class RedisSubSessions(Facet):
         await self._write("add_sub_session_refs", session_id, work)
 
     async def update_sub_session_ref(self, session_id: SessionId, update: SubSessionRefUpdate) -> SubSessionRef | None:
+        door.check_ref_update(update)
+
         async def work(tx: Transaction) -> SubSessionRef | None:
             return (await Refs.of(tx, await load_session(tx, session_id))).update(update)
 

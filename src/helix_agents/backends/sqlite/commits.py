@@ -28,6 +28,7 @@ from helix_agents.backends.sqlite.staging import drop_staged, stage, take_staged
 from helix_agents.backends.sqlite.step_commit import EncodedStep, commit_step
 from helix_agents.backends.sqlite.stream_rows import claim_stream
 from helix_agents.backends.sqlite.sub_sessions import link_ref
+from helix_agents.domain import door
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
     Committed,
@@ -45,7 +46,6 @@ from helix_agents.domain.commits import (
     settled_run,
     started_run,
 )
-from helix_agents.domain.door import check_start, check_step
 from helix_agents.domain.errors import RunAlreadyExistsError, SessionNotFoundError, StaleStateError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message
@@ -60,7 +60,7 @@ class SQLiteCommits(SQLiteSessions):
     """The writes that make a run one story."""
 
     async def start_run(self, start: StartRun) -> RunStartCommitted:
-        check_start(start)
+        door.check_start(start)
         bodies = self._encoded(start.session_id, start.append_messages)
         if start.parent is not None:
             self._check_staged(start.parent.session_id, start.parent.stage)
@@ -77,7 +77,7 @@ class SQLiteCommits(SQLiteSessions):
         expected_version: int | None = None,
         commit: StepCommit | None = None,
     ) -> Committed:
-        check_step(state, checkpoint_meta, commit)
+        door.check_step(state, checkpoint_meta, commit)
         bodies = self._encoded(session_id, append_messages)
         now = self._clock.now_ms()
         if commit is None:
@@ -91,6 +91,7 @@ class SQLiteCommits(SQLiteSessions):
         return await self._db.write(lambda connection: commit_step(connection, step, self._state_writes))
 
     async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        door.check_settle(request)
         bodies = self._encoded(request.session_id, request.append_messages)
         now = self._clock.now_ms()
 

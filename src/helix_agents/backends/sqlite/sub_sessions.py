@@ -6,7 +6,7 @@ from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.rows import find_session, load_session
 from helix_agents.backends.sqlite.runs import current_run
-from helix_agents.domain.door import check_ref
+from helix_agents.domain.door import check_ref, check_ref_update
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.runs import went_on
@@ -71,6 +71,7 @@ class SQLiteSubSessions(Facet):
         await self._db.write(work)
 
     async def update_sub_session_ref(self, session_id: SessionId, update: SubSessionRefUpdate) -> SubSessionRef | None:
+        check_ref_update(update)
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> SubSessionRef | None:
