@@ -159,7 +159,8 @@ class InvalidPageError(CallerError):
 
     def __str__(self) -> str:
         return (
-            f"A page needs offset >= 0 and limit from 1 to {self.most}, not offset={self.offset}, limit={self.limit}."
+            f"A page needs offset from 0 to 2**62 and limit from 1 to {self.most}, "
+            f"not offset={self.offset}, limit={self.limit}."
         )
 
 

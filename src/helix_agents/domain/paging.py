@@ -8,6 +8,8 @@ from helix_agents.domain.records import Record
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
+MAX_OFFSET = 2**62
+"""No list is as long; beyond it databases cannot count."""
 
 T = TypeVar("T")
 
@@ -29,10 +31,10 @@ def check_page(offset: int, limit: int) -> None:
     """Refuse a page that no listing has.
 
     Raises:
-        InvalidPageError: offset is negative, or limit is not 1 to 200.
+        InvalidPageError: offset is negative or greater than any list is long, or limit is not 1 to 200.
     """
     counts = isinstance(offset, int) and isinstance(limit, int)  # pyright: ignore[reportUnnecessaryIsInstance]
-    if not counts or offset < 0 or not 1 <= limit <= MAX_LIMIT:
+    if not counts or not 0 <= offset <= MAX_OFFSET or not 1 <= limit <= MAX_LIMIT:
         raise InvalidPageError(offset, limit, MAX_LIMIT)
 
 

@@ -27,6 +27,7 @@ from helix_agents.domain.door import check_create, check_merge, check_saved
 from helix_agents.domain.errors import SessionAlreadyExistsError, StaleStateError, UnstorableValueError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.records import encode
 from helix_agents.domain.session_changes import changed, created, saved, with_metadata, with_status
 from helix_agents.domain.session_views import assembled
 from helix_agents.domain.sessions import (
@@ -334,15 +335,22 @@ def _conditions(where: SessionFilter) -> tuple[str, list[Value]]:
     if where.statuses:
         conditions.append(f"status IN ({', '.join('?' * len(where.statuses))})")
         values.extend(where.statuses)
-    for tag in where.tags:
-        conditions.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)")
-        values.append(tag)
-    for key, text in where.metadata.items():
-        if key in MARKS:
+    # One condition for all of them: an expression with a thousand parts is too deep for SQLite.
+    if where.tags:
+        conditions.append(
+            "NOT EXISTS (SELECT 1 FROM json_each(?) AS asked"
+            " WHERE asked.value NOT IN (SELECT value FROM json_each(tags)))"
+        )
+        values.append(encode(where.tags).decode())
+    for key in MARKS:
+        if key in where.metadata:
             # Written as in the index, which is found by that.
             conditions.append(f"json_extract(metadata, '$.\"{key}\"') = ?")
-            values.append(text)
-            continue
-        conditions.append("EXISTS (SELECT 1 FROM json_each(metadata) AS entry WHERE entry.key = ? AND entry.value = ?)")
-        values.extend((key, text))
+            values.append(where.metadata[key])
+    if others := {key: text for key, text in where.metadata.items() if key not in MARKS}:
+        conditions.append(
+            "NOT EXISTS (SELECT 1 FROM json_each(?) AS asked WHERE NOT EXISTS"
+            " (SELECT 1 FROM json_each(metadata) AS entry WHERE entry.key = asked.key AND entry.value = asked.value))"
+        )
+        values.append(encode(others).decode())
     return "".join(f" AND {condition}" for condition in conditions), values

@@ -123,6 +123,17 @@ class ListingContract(StoreContract):
         assert await _found(store, tags=(noise[:-1],)) == []
         assert (await store.load_state("one")).metadata == {"k": noise, MARKS[0]: noise}
 
+    @proves("listing.filters")
+    async def test_a_filter_may_name_thousands_of_tags_and_keys(self, store: SessionStateStore) -> None:
+        names = [f"name-{number}" for number in range(2_000)]
+        everything = CreateSession(tags=tuple(names), metadata=dict.fromkeys(names, "v"))
+        await store.create_session("all", everything)
+        await store.create_session("but one", CreateSession(tags=tuple(names[1:]), metadata={}))
+        assert await _found(store, tags=everything.tags) == ["all"]
+        assert await _found(store, tags=everything.tags[1:]) == ["but one", "all"]
+        assert await _found(store, metadata=everything.metadata) == ["all"]
+        assert await _found(store, metadata={**everything.metadata, "name-9": "w"}) == []
+
     @proves("listing.filters-combine")
     async def test_everything_in_a_filter_must_hold(self, store: SessionStateStore) -> None:
         for number, (user, tag) in enumerate((("ann", "x"), ("ann", "y"), ("bob", "x"))):
@@ -182,9 +193,17 @@ class ListingContract(StoreContract):
     @pytest.mark.parametrize("name", LISTINGS)
     async def test_a_page_that_no_listing_has_is_refused(self, store: SessionStateStore, name: str) -> None:
         await store.create_session(SESSION)
-        for page in ({"offset": -1}, {"limit": 0}, {"limit": 201}, {"limit": -5}):
+        for page in (
+            {"offset": -1},
+            {"offset": 2**63},
+            {"offset": 10**30},
+            {"limit": 0},
+            {"limit": 201},
+            {"limit": -5},
+        ):
             with pytest.raises(InvalidPageError):
                 await _page(store, name, **page)
+        assert (await _page(store, name, offset=2**62)).items == ()
 
 
 async def _fill(store: SessionStateStore, clock: ManualClock, count: int) -> None:
