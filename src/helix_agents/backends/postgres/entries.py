@@ -23,6 +23,7 @@ from helix_agents.backends.postgres.entry_restore import discard, restore, stage
 from helix_agents.backends.postgres.entry_rows import KnownRows, find_head, lock_head, read_unlocked
 from helix_agents.backends.postgres.entry_waiting import PostgresWaiting
 from helix_agents.backends.postgres.entry_writes import WRITE, telling_what_fills, values_of, write_plan
+from helix_agents.backends.postgres.part import Part
 from helix_agents.domain.audit import AuditRow
 from helix_agents.domain.capability_errors import QuotaExceeded
 from helix_agents.domain.entries import (
@@ -43,17 +44,16 @@ from helix_agents.ports.entries import EntryDump, EntryStore, Waiting
 UNLOCKED_TRIES = 3
 
 
-class PostgresEntryStore:
+class PostgresEntryStore(Part):
     """The entries of one namespace in one database, for all processes that use it.
 
     There is no folder beside it: files need one that is given.
     """
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
-        self._db = database.use()
+        super().__init__(database)
         self._namespace = namespace
         self._clock = clock or database.clock
-        self._closed = False
 
     @property
     def namespace(self) -> str:
@@ -283,12 +283,6 @@ class PostgresEntryStore:
                 "DELETE FROM __agents_audit WHERE namespace = ? AND seq <= ?", (self._namespace, up_to)
             )
         )
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._db.listener.wake_everybody()
-            await self._db.close()
 
 
 def _decided(request: EntryTransaction, rows: KnownRows, revision: int, now: int) -> tuple[Transacted, Plan | None]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from helix_agents.backends.postgres.database import Database
+from helix_agents.backends.postgres.part import Part
 from helix_agents.backends.postgres.state_writes import StateWrites
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId
@@ -16,15 +17,14 @@ from helix_agents.ports.state_store import StoreLimits
 _THERE = "SELECT 1 FROM __agents_sessions WHERE namespace = ? AND session_id = ?"
 
 
-class Facet:
+class Facet(Part):
     """One facet of a store on an open database."""
 
     def __init__(self, database: Database, *, namespace: str, limits: StoreLimits, clock: Clock) -> None:
-        self._db = database
+        super().__init__(database)
         self._namespace = namespace
         self._limits = limits
         self._clock = clock
-        self._closed = False
         self._state_writes = StateWrites(limits.state_bytes)
 
     async def _check_there(self, session_id: SessionId) -> None:

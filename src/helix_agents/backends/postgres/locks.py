@@ -4,6 +4,7 @@ import asyncio
 
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.database import Database
+from helix_agents.backends.postgres.part import Part
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.locks import Lock
@@ -14,7 +15,7 @@ from helix_agents.system import RandomIds
 LOOK_AGAIN = 0.5
 
 
-class PostgresLockManager:
+class PostgresLockManager(Part):
     """Locks for all processes on one database."""
 
     def __init__(
@@ -25,7 +26,7 @@ class PostgresLockManager:
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        self._db = database.use()
+        super().__init__(database)
         self._namespace = namespace
         self._clock = clock or database.clock
         self._ids = ids or RandomIds()
@@ -69,9 +70,6 @@ class PostgresLockManager:
             await connection.ring(self._topic(lock.key))
 
         await self._db.write(work)
-
-    async def close(self) -> None:
-        await self._db.close()
 
     async def _try(self, key: str, ttl_ms: int, owner: str) -> Lock | None:
         now = self._clock.now_ms()

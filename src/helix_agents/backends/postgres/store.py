@@ -44,9 +44,7 @@ class PostgresStateStore(
     ) -> None:
         if namespace:
             check_id(namespace, "namespace")
-        super().__init__(
-            database.use(), namespace=namespace, limits=limits or StoreLimits(), clock=clock or database.clock
-        )
+        super().__init__(database, namespace=namespace, limits=limits or StoreLimits(), clock=clock or database.clock)
 
     @classmethod
     async def open(
@@ -68,7 +66,7 @@ class PostgresStateStore(
     @property
     def database(self) -> Database:
         """The open database, for parts that share it."""
-        return self._db
+        return self._database
 
     @property
     def namespace(self) -> str:
@@ -89,11 +87,6 @@ class PostgresStateStore(
         # Plain VACUUM only marks the place of deleted rows as free; FULL writes each table anew, without them.
         for table in _WITH_TEXT:
             await self._db.execute_once(f"VACUUM (FULL) {table}")
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self._db.close()
 
 
 _WITH_TEXT = (

@@ -8,6 +8,7 @@ from helix_agents.backends.filters import usage_conditions
 from helix_agents.backends.postgres.connection import Connection, Row, Value
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.paging import read_page
+from helix_agents.backends.postgres.part import Part
 from helix_agents.backends.postgres.rows import children_of, find_run, find_session
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
@@ -64,11 +65,11 @@ def entry_of(row: Row) -> UsageEntry:
     return decode(row[0], UsageEntry)
 
 
-class PostgresUsageStore:
+class PostgresUsageStore(Part):
     """What sessions used, in the same database as the sessions."""
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
-        self._db = database.use()
+        super().__init__(database)
         self._namespace = namespace
         self._clock = clock or database.clock
 
@@ -113,9 +114,6 @@ class PostgresUsageStore:
         return await self._db.execute(
             "DELETE FROM __agents_usage WHERE namespace = ? AND session_id = ?", (self._namespace, session_id)
         )
-
-    async def close(self) -> None:
-        await self._db.close()
 
     async def _in_its_session(self, where: UsageFilter) -> UsageFilter:
         """The filter with the session its run is of, where that is known: entries are found by it."""

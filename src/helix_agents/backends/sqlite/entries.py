@@ -29,6 +29,7 @@ from helix_agents.backends.sqlite.entry_rows import (
     save_head,
     write_plan,
 )
+from helix_agents.backends.sqlite.part import Part
 from helix_agents.backends.wakeups import Waiter
 from helix_agents.domain.audit import AuditRow
 from helix_agents.domain.entries import (
@@ -49,14 +50,13 @@ from helix_agents.system import SystemClock
 DUMP_ROWS = 500
 
 
-class SQLiteEntryStore:
+class SQLiteEntryStore(Part):
     """The entries of one namespace in one file, for all processes that use it."""
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
-        self._db = database.use()
+        super().__init__(database)
         self._namespace = namespace
         self._clock = clock or SystemClock()
-        self._closed = False
 
     @property
     def namespace(self) -> str:
@@ -64,7 +64,7 @@ class SQLiteEntryStore:
 
     @property
     def home(self) -> Path | None:
-        return self._db.path.with_name(f"{self._db.path.name}-state")
+        return self._database.path.with_name(f"{self._database.path.name}-state")
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -290,11 +290,6 @@ class SQLiteEntryStore:
             return connection.changed()
 
         return await self._db.write(work)
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self._db.close()
 
 
 class _SQLiteDump:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.part import Part
 from helix_agents.backends.sqlite.state_writes import StateWrites
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.limits import check_size
@@ -13,15 +14,14 @@ from helix_agents.ports.clock import Clock
 from helix_agents.ports.state_store import StoreLimits
 
 
-class Facet:
+class Facet(Part):
     """One facet of a store on an open file."""
 
     def __init__(self, database: Database, *, namespace: str, limits: StoreLimits, clock: Clock) -> None:
-        self._db = database
+        super().__init__(database)
         self._namespace = namespace
         self._limits = limits
         self._clock = clock
-        self._closed = False
         self._state_writes = StateWrites(limits.state_bytes)
         database.on_rollback(self._state_writes.forget)
 

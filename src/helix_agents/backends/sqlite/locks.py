@@ -4,6 +4,7 @@ import asyncio
 
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.part import Part
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.locks import Lock
@@ -14,7 +15,7 @@ from helix_agents.system import RandomIds, SystemClock
 LOOK_AGAIN = 0.5
 
 
-class SQLiteLockManager:
+class SQLiteLockManager(Part):
     """Locks for all processes on one file."""
 
     def __init__(
@@ -25,11 +26,10 @@ class SQLiteLockManager:
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        self._db = database.use()
+        super().__init__(database)
         self._namespace = namespace
         self._clock = clock or SystemClock()
         self._ids = ids or RandomIds()
-        self._closed = False
 
     async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
         check_id(key, "lock key")
@@ -70,11 +70,6 @@ class SQLiteLockManager:
             connection.ring(self._topic(lock.key))
 
         await self._db.write(work)
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self._db.close()
 
     async def _try(self, key: str, ttl_ms: int, owner: str) -> Lock | None:
         now = self._clock.now_ms()

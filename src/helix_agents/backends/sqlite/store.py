@@ -45,9 +45,7 @@ class SQLiteStateStore(
     ) -> None:
         if namespace:
             check_id(namespace, "namespace")
-        super().__init__(
-            database.use(), namespace=namespace, limits=limits or StoreLimits(), clock=clock or SystemClock()
-        )
+        super().__init__(database, namespace=namespace, limits=limits or StoreLimits(), clock=clock or SystemClock())
 
     @classmethod
     async def open(
@@ -68,7 +66,7 @@ class SQLiteStateStore(
     @property
     def database(self) -> Database:
         """The open file, for parts that share it."""
-        return self._db
+        return self._database
 
     @property
     def namespace(self) -> str:
@@ -87,11 +85,6 @@ class SQLiteStateStore(
 
     async def vacuum(self) -> None:
         await self._db.vacuum()
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self._db.close()
 
 
 _: type[SessionStateStore] = SQLiteStateStore

@@ -8,6 +8,7 @@ from helix_agents.backends.filters import usage_conditions
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.paging import read_page
+from helix_agents.backends.sqlite.part import Part
 from helix_agents.backends.sqlite.rows import children_of, find_run, find_session
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
@@ -55,14 +56,13 @@ def entry_of(row: Row) -> UsageEntry:
     return decode(row[0], UsageEntry)
 
 
-class SQLiteUsageStore:
+class SQLiteUsageStore(Part):
     """What sessions used, in the same file as the sessions."""
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
-        self._db = database.use()
+        super().__init__(database)
         self._namespace = namespace
         self._clock = clock or SystemClock()
-        self._closed = False
 
     async def record_usage(self, entries: Sequence[UsageEntry]) -> int:
         for entry in entries:
@@ -114,11 +114,6 @@ class SQLiteUsageStore:
             return connection.changed()
 
         return await self._db.write(work)
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self._db.close()
 
     def _in_its_tree(self, connection: Connection, where: UsageFilter) -> UsageFilter:
         """The filter with the root it implies, where that is known: entries are found by it."""

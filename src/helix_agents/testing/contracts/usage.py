@@ -1,19 +1,19 @@
 """The contract of usage: counted once, with the step that used it, and added up over a tree of sessions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, ClassVar, Protocol
 
 import pytest
 from msgspec.structs import replace
 
-from helix_agents.domain.errors import InvalidPageError, StaleStateError
+from helix_agents.domain.errors import InvalidPageError, StaleStateError, StoreClosedError
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.domain.usage import SourceTotal, TokenCount, UsageEntry, UsageFilter, UsageRollup
 from helix_agents.ports.backend import Backend
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.contract import Contract
-from helix_agents.testing.contracts.handles import Handles
+from helix_agents.testing.contracts.handles import Closable, Handles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.requirements.usage import USAGE
 from helix_agents.testing.scenes import SESSION, commit, start
@@ -194,6 +194,22 @@ class UsageStoreContract(Contract):
         assert await parts.usage.delete_usage("a") == 0
         await parts.state.delete_session("b")
         assert [entry.session_id for entry in (await parts.usage.query_usage()).items] == ["unknown"]
+
+    @proves("usage.closed")
+    async def test_a_closed_part_refuses_work_and_those_beside_it_go_on(self, parts: Backend) -> None:
+        works: list[tuple[Closable, Callable[[], Awaitable[Any]]]] = [
+            (parts.usage, parts.usage.query_usage),
+            (parts.locks, lambda: parts.locks.acquire("key", ttl_ms=1_000, owner="me")),
+            (parts.streams, lambda: parts.streams.get_stream_info("stream")),
+            (parts.state, parts.state.list_sessions),
+        ]
+        while works:
+            part, work = works.pop(0)
+            await work()
+            for _ in range(5):
+                await part.close()
+            with pytest.raises(StoreClosedError):
+                await work()
 
     @proves("usage.namespaces-apart")
     async def test_a_namespace_sees_nothing_of_another(self, handles: Handles[Backend]) -> None:
