@@ -12,15 +12,12 @@ from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import AnsweredElsewhere, ApprovalAnswer, SubmitAnswer, ToolAnswer
-from helix_agents.domain.records import Record, check_given, check_json, check_record
+from helix_agents.domain.records import check_given, check_json, check_record
 from helix_agents.domain.runs import RunMetadata, RunUpdate
 from helix_agents.domain.sessions import (
     CreateSession,
-    InterruptContext,
     InterruptFlag,
-    SessionMode,
     SessionState,
-    SessionStatus,
     StopKind,
 )
 from helix_agents.domain.staging import StagedChange
@@ -118,8 +115,12 @@ def check_run_update(update: RunUpdate) -> None:
 
 def check_checkpoint(meta: CheckpointMeta) -> None:
     """Where a checkpoint stands."""
-    check_id(meta.step_id, "step id")
+    _check_place(meta)
     check_record(meta)
+
+
+def _check_place(meta: CheckpointMeta) -> None:
+    check_id(meta.step_id, "step id")
 
 
 def check_staged(change: StagedChange) -> None:
@@ -142,11 +143,15 @@ def check_ref_update(update: SubSessionRefUpdate) -> None:
 
 def check_usage(entry: UsageEntry) -> None:
     """A usage entry."""
+    _check_usage_ids(entry)
+    check_record(entry)
+
+
+def _check_usage_ids(entry: UsageEntry) -> None:
     check_id(entry.session_id)
     check_id(entry.root_session_id, "root session id")
     check_id(entry.run_id, "run id")
     _check_optional(entry.user_id, "user id")
-    check_record(entry)
 
 
 def check_effect(request: BeginEffect) -> None:
@@ -159,7 +164,7 @@ def check_effect(request: BeginEffect) -> None:
 
 
 def check_start(start: StartRun) -> None:
-    """A run that begins, the session it may create, and what it writes at a parent."""
+    """The ids of a run that begins, the session it may create, and what it writes at a parent."""
     check_id(start.run_id, "run id")
     _check_optional(start.previous_run_id, "run id")
     _check_optional(start.parent_run_id, "run id")
@@ -170,20 +175,18 @@ def check_start(start: StartRun) -> None:
         check_ref(start.parent.ref)
         for change in start.parent.stage:
             check_staged(change)
-    check_record(replace(start, create=None, parent=None))
 
 
 def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | None) -> None:
-    """The ids of a step commit, and what anybody else reads of it; its messages and writes are the engine's own.
+    """The ids of a step commit, and what is seldom in one; what every step brings the engine has made itself.
 
     A commit with writes of its own does not look at the record's state.
     """
-    check_checkpoint(meta)
+    _check_place(meta)
     if commit is None:
         check_saved(state)
         return
     _check_record(state)
-    check_given(_Standing.of(state), _Standing, "SessionState")
     if commit.run is not None:
         check_run_update(commit.run)
     if commit.metadata:
@@ -201,27 +204,7 @@ def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | N
     for update in commit.ref_updates:
         check_ref_update(update)
     for entry in commit.usage:
-        check_usage(entry)
-
-
-class _Standing(Record):
-    """The fields of a session that a step may change and that are short."""
-
-    status: SessionStatus
-    mode: SessionMode | None
-    error: str | None
-    failure_reason: str | None
-    interrupt_context: InterruptContext | None
-
-    @classmethod
-    def of(cls, state: SessionState) -> "_Standing":
-        return cls(
-            status=state.status,
-            mode=state.mode,
-            error=state.error,
-            failure_reason=state.failure_reason,
-            interrupt_context=state.interrupt_context,
-        )
+        _check_usage_ids(entry)
 
 
 def check_settle(request: SettleSession) -> None:

@@ -28,14 +28,12 @@ from helix_agents.domain.sessions import (
     WorkspaceRef,
 )
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
-from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import Append, Delete, MergeWarning, Replace, StepWrites
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.observation import observe
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (
-    RUN,
     SESSION,
     answer,
     append_to,
@@ -399,10 +397,8 @@ class SavingContract(StoreContract):
             lambda: store.update_run_status(run.run_id, "failed", RunUpdate(error=wrong)),
             lambda: store.submit_answer(answer("call-1", approval_id=wrong)),
             lambda: store.begin_effect(replace(effect("call-1"), tool_name=wrong)),
-            lambda: start(store, run_id="r-2", append_messages=(said(wrong),)),
             lambda: store.settle_session(replace(ended, completion_reason=wrong)),
             lambda: store.settle_session(replace(ended, append_messages=(said(wrong),))),
-            lambda: commit(store, state={"error": wrong}),
             lambda: commit(store, metadata={"order": wrong}),
         ):
             with pytest.raises(UnstorableValueError):
@@ -417,24 +413,17 @@ class SavingContract(StoreContract):
         before = await observe(store, SESSION)
         ended = SettleSession(session_id=SESSION, expected=("active",), status="failed")
         update = SubSessionRefUpdate(sub_session_id="child", status=wrong)
-        used = UsageEntry(
-            session_id=SESSION, root_session_id=SESSION, run_id=RUN, source_type=wrong, source_name="model"
-        )
         for write in (
             lambda: store.update_status(SESSION, wrong),
             lambda: store.create_checkpoint(SESSION, replace(step_meta(), step_count=wrong)),
             lambda: store.add_sub_session_refs(SESSION, [child_ref("child", mode=wrong)]),
             lambda: store.update_sub_session_ref(SESSION, update),
-            lambda: start(store, run_id="r-2", replaced_status=wrong),
             lambda: store.settle_session(replace(ended, status=wrong)),
             lambda: store.settle_session(replace(ended, run_status=wrong)),
-            lambda: commit(store, state={"status": wrong}),
-            lambda: commit(store, state={"mode": wrong}),
             lambda: commit(store, run=RunUpdate(status=wrong)),
             lambda: commit(store, pending=(waiting(store, "call-1", kind=wrong),)),
             lambda: commit(store, refs=(child_ref("child", mode=wrong),)),
             lambda: commit(store, ref_updates=(update,)),
-            lambda: commit(store, usage=(used,)),
         ):
             with pytest.raises(UnstorableValueError):
                 await write()

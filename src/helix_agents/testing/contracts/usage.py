@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 import pytest
 from msgspec.structs import replace
 
-from helix_agents.domain.errors import InvalidPageError, StaleStateError, StoreClosedError
+from helix_agents.domain.errors import InvalidPageError, StaleStateError, StoreClosedError, UnstorableValueError
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.domain.usage import SourceTotal, TokenCount, UsageEntry, UsageFilter, UsageRollup
 from helix_agents.ports.backend import Backend
@@ -87,6 +87,14 @@ class UsageStoreContract(Contract):
         assert await parts.usage.record_usage([FULL, bare]) == 2
         found = (await parts.usage.query_usage()).items
         assert found == (replace(bare, recorded_at=clock.now_ms()), FULL)
+
+    @proves("usage.round-trip")
+    async def test_an_entry_that_could_not_be_read_back_is_refused(self, parts: Backend) -> None:
+        wrong: Any = "unheard-of"
+        for fields in ({"source_type": wrong}, {"tokens": wrong}):
+            with pytest.raises(UnstorableValueError):
+                await parts.usage.record_usage([used(), used(1, **fields)])
+        assert (await parts.usage.query_usage()).total == 0
 
     @proves("usage.never-twice")
     async def test_an_entry_written_again_counts_nothing(self, handles: Handles[Backend]) -> None:
