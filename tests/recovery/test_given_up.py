@@ -1,9 +1,12 @@
-"""A step that died in a tool that must not run twice, and that nobody goes on with: nothing of it stays behind."""
+"""A step that died in a tool and that nobody goes on with: nothing of it stays behind, and nothing untrue is said."""
 
 import asyncio
 
+import pytest
+
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import ToolStart
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
@@ -44,3 +47,38 @@ async def test_a_new_message_after_a_crash_clears_the_ledger_of_the_step_that_di
         assert sent == ["ann", "bob"]
         assert await parts.state.list_effects(SESSION) == ()
         assert not await parts.state.has_staged_changes(SESSION)
+
+
+@pytest.mark.parametrize("beside", ["alone", "beside a tool that must not run twice"])
+async def test_a_new_message_after_a_crash_does_not_say_that_a_tool_which_had_begun_was_not_executed(beside: str):
+    begun = asyncio.Event()
+
+    @tool
+    async def write_draft() -> str:
+        """Write a draft, which may be done again."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    @tool(effect="once")
+    async def send_letter() -> str:
+        """Send a letter, which cannot be taken back."""
+        await begun.wait()
+        return "sent"
+
+    calls = [call("write_draft", id="draft"), *([] if beside == "alone" else [call("send_letter", id="send")])]
+    model = ScriptedModel([reply("I write. ", calls=calls), "Well then."])
+    agent = Agent(name="writer", model=model, tools=[write_draft, send_letter])
+    async with await open_backend(f"memory://begun-{len(calls)}") as parts:
+        stores = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with asyncio.timeout(20), Executor(**stores, janitor_seconds=None, grace=0.0) as dying:
+            handle = await dying.execute(agent, "Write.", SESSION)
+            async for chunk in handle.stream():
+                if isinstance(chunk, ToolStart):
+                    break
+            await begun.wait()
+        async with asyncio.timeout(20), Executor(**stores, janitor_seconds=None) as helix:
+            assert await (await helix.execute(agent, "Never mind.", SESSION)).output() == "Well then."
+            messages = [each.message for each in await parts.state.load_transcript(SESSION)]
+    results = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
+    assert results["draft"].content == "This call was cut short: it may or may not have taken effect."

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from helix_agents.domain.ids import StepId
+from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage
 from helix_agents.domain.staging import StagedChange
 
@@ -31,6 +31,17 @@ def not_executed(calls: Iterable[ToolCall], code: str = NOT_EXECUTED) -> tuple[T
             code=code,
         )
         for call in calls
+    )
+
+
+def cut_short(tool_call_id: ToolCallId, tool_name: str, code: str) -> ToolMessage:
+    """A result for a call that was begun, or may have been, and that nobody waits for any more."""
+    return ToolMessage(
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        content="This call was cut short: it may or may not have taken effect.",
+        error=True,
+        code=code,
     )
 
 

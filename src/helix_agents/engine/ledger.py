@@ -24,11 +24,13 @@ from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.transcript import cut_short
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, execute, settle
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.step_work import RUN_STOPPED
 from helix_agents.engine.store_desk import reply_row
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -58,6 +60,8 @@ async def run_tool(
         return await _run_once(scope, batch, planned, tool, values, approved=approved, approval=approval, rerun=rerun)
     result = await execute(scope, batch, planned, tool, values, approval)
     if result is None:
+        cut = cut_short(planned.tool_call_id, tool.name, RUN_STOPPED)
+        await settle(scope, batch, _of_edited(RestingResult(message=cut, told=False), tool, values, approval))
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     return await settle(scope, batch, msgspec.structs.replace(result, consumes=True) if approved else result)
 
@@ -211,6 +215,17 @@ async def _resolve_unknown(
     )
     await scope.note(batch.step, planned.tool_call_id, asked)
     return CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
+
+
+async def known_of_open_calls(
+    store: SessionStateStore, session_id: SessionId, calls: Mapping[ToolCallId, str]
+) -> dict[ToolCallId, ToolMessage]:
+    """What is known of calls that get no result any more, given by name: what the ledger says, and that those were cut
+    short which somebody works or waits for in a session below."""
+    refs = await store.get_sub_session_refs(session_id)
+    below = (ref.tool_call_id for ref in refs if ref.status == "running" and ref.tool_call_id in calls)
+    cut = {call_id: cut_short(call_id, calls[call_id], RUN_STOPPED) for call_id in below}
+    return cut | await begun_calls(store, session_id)
 
 
 async def begun_calls(store: SessionStateStore, session_id: SessionId) -> dict[ToolCallId, ToolMessage]:

@@ -13,7 +13,7 @@ from helix_agents.domain.transcript import not_executed
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import Failure
 from helix_agents.engine.effects import DELEGATED, Advance, Announce, Fail, PlannedCall, StepOutcome, Stop, Suspend
-from helix_agents.engine.ledger import begun_calls
+from helix_agents.engine.ledger import known_of_open_calls
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import CANCELLED, NOT_SUSPENDED, RUN_STOPPED, StepWork
 from helix_agents.engine.stopping import stop_companions
@@ -41,7 +41,8 @@ async def end_batch(scope: RunScope, work: StepWork) -> None:
         # It was cut before its calls were planned.
         work.messages.extend(not_executed(work.reply.message.tool_calls, RUN_STOPPED))
     if work.batch.unsettled:
-        work.begun = await begun_calls(scope.services.store, scope.session.session_id)
+        names = {call.tool_call_id: call.tool_name for call in work.batch.unsettled}
+        work.begun = await known_of_open_calls(scope.services.store, scope.session.session_id, names)
     work.messages.extend(map(work.result_of, work.batch.calls))
     work.messages.extend(scope.entered_meanwhile)
 

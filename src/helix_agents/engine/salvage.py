@@ -10,9 +10,9 @@ from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.transcript import heal, not_executed, open_tail
+from helix_agents.domain.transcript import cut_short, heal, not_executed, open_tail
 from helix_agents.engine.answers import answered_message
-from helix_agents.engine.ledger import begun_calls
+from helix_agents.engine.ledger import begun_calls, known_of_open_calls
 from helix_agents.engine.scope import step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.snapshot import take_snapshot
@@ -22,7 +22,7 @@ from helix_agents.ports.state_store import SessionStateStore
 
 
 async def salvage(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...]:
-    """The words a reader saw, the results that were recorded, and "not executed" for the rest."""
+    """The words a reader saw, the results that were recorded, and for the rest that nobody knows how far they came."""
     recorded = await _recorded_step(services, session, run)
     if recorded is not None:
         return recorded
@@ -33,7 +33,7 @@ async def salvage(services: Services, session: SessionState, run: RunRecord) -> 
         return heal(snapshot.messages)
     step_id = f"{run.run_id}.{session.step_count + 1}"
     kept = msgspec.structs.replace(reply, id=step_id, thinking=(), interrupted="crash")
-    return (kept, *not_executed(kept.tool_calls, RUN_STOPPED))
+    return (kept, *map(_cut_short, kept.tool_calls))
 
 
 async def is_on_record(services: Services, session: SessionState, run: RunRecord) -> bool:
@@ -55,7 +55,8 @@ async def end_of_last_step(services: Services, session: SessionState, run: RunRe
 
 async def results_of_open_calls(store: SessionStateStore, session: SessionState) -> tuple[Message, ...]:
     """What ends a suspended step that nobody goes on with: results that were held, what clients answered, "unknown" for
-    calls that were begun, "not executed" for the others, and then what the user said while they were open."""
+    calls that were begun, "cut short" for those that a session below works on, "not executed" for the others, and then
+    what the user said while they were open."""
     page = await store.get_messages(session.session_id, limit=200)
     newest_first = [stored.message for stored in page.items]
     calls = open_tail(newest_first)
@@ -66,9 +67,9 @@ async def results_of_open_calls(store: SessionStateStore, session: SessionState)
 
 
 async def _known_results(
-    store: SessionStateStore, session: SessionState, newest_first: Iterable[Message], calls: Iterable[ToolCall]
+    store: SessionStateStore, session: SessionState, newest_first: Iterable[Message], calls: tuple[ToolCall, ...]
 ) -> dict[ToolCallId, ToolMessage]:
-    known = await begun_calls(store, session.session_id)
+    known = await known_of_open_calls(store, session.session_id, {call.id: call.name for call in calls})
     for call in calls:
         row = await store.get_pending_call(session.session_id, call.id)
         if row is not None and isinstance(row.answer, ToolAnswer):
@@ -88,8 +89,13 @@ async def _recorded_step(services: Services, session: SessionState, run: RunReco
     reply, staged = found
     done = {call_id: result.message for call_id, result in recorded_results(staged).items()}
     done |= await begun_calls(services.store, session.session_id)
-    results = (done.get(call.id) or not_executed((call,), RUN_STOPPED)[0] for call in reply.tool_calls)
+    results = (done.get(call.id) or _cut_short(call) for call in reply.tool_calls)
     return (msgspec.structs.replace(reply, interrupted="crash"), *results)
+
+
+def _cut_short(call: ToolCall) -> ToolMessage:
+    """A process that died may have begun any call that its model had written."""
+    return cut_short(call.id, call.name, RUN_STOPPED)
 
 
 async def _find_reply(

@@ -37,12 +37,15 @@ from helix_agents.testing.contracts.executor.stage import (
     completed,
     failed,
     interrupted,
+    result_at,
     runs_of,
     scripted,
     spoken,
     suspended,
+    transcript,
 )
 
+CUT_SHORT = "This call was cut short: it may or may not have taken effect."
 SHORT_GRACE = EngineOptions(cancel_grace_seconds=0.05)
 
 
@@ -225,6 +228,8 @@ class StoppingContract(ScenarioContract):
             await interrupted(handle)
             assert cleaned.is_set()
             assert (await spoken(other))[2:] == ["error work#call_1_1: run_stopped", "result fast#call_1_2: quick"]
+            # It was begun: nobody may say that it was not executed.
+            assert result_at(await transcript(other), 2).content == CUT_SHORT
             assert (await other.sessions.get(SESSION)).custom_state["done"] == ["kept"]
 
     async def test_an_interrupt_with_nothing_running_says_so(self, helix: Executor) -> None:

@@ -43,10 +43,13 @@ from helix_agents.testing.contracts.executor.stage import (
     completed,
     failed,
     interrupted,
+    result_at,
     spoken,
     suspended,
+    transcript,
     until,
 )
+from helix_agents.testing.contracts.executor.stopping import CUT_SHORT
 
 
 def talking(gate: PieceGate) -> Agent[Any, Any, Any]:
@@ -86,6 +89,7 @@ class TreeStopsContract(ScenarioContract):
                 "error subagent__middle#c: run_stopped",
                 "error subagent__worker#d: run_stopped",
             ]
+            assert result_at(await transcript(other), 2).content == CUT_SHORT
             chunks = await chunks_of(handle)
             assert_well_told(chunks)
             stopped = [chunk.agent_type for chunk in chunks if isinstance(chunk, RunInterrupted)]
@@ -127,6 +131,7 @@ class TreeStopsContract(ScenarioContract):
             "error subagent__planner#call_0: run_stopped",
             "error subagent__worker#call_1: run_stopped",
         ]
+        assert result_at(await transcript(helix), 2).content == CUT_SHORT
         assert {ref.status for ref in await children(parts)} == {"interrupted"}
         assert_well_told(await parts.streams.get_all_chunks(SESSION))
 
