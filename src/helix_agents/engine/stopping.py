@@ -1,13 +1,17 @@
 """A stop that somebody asks for: it reaches a run that is going, a session that waits, and companions below."""
 
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.runs import SUSPENDED
+from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, NothingRunning, StopKind
 from helix_agents.engine.services import Services
 from helix_agents.engine.settling import settle_waiting
+from helix_agents.ports.state_store import SessionStateStore
 
 # How often a session may go on, or come to wait, between a look at it and the write that follows.
 _TRIES = 10
+# How long a run may take for its last commit, beside what its tools may take to end.
+_COMMITS_SECONDS = 5.0
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 async def stop_session(
@@ -25,12 +29,43 @@ async def stop_session(
             return outcome
         run = await store.get_current_run(session_id)
         if run is not None and run.status in SUSPENDED:
+            await _stop_at_work_below(services, session_id, kind, reason)
             if await settle_waiting(services, session_id, run, reason, kind):
                 services.attend_remotes()
                 return InterruptSet(run_id=run.run_id)
         elif run is None or run.status != "running":
             return await stop_companions(services, session_id, kind, reason)
     return NothingRunning()
+
+
+async def _stop_at_work_below(services: Services, session_id: SessionId, kind: StopKind, reason: str | None) -> None:
+    """Let companions that work while a session waits take the stop by themselves, with what they have said: whoever
+    settles the session settles all below it, and what nobody has committed by then is lost."""
+    stopped = await _flag_below(services.store, session_id, kind, reason)
+    left = services.options.cancel_grace_seconds + _COMMITS_SECONDS if stopped else 0.0
+    while left > 0 and any([await _is_driven(services, run) for run in stopped]):
+        await services.sleep(_LOOK_AGAIN_SECONDS)
+        left -= _LOOK_AGAIN_SECONDS
+
+
+async def _flag_below(
+    store: SessionStateStore, session_id: SessionId, kind: StopKind, reason: str | None
+) -> list[RunRecord]:
+    """Ask whoever works below a session that waits to stop; answers their runs."""
+    flagged: list[RunRecord] = []
+    for ref in await store.get_sub_session_refs(session_id):
+        run = await store.get_current_run(ref.sub_session_id)
+        if run is not None and run.status == "running":
+            await store.set_interrupt_flag(ref.sub_session_id, reason, kind=kind)
+            flagged.append(run)
+        else:
+            flagged += await _flag_below(store, ref.sub_session_id, kind, reason)
+    return flagged
+
+
+async def _is_driven(services: Services, run: RunRecord) -> bool:
+    current = await services.store.get_run(run.run_id)
+    return current is not None and current.status == "running" and await services.inspect(current) == "alive"
 
 
 async def stop_companions(

@@ -17,7 +17,7 @@ from helix_agents.domain.chunks import ToolApprovalRequest, ToolStart
 from helix_agents.domain.errors import AgentMismatchError, NotARootSessionError
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import InterruptSet
-from helix_agents.llm.scripted import call, reply
+from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
@@ -42,6 +42,7 @@ from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,
     OpenExecutor,
+    PieceGate,
     ScenarioContract,
     chunks_of,
     completed,
@@ -443,6 +444,24 @@ class CompanionLivesContract(ScenarioContract):
             await until_ended(parts, child, "interrupted")
             await spoken(helix, child)
             assert (await helix.list_pending()).items == ()
+
+    @pytest.mark.parametrize("kind", ["interrupt", "abort"])
+    async def test_a_stop_of_a_parent_that_waits_keeps_what_a_companion_at_work_has_said(
+        self, open_executor: OpenExecutor, parts: Backend, kind: str
+    ) -> None:
+        gate = PieceGate(3)
+        keeps = helper(model=ScriptedModel(["One two three four five six."], pace=gate))
+        where = call("locate", {"city": "Rome"}, id="where")
+        agent = boss(spawn(), where, "Never.", keeps=keeps, mode="non_blocking", tools=[locate])
+        async with open_executor(options=NO_GRACE) as helix, open_executor() as other:
+            await suspended(await helix.execute(agent, "Hi", SESSION))
+            await gate.until_reached()
+            await (other.interrupt(SESSION, "enough") if kind == "interrupt" else other.abort(SESSION, "enough"))
+            child = (await only_companion(parts)).sub_session_id
+            assert (await other.sessions.get(child)).status == ("interrupted" if kind == "interrupt" else "failed")
+            asked, said = await spoken(other, child)
+            assert asked == "user: Do it"
+            assert said.startswith("assistant: One") and said.endswith(f"({kind})")
 
     @pytest.mark.parametrize("mode", ["blocking", "non_blocking"])
     async def test_a_companion_is_spoken_to_before_its_parent_waits_for_other_calls(
