@@ -117,6 +117,7 @@ def test_an_approval_is_submitted_and_the_session_resumed(ann: httpx2.Client, se
         ({"approvalId": None}, (400, "validation_error")),
         ({"kind": "client-tool-result", "approvalId": ..., "approved": ..., "result": 1}, (400, "validation_error")),
         ({"editedInput": {"report_id": 5}}, (400, "validation_error")),
+        ({"approved": False, "editedInput": {"report_id": "r-2"}}, (400, "validation_error")),
     ],
 )
 def test_an_answer_that_does_not_fit_is_refused_and_nothing_is_stored(

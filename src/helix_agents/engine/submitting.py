@@ -4,12 +4,13 @@ import msgspec
 
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.door import check_input
-from helix_agents.domain.errors import HelixError
+from helix_agents.domain.errors import HelixError, InvalidInputError
 from helix_agents.domain.pending import (
     AnsweredElsewhere,
     AnswerOutcome,
     AnswerRefused,
     ApprovalAnswer,
+    KnownAnswer,
     PendingCall,
     SubmitAnswer,
     ToolAnswer,
@@ -30,10 +31,11 @@ async def submit(
     """Store an answer; a durable write and nothing else.
 
     Raises:
-        InvalidInputError: it is no answer.
+        InvalidInputError: it is no answer, or contradicts itself.
     """
     cure = "give ApprovalAnswer(approved=…) or ToolAnswer(result=…)"
     check_input(submission.answer, ToolAnswer | ApprovalAnswer | AnsweredElsewhere, "answer", cure)
+    _check_says_one_thing(submission.answer)
     call = await store.get_pending_call(submission.session_id, submission.tool_call_id)
     problem = None if call is None else await _problem(store, agents, call, submission, max_result_bytes)
     if problem is not None:
@@ -42,6 +44,17 @@ async def submit(
     outcome = await store.submit_answer(await _moving_expiry(store, agents, call, submission))
     log_event("client_tool.submitted", tool_call_id=submission.tool_call_id, outcome=type(outcome).__name__)
     return outcome
+
+
+def _check_says_one_thing(answer: KnownAnswer) -> None:
+    match answer:
+        case ToolAnswer(result=result, error=str()) if result is not None:
+            raise InvalidInputError("answer", "it has a result and an error; a call has one or the other")
+        case ApprovalAnswer(approved=False, edited_input=dict()):
+            problem = "it denies the call and edits its input; approve the call with that input, or leave the input out"
+            raise InvalidInputError("answer", problem)
+        case _:
+            pass
 
 
 async def _moving_expiry(

@@ -312,7 +312,7 @@ class ExecutorCore:
         """Store an answer to a call that waits; a durable write and nothing else. It says what is needed next.
 
         Raises:
-            InvalidInputError: it is no answer.
+            InvalidInputError: it is no answer, or contradicts itself.
         """
         submission = SubmitAnswer(
             session_id=session_id, tool_call_id=tool_call_id, answer=answer, approval_id=approval_id

@@ -187,8 +187,13 @@ class WaitingContract(ScenarioContract):
 
     @pytest.mark.parametrize(
         "given",
-        [True, ApprovalAnswer(approved=cast("bool", "yes"))],
-        ids=["bool", "field"],
+        [
+            True,
+            ApprovalAnswer(approved=cast("bool", "yes")),
+            ApprovalAnswer(approved=False, edited_input={"amount": 3, "currency": "USD"}),
+            ToolAnswer(result="paid", error="not paid"),
+        ],
+        ids=["bool", "field", "edited denial", "failed result"],
     )
     async def test_what_is_no_answer_is_refused_and_the_call_waits_on(self, helix: Executor, given: Any) -> None:
         await suspended(await helix.execute(_agent(*PAYING), "Pay", SESSION))
