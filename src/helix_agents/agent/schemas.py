@@ -54,8 +54,11 @@ def is_object(schema: dict[str, JSON]) -> bool:
 
 
 def arguments_json(arguments: Mapping[str, JSON] | str) -> bytes | str:
-    """A call's arguments as a JSON document; some providers leave the text empty when there are none."""
-    return (arguments.strip() or "{}") if isinstance(arguments, str) else encode(dict(arguments))
+    """A call's arguments as a JSON document; some models write nothing, or null, when there are none."""
+    if not isinstance(arguments, str):
+        return encode(dict(arguments))
+    text = arguments.strip()
+    return "{}" if text in ("", "null") else text
 
 
 def adapter_for(form: Any) -> TypeAdapter[Any]:

@@ -180,7 +180,10 @@ class _StreamedCall:
         self.ended = False
 
     def whole(self) -> ToolCall:
-        text = "".join(self.pieces) or "{}"
+        text = "".join(self.pieces)
+        # Some models write nothing, or null, when there are none.
+        if text.strip() in ("", "null"):
+            return ToolCall(id=self.id, name=self.name)
         try:
             return ToolCall(id=self.id, name=self.name, arguments=decode(text, dict[str, Any]))
         except HelixError:

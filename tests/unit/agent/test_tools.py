@@ -141,6 +141,16 @@ def test_arguments_are_validated_and_defaults_filled_in(arguments: Any) -> None:
     assert search.parse(arguments) == {"query": "tides", "limit": 5}
 
 
+@pytest.mark.parametrize("arguments", [{}, "{}", "", " ", "null", " null\n"])
+def test_no_arguments_are_no_arguments_however_they_are_written(arguments: Any) -> None:
+    @tool
+    def today() -> str:
+        """The date."""
+        return ""
+
+    assert today.parse(arguments) == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

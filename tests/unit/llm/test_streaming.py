@@ -124,6 +124,17 @@ async def test_torn_characters_in_arguments_do_not_fail_the_reply(
     assert encode(done.reply)
 
 
+@pytest.mark.parametrize("written", ["", " ", "null"])
+@pytest.mark.parametrize("name", ["anthropic", "responses", "chat"])
+async def test_no_arguments_are_no_arguments_however_they_are_written(
+    name: str, written: str, server: ProviderServer, connect: Any
+) -> None:
+    frames = "\x00".join(WIRES[name].frames(Wired(calls=[("call_a", "today", {})])))
+    server.will(Stream(frames=frames.replace('"{}"', json.dumps(written)).split("\x00")))
+    reply = (await answer_of(connect(WIRES[name]), question())).reply
+    assert reply.tool_calls == (ToolCall(id="call_a", name="today", arguments={}),)
+
+
 async def test_arguments_too_deep_to_be_read_stay_the_text_they_were(server: ProviderServer, connect: Any) -> None:
     deep = '{"d":' * 3_000
     opening = {"index": 0, "id": "call_a", "type": "function", "function": {"name": "search", "arguments": deep}}

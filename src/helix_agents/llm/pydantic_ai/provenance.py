@@ -155,7 +155,8 @@ def _refusal(response: ModelResponse) -> str | None:
 
 
 def _arguments(args: str | Mapping[str, Any] | None) -> dict[str, JSON] | str:
-    if not args:
+    # Some models write nothing, or null, when there are none.
+    if not args or (isinstance(args, str) and args.strip() in ("", "null")):
         return {}
     if not isinstance(args, str):
         return mended_arguments(args)
