@@ -65,6 +65,21 @@ async def test_usage_counts_what_was_cached_and_what_was_reasoning(
     assert done.usage == TokenCount(prompt=45, completion=20, reasoning=7, cached=30, total=65)
 
 
+async def test_a_server_that_tells_with_every_piece_what_was_used_so_far_is_not_counted_twice(
+    server: ProviderServer, connect: Any
+) -> None:
+    *pieces, last, done = CHAT.frames(Wired(text="The tide is rising."))
+    so_far = {"prompt_tokens": 45, "completion_tokens": 3, "total_tokens": 48}
+    telling = [frame.replace('"choices"', f'"usage": {json.dumps(so_far)}, "choices"') for frame in pieces]
+    server.will(Stream(frames=[*telling, last, done]))
+    told = await answer_of(connect(CHAT), question())
+    assert told.usage == TokenCount(prompt=45, completion=20, reasoning=7, cached=30, total=65)
+    # Others tell nothing more once the last piece is there.
+    server.will(Stream(frames=[*telling, done]))
+    told = await answer_of(connect(CHAT), question())
+    assert told.usage == TokenCount(prompt=45, completion=3, total=48)
+
+
 @pytest.mark.parametrize(
     ("name", "theirs", "ours"),
     [(name, theirs, ours) for name, wire in WIRES.items() for theirs, ours in wire.stops.items()],

@@ -58,11 +58,12 @@ def open_openai_chat(name: str, *, api_key: str | None = None, base_url: str | N
     _require(name, "openai", "openai")
 
     def build(http: "AsyncClient") -> "Model[Any]":
-        from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
+        from helix_agents.llm.pydantic_ai.chat_totals import TotalsOfChat
+
         provider = OpenAIProvider(api_key=api_key, base_url=base_url, http_client=http)
-        return OpenAIChatModel(_model_of(name), provider=provider)
+        return TotalsOfChat(_model_of(name), provider=provider)
 
     return PydanticAIModel(name, build)
 
