@@ -1,7 +1,9 @@
 """A provider gets its own reply back as it sent it: signatures, item ids and the order of its parts."""
 
+import json
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from helix_agents.domain.messages import AssistantMessage, Message, Thinking, ToolMessage, UserMessage, decode_message
@@ -9,7 +11,7 @@ from helix_agents.domain.records import encode
 from helix_agents.llm.pydantic_ai import PydanticAIModel
 from tests.support.asking import answer_of, events_of, question
 from tests.support.provider_server import ProviderServer, Stream
-from tests.support.provider_wire import ANTHROPIC, GOOGLE, RESPONSES, Wired, event
+from tests.support.provider_wire import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Wire, Wired, event
 
 A_REPLY = Wired(
     thinking="Moon, sun.",
@@ -145,3 +147,16 @@ async def test_signed_thinking_of_a_reply_that_was_cut_off_goes_back_to_its_own_
     server.will(ANTHROPIC.stream(Wired(text="done")))
     await answer_of(connect(ANTHROPIC), question(HELLO, cut, UserMessage(content="go on")))
     assert server.asked["messages"][1]["content"][0] == {"type": "thinking", "thinking": "Moon.", "signature": "sig-1"}
+
+
+@pytest.mark.parametrize(("first", "second"), [(RESPONSES, CHAT), (CHAT, RESPONSES)])
+async def test_reasoning_of_one_api_is_not_sent_to_another_of_the_same_provider(
+    first: Wire, second: Wire, server: ProviderServer, connect: Any
+) -> None:
+    server.will(first.stream(Wired(thinking="Moon, sun.", signature="c2lnbmVk", text="Because.")))
+    reply = (await answer_of(connect(first), question())).reply
+    assert reply.thinking
+    server.will(second.stream(Wired(text="yes")))
+    await answer_of(connect(second), question(UserMessage(content="Why?"), reply, UserMessage(content="Sure?")))
+    assert "Because." in json.dumps(server.asked)
+    assert "Moon" not in json.dumps(server.asked)

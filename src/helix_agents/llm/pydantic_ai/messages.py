@@ -75,10 +75,12 @@ class MessageConverter:
             provider_response_id=kept.response_id,
         )
         intact = described is not None and described.fits(message)
-        response.parts = [part for part in kept.parts_of(message) if self._wanted(part, response, intact)]
+        # Two APIs of one provider tell reasoning in different ways, and neither reads the other's.
+        alike = _api_of(message.model or self._name) == _api_of(self._name)
+        response.parts = [part for part in kept.parts_of(message) if self._wanted(part, response, intact, alike)]
         return response
 
-    def _wanted(self, part: ModelResponsePart, response: ModelResponse, intact: bool) -> bool:
+    def _wanted(self, part: ModelResponsePart, response: ModelResponse, intact: bool, alike: bool) -> bool:
         """Reasoning that is not its provider's own, or not what it was, would be sent as if it had been said aloud.
 
         Anthropic's models say blank texts that Anthropic refuses to read again.
@@ -87,9 +89,14 @@ class MessageConverter:
             return self._model.canonical_system != "anthropic" or not part.content.isspace()
         if not isinstance(part, ThinkingPart):
             return True
-        own = part.provider_name == self._model.system or self._model.accepts_stateless_artifacts(response, part)
+        is_ours = part.provider_name == self._model.system
+        own = alike if is_ours else self._model.accepts_stateless_artifacts(response, part)
         signed_alone = part.signature is not None and self._model.canonical_system == "anthropic"
         return own and (intact or signed_alone)
+
+
+def _api_of(model: str) -> str:
+    return model.partition(":")[0]
 
 
 def _user_content(content: str | tuple[Part, ...]) -> str | Sequence[UserContent]:
