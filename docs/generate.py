@@ -111,6 +111,8 @@ def route_section(path: str, method: str, route: dict[str, Any], schemas: dict[s
     from helix_agents.server.openapi import ALWAYS
 
     yield from ("", f"## {method.upper()} {path}", "", route["summary"])
+    if "description" in route:
+        yield from ("", route["description"])
     rows = [
         (each["name"], each["in"], shape(each["schema"]), each["required"], each.get("description", ""))
         for each in route.get("parameters", ())

@@ -98,12 +98,37 @@ if __name__ == "__main__":
 
 
 def test_a_call_whose_outcome_nobody_knows_is_named_so_and_answered_with_what_happened(tmp_path: Path) -> None:
-    (tmp_path / "pays.py").write_text(PAYS)
-    assert subprocess.run([sys.executable, "pays.py"], cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+    _die_while_paying(tmp_path)
     give_up = time.monotonic() + 60
     while "approval (unknown_outcome)" not in (listed := helix(tmp_path, "pending", "list").out):
         assert time.monotonic() < give_up, listed
         helix(tmp_path, "janitor", "pays:payer")
-    assert helix(tmp_path, "pending", "answer", "s-1", "it was paid").code == ExitCode.OK
+    told = helix(tmp_path, "pending", "answer", "s-1", "it was paid")
+    assert (told.code, "run again" in told.out) == (ExitCode.OK, False)
     assert helix(tmp_path, "resume", "pays:payer", "s-1").out == "Done.\n"
     assert "pay answers: it was paid" in helix(tmp_path, "sessions", "messages", "s-1").out
+
+
+def test_who_approves_a_call_that_was_begun_is_told_that_it_may_take_effect_twice(tmp_path: Path) -> None:
+    _die_while_paying(tmp_path)
+    give_up = time.monotonic() + 60
+    while (waits := helix(tmp_path, "resume", "pays:payer", "s-1")).code != ExitCode.WAITING:
+        assert time.monotonic() < give_up, waits
+    assert "nobody knows whether it took effect: approve runs it again" in waits.err
+    assert "helix pending answer s-1 call_1_1 'WHAT HAPPENED'" in waits.err
+    approved = helix(tmp_path, "pending", "approve", "s-1")
+    assert approved.code == ExitCode.OK
+    assert approved.out.startswith(
+        "Stored. pay was begun before, and nobody knows whether it took effect: it will run ag"
+    )
+    assert "may take effect a second time" in approved.out
+
+
+def test_what_to_type_next_names_the_store_and_the_agents(office: Path) -> None:
+    stored = helix(office, "pending", "approve", WAITS, "--agents", "agents:clerk", "--store", "sqlite:///./helix.db")
+    assert stored.out == f"Stored. Go on with: helix resume agents:clerk {WAITS} --store sqlite:///./helix.db\n"
+
+
+def _die_while_paying(folder: Path) -> None:
+    (folder / "pays.py").write_text(PAYS)
+    assert subprocess.run([sys.executable, "pays.py"], cwd=folder, check=False).returncode == -signal.SIGKILL

@@ -1,9 +1,10 @@
 """What waits for people, as the command line lists it and stores their answers."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from helix_agents.cli.agent_modules import load_agents
+from helix_agents.cli.driving import Place
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.opened import desk_of
 from helix_agents.cli.output import Output
@@ -18,6 +19,7 @@ from helix_agents.domain.pending import (
     AnswerNotFound,
     AnswerOutcome,
     AnswerRefused,
+    ApprovalAnswer,
     PendingCall,
     PendingFilter,
 )
@@ -75,7 +77,8 @@ async def answer_call(
         helix = desk_of(backend, known)
         call = await _find(backend.state, session_id, tool_call_id, wants_approval=wants_approval)
         outcome = await helix.submit_tool_result(session_id, call.tool_call_id, to_answer(call))
-    name, sentence, code = _told(call, outcome)
+    place = Place(agents=agents or "MODULE:AGENTS", store_url=url)
+    name, sentence, code = _told(call, outcome, place)
     next_step = outcome.next if isinstance(outcome, AnswerAccepted) else None
     still_waiting = outcome.still_waiting if isinstance(outcome, AnswerAccepted) else None
     output.answer(
@@ -129,15 +132,11 @@ def _fits(call: PendingCall, *, wants_approval: bool) -> bool:
     return call.reason == "unknown_outcome" or (call.kind == "approval") == wants_approval
 
 
-def _told(call: PendingCall, outcome: AnswerOutcome) -> tuple[str, str, ExitCode]:
-    """The outcome by name, as a sentence, and as an exit code."""
+def _told(call: PendingCall, outcome: AnswerOutcome, place: Place) -> tuple[str, str, ExitCode]:
+    """The outcome by name, as sentences, and as an exit code."""
     match outcome:
-        case AnswerAccepted(next="resume"):
-            return "accepted", f"Stored. Go on with: helix resume MODULE:AGENTS {call.root_session_id}", ExitCode.OK
-        case AnswerAccepted(next="wait", still_waiting=count):
-            return "accepted", f"Stored. {count} more to answer before everything goes on.", ExitCode.OK
-        case AnswerAccepted():
-            return "accepted", "Stored. A run is going that takes it up.", ExitCode.OK
+        case AnswerAccepted(call=answered, next=next_step, still_waiting=count):
+            return "accepted", f"Stored. {_warned(answered)}{_next(call, next_step, count, place)}", ExitCode.OK
         case AnswerAlreadyCompleted():
             return "already_completed", "Somebody was first: an earlier answer stands.", ExitCode.CONFLICT
         case AnswerLate(recorded=recorded):
@@ -147,6 +146,28 @@ def _told(call: PendingCall, outcome: AnswerOutcome) -> tuple[str, str, ExitCode
             return "validation_error", f"Refused: {reason}.", ExitCode.FAILED
         case AnswerNotFound():
             raise SessionNotFoundError(call.root_session_id)
+
+
+def _warned(call: PendingCall) -> str:
+    """What somebody has to know who allowed a call to run that may have run before."""
+    match call.reason, call.answer:
+        case "unknown_outcome", ApprovalAnswer(approved=True):
+            return (
+                f"{call.tool_name} was begun before, and nobody knows whether it took effect: it will run again, and may "
+                "take effect a second time. "
+            )
+        case _:
+            return ""
+
+
+def _next(call: PendingCall, next_step: Literal["resume", "wait", "nothing"], still_waiting: int, place: Place) -> str:
+    match next_step:
+        case "resume":
+            return f"Go on with: {place.command('resume', place.agents, call.root_session_id)}"
+        case "wait":
+            return f"{still_waiting} more to answer before everything goes on."
+        case "nothing":
+            return "A run is going that takes it up."
 
 
 def _deadline(call: PendingCall, now: int) -> str:

@@ -4,7 +4,7 @@ import json
 from typing import Any, cast
 
 from helix_agents.cli.answering import option_or_text, options_of
-from helix_agents.cli.driving import described
+from helix_agents.cli.driving import UNKNOWN_OUTCOME, described
 from helix_agents.cli.keyboard import Keyboard
 from helix_agents.cli.loop_thread import LoopThread
 from helix_agents.cli.output import Output
@@ -50,7 +50,7 @@ def _introduce(output: Output, call: PendingCall) -> None:
         return
     output.say(f"? {described(call)}")
     if call.reason == "unknown_outcome":
-        output.note("  its process died and nobody knows whether it took effect: yes runs it again, no tells the model")
+        output.note(f"  {UNKNOWN_OUTCOME}: yes runs it again, no tells the model")
 
 
 def _approval(output: Output, keyboard: Keyboard) -> list[Answer] | None:

@@ -29,6 +29,9 @@ from helix_agents.runtimes.in_process import Executor
 
 AnyAgent: TypeAlias = Agent[Any, Any, Any]
 
+# Of a call that was begun, when a person is asked what becomes of it.
+UNKNOWN_OUTCOME = "its process died and nobody knows whether it took effect"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -139,6 +142,10 @@ def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Pla
         case Suspended(pending=calls):
             for call in calls:
                 output.note(f"waits: {described(call)}")
+                if call.reason == "unknown_outcome":
+                    output.note(
+                        f"  {UNKNOWN_OUTCOME}: approve runs it again, deny tells the model, or say what happened"
+                    )
                 for words in _answering(call):
                     output.note(f"  {place.command('pending', *words)}")
             output.note(f"then go on with\n  {place.command('resume', place.agents, session)}")
@@ -164,5 +171,6 @@ def described(call: PendingCall) -> str:
 def _answering(call: PendingCall) -> list[tuple[str, ...]]:
     where = (call.root_session_id, call.tool_call_id)
     if call.kind == "approval":
-        return [("approve", *where), ("deny", *where)]
+        decisions: list[tuple[str, ...]] = [("approve", *where), ("deny", *where)]
+        return [*decisions, ("answer", *where, "WHAT HAPPENED")] if call.reason == "unknown_outcome" else decisions
     return [("answer", *where, "ANSWER")]

@@ -65,6 +65,9 @@ def approve_command(
 
     CALL may be left out where only one approval waits. The decision is stored once and for ever: exit code 5 says that
     somebody had decided before.
+
+    Where the list says unknown_outcome, the call was begun and nobody knows whether it took effect: approving it lets
+    it run a second time. If you know what happened, say so with `helix pending answer`.
     """
     from helix_agents.domain.pending import ApprovalAnswer
 
@@ -83,7 +86,10 @@ def approve_command(
 def deny_command(
     output: Output, session_id: str, tool_call_id: str | None, reason: str | None, store_url: str
 ) -> ExitCode:
-    """Deny a call; the model is told, and the tool never runs."""
+    """Deny a call; the model is told, and the tool does not run.
+
+    Of a call that was begun, which the list shows as unknown_outcome, the model is told that its outcome is unknown.
+    """
     from helix_agents.domain.pending import ApprovalAnswer
 
     decision = ApprovalAnswer(approved=False, reason=reason)
@@ -110,7 +116,8 @@ def answer_command(
 ) -> ExitCode:
     """Answer a question, or give a client tool's result.
 
-    CALL may be left out where only one such call waits. Where a question offers options, the text of one is enough.
+    CALL may be left out where only one such call waits. Where a question offers options, the text of one is enough. Of
+    a call whose outcome is unknown, the answer is what happened: its result, and it does not run again.
     """
     from helix_agents.cli.answering import option_or_text
     from helix_agents.domain.pending import PendingCall, ToolAnswer

@@ -1,5 +1,6 @@
 """The OpenAPI document, made from the table of routes: it cannot promise what the server does not do."""
 
+from inspect import getdoc
 from typing import Any, cast
 
 import msgspec
@@ -93,12 +94,15 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    summary, _, more = (getdoc(operation.handler) or "").partition("\n")
     described: dict[str, Any] = {
         "operationId": operation.handler.__name__,
         "tags": [operation.tag],
-        "summary": (operation.handler.__doc__ or "").partition("\n")[0],
+        "summary": summary,
         "responses": _responses(operation, schemas),
     }
+    if more:
+        described["description"] = " ".join(more.split())
     if operation.parameters:
         described["parameters"] = [
             {
