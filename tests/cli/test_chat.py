@@ -103,3 +103,46 @@ def test_a_chat_whose_lines_come_from_a_pipe_ends_with_them(folder: Path) -> Non
     assert (done.code, '{"words":3}' in done.out) == (ExitCode.OK, True)
     missing = helix(folder, "chat", "agents:missing")
     assert missing.code == ExitCode.SETUP
+
+
+BUSY = """
+import asyncio
+from helix_agents import Agent, ScriptedModel, tool
+from helix_agents.testing import call
+
+@tool
+async def look() -> str:
+    \"\"\"Look around for a while.\"\"\"
+    await asyncio.sleep(1)
+    return "seen"
+
+@tool(require_approval=True)
+def erase() -> str:
+    \"\"\"Erase everything.\"\"\"
+    return "erased"
+
+cleaner = Agent(name="cleaner", model=ScriptedModel([call("look"), call("erase"), "Well.", "Heard."]), tools=[look, erase])
+"""
+
+
+def test_only_what_is_said_to_an_approval_decides_it(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(BUSY)
+    with Terminal(tmp_path, "chat", "busy.py", "--session", "c-1") as terminal:
+        terminal.wait_for("you> ")
+        terminal.press("Tidy up\n")
+        terminal.wait_for("look {}")
+        terminal.press("y\n")
+        terminal.wait_for("approval erase")
+        terminal.wait_for("ater> ")
+        terminal.press("your choice\n")
+        terminal.wait_for("nothing was decided")
+        terminal.wait_for("ater> ")
+        terminal.press("no not now\n")
+        terminal.wait_for("Well.")
+        terminal.wait_for("you> y")
+        terminal.wait_for("Heard.")
+        terminal.wait_for("you> ")
+        terminal.press("/exit\n")
+        assert terminal.wait() == ExitCode.OK
+    messages = helix(tmp_path, "sessions", "messages", "c-1").out
+    assert "not approved by the user: not now" in messages

@@ -55,27 +55,27 @@ def _introduce(output: Output, call: PendingCall) -> None:
 
 def _approval(output: Output, keyboard: Keyboard) -> list[Answer] | None:
     while True:
-        said = keyboard.ask("approve? [y]es, [n]o, [e]dit, [l]ater> ").strip()
-        match said[:1].lower():
-            case "y":
+        said = keyboard.ask_now("approve? [y]es, [n]o, [e]dit, [l]ater> ").strip()
+        word, _, rest = said.partition(" ")
+        match word.lower(), rest.strip():
+            case "y" | "yes", "":
                 return [ApprovalAnswer(approved=True)]
-            case "n":
-                reason = said.partition(" ")[2].strip()
+            case "n" | "no", reason:
                 return [ApprovalAnswer(approved=False, reason=reason or None)]
-            case "e":
-                edited = _parsed(keyboard.ask("input as JSON> "))
+            case "e" | "edit", "":
+                edited = _parsed(keyboard.ask_now("input as JSON> "))
                 if isinstance(edited, dict):
                     return [ApprovalAnswer(approved=True, edited_input=cast("dict[str, JSON]", edited))]
                 output.note("that is no JSON object")
-            case "l":
+            case "l" | "later", "":
                 return None
             case _:
-                output.note("y, n (with a reason, if you like: n too early), e or l")
+                output.note("y, n (with a reason, if you like: n too early), e or l; nothing was decided")
 
 
 def _result(keyboard: Keyboard, call: PendingCall) -> list[Answer] | None:
     prompt = "answer> " if call.kind == "question" else "result, JSON or text; !reason if it failed; empty for later> "
-    said = keyboard.ask(prompt).strip()
+    said = keyboard.ask_now(prompt).strip()
     if not said:
         return None
     if said.startswith("!"):

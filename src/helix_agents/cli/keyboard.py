@@ -9,7 +9,7 @@ from contextlib import suppress
 
 
 class Keyboard:
-    """Lines a person types. What was typed while nobody asked is kept and given out first."""
+    """Lines a person types. What was typed while nobody asked is kept, and given out where anything may be said."""
 
     def __init__(self) -> None:
         self._typed: deque[str] = deque()
@@ -32,6 +32,15 @@ class Keyboard:
             line = self._typed.popleft()
             sys.stdout.write(f"{prompt}{line}\n")
             return line
+        return input(prompt)
+
+    def ask_now(self, prompt: str) -> str:
+        """A line that is typed after the prompt was seen: what was kept answers no question that came later.
+
+        Raises:
+            EOFError: there are no more.
+            KeyboardInterrupt: Ctrl-C.
+        """
         return input(prompt)
 
     def keep(self, line: str) -> None:
