@@ -12,12 +12,9 @@ from tests.docs.pages import DOCS, blocks, written_pages
 RUN_AS_ONE = """
 import ast, asyncio, inspect, sys
 code = compile(open(sys.argv[1], encoding="utf-8").read(), sys.argv[1], "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-names = {"__name__": "__main__"}
-async def main():
-    result = eval(code, names)
-    if inspect.isawaitable(result):
-        await result
-asyncio.run(main())
+result = eval(code, {"__name__": "__main__"})
+if code.co_flags & inspect.CO_COROUTINE:
+    asyncio.run(result)
 """
 
 
