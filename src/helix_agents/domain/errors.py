@@ -585,9 +585,11 @@ class UnknownBackendError(SetupError):
     code = "unknown_backend"
     scheme: str
     known: tuple[str, ...]
+    meant: str | None = None
 
     def __str__(self) -> str:
-        return f"No backend is installed for {self.scheme!r} URLs; known: {', '.join(self.known) or 'none'}."
+        hint = f" Did you mean '{self.meant}://'?" if self.meant is not None else ""
+        return f"No backend is installed for {self.scheme!r} URLs; known: {', '.join(self.known) or 'none'}.{hint}"
 
 
 class UnsupportedBackendError(SetupError):

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -58,11 +59,17 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
         InvalidStoreUrlError: the URL cannot be read.
         UnknownBackendError: no installed backend has this scheme; a third party's gets one by an entry point.
     """
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = type(url).__name__
+        raise InvalidStoreUrlError(str(url), f"it is of type {kind} and has to be text, such as sqlite:///helix.db")
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
         raise InvalidStoreUrlError(url, "it has no scheme; try sqlite:///helix.db or memory://")
     found = entry_points(group=ENTRY_POINTS, name=scheme)
     if not found:
-        raise UnknownBackendError(scheme, tuple(sorted(entry_points(group=ENTRY_POINTS).names)))
+        known = tuple(sorted(entry_points(group=ENTRY_POINTS).names))
+        # What others write as `postgresql+driver://`; there is one driver for each here.
+        [meant] = get_close_matches(scheme.partition("+")[0].lower(), known, n=1) or [None]
+        raise UnknownBackendError(scheme, known, meant)
     opener: OpenBackend = next(iter(found)).load()
     return await opener(url, namespace=namespace, migrate=migrate, **options)

@@ -1,9 +1,18 @@
 """What `memory://` opens."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from helix_agents.backends.in_memory import open_backend
-from helix_agents.domain.errors import InvalidIdError, InvalidStoreUrlError, StateSizeExceededError, StoreClosedError
+from helix_agents.domain.errors import (
+    InvalidIdError,
+    InvalidStoreUrlError,
+    StateSizeExceededError,
+    StoreClosedError,
+    UnknownBackendError,
+)
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.ports.backend import open_backend as open_by_scheme
@@ -78,3 +87,16 @@ async def test_another_url_is_refused():
 async def test_an_impossible_namespace_is_refused():
     with pytest.raises(InvalidIdError):
         await open_backend("memory://", namespace="line\nbreak")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql+asyncpg://localhost/x", r"'postgresql\+asyncpg' URLs; .* Did you mean 'postgresql://'\?"),
+        ("sqllite:///x.db", r"Did you mean 'sqlite://'\?"),
+        (Path("x.db"), "it is of type PosixPath and has to be text, such as sqlite:///helix.db"),
+    ],
+)
+async def test_a_url_that_others_would_take_is_refused_with_the_one_that_was_meant(url: Any, told: str) -> None:
+    with pytest.raises((UnknownBackendError, InvalidStoreUrlError), match=told):
+        await open_by_scheme(url)
