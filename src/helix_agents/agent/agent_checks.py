@@ -29,10 +29,24 @@ def check_definition(given: Mapping[str, Any]) -> None:
             raise DefinitionError(subject, f"{option}={value!r} has to be a whole number from {least} on.")
     if not isinstance(given["instructions"], str) and not callable(given["instructions"]):
         raise DefinitionError(subject, "instructions is a text, or a function of the run that returns one.")
+    if not isinstance(given["description"], str):
+        raise DefinitionError(subject, f"description={given['description']!r} is no text.")
+    for option in ("stop_when", "migrate_state"):
+        if given[option] is not None and not callable(given[option]):
+            raise DefinitionError(subject, f"{option}={given[option]!r} is no function.")
+    if not isinstance(given["persistent_agents"], Sequence):
+        raise DefinitionError(
+            subject, f"persistent_agents={given['persistent_agents']!r} is no list; write persistent_agents=[…]."
+        )
     for each in given["hooks"]:
         if not isinstance(each, Hooks):
             raise DefinitionError(subject, f"hooks={each!r} is no Hooks object; did you mean to create one?")
     _check_tools(given, subject)
+
+
+def is_adapter(model: object) -> bool:
+    """Whether a model can be asked something; the class of one cannot."""
+    return not inspect.isclass(model) and callable(getattr(model, "ask", None))
 
 
 def _check_model(model: Any, subject: str) -> None:
@@ -42,7 +56,7 @@ def _check_model(model: Any, subject: str) -> None:
             raise DefinitionError(
                 subject, f'model={model!r} names no provider; write "provider:model", such as "openai:gpt-5".'
             )
-    elif inspect.isclass(model) or not callable(getattr(model, "ask", None)):
+    elif not is_adapter(model):
         raise DefinitionError(subject, f'model={model!r} is neither a name like "openai:gpt-5" nor a model adapter.')
 
 
@@ -54,7 +68,9 @@ def _check_tools(given: Mapping[str, Any], subject: str) -> None:
     for tool in cast("Sequence[Tool[..., Any] | None]", (*given["tools"], *bundled)):
         if not isinstance(tool, Tool):
             cure = "decorate it with @tool, or call it if it makes one, as ask_human() does"
-            if hasattr(tool, "as_tool"):
+            if isinstance(getattr(tool, "__wrapped__", None), Tool):
+                cure = "another decorator stands above its @tool; put @tool on top"
+            elif hasattr(tool, "as_tool"):
                 cure = "give another agent as its .as_tool(), or in persistent_agents"
             name = getattr(tool, "__name__", repr(tool))
             raise DefinitionError(subject, f"{name} in tools is no tool; {cure}.")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NoReturn, ParamSpec, TypeAlias, over
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from typing_extensions import TypeVar
 
+from helix_agents.agent.choices import check_choice
 from helix_agents.agent.docstrings import read_docstring
 from helix_agents.agent.durations import Deadline, deadline_milliseconds
 from helix_agents.agent.names import ASK_HUMAN, check_tool_name
@@ -246,6 +247,9 @@ def _checked_options(options: Sequence[Any], answer: Any, subject: str) -> list[
 
 def _on_deadline(when: WhenUnanswered, subject: str) -> OnDeadline:
     if not isinstance(when, DefaultAnswer):
+        check_choice(
+            subject, "on_deadline", when, ("timeout",), other=' or a DefaultAnswer(…); "deny" is for approvals'
+        )
         return OnDeadline(action=when)
     try:
         return OnDeadline(action="default", default=jsonable(when.value))

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, Field
 
+from helix_agents.agent.choices import check_choice
 from helix_agents.agent.client_tools import InputType
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
@@ -27,6 +28,12 @@ class PersistentAgent:
     agent: "Agent[Any, Any, Any]"
     mode: CompanionMode = "blocking"
     description: str | None = None
+
+    def __post_init__(self) -> None:
+        subject = f"PersistentAgent({self.agent!r})"
+        if not hasattr(self.agent, "persistent_agents"):
+            raise DefinitionError(subject, "it is given an agent.")
+        check_choice(subject, "mode", self.mode, get_args(CompanionMode))
 
 
 class SpawnAgent(BaseModel):

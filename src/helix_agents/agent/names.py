@@ -23,7 +23,7 @@ def check_name(kind: str, name: str) -> str:
     Raises:
         DefinitionError: it is empty, too long, or holds other characters.
     """
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(
             f"{kind} {name!r}",
             "a name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -; model providers take no other.",

@@ -136,7 +136,12 @@ def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
 def _check_parameter(parameter: inspect.Parameter, annotation: Any, subject: str) -> None:
     name = parameter.name
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        raise DefinitionError(subject, f"a model cannot fill *{name}; give every argument a name and a type.")
+        stars = "*" if parameter.kind is inspect.Parameter.VAR_POSITIONAL else "**"
+        raise DefinitionError(
+            subject,
+            f"a model cannot fill {stars}{name}; give every argument a name and a type. A decorator between the "
+            "function and @tool needs functools.wraps.",
+        )
     if annotation is NOTHING and name in ("self", "cls"):
         raise DefinitionError(subject, "it is a method without its object; bind it first: tool(my_object.method).")
     if annotation is NOTHING:

@@ -98,6 +98,8 @@ class StateType(Generic[StateT]):
         """A misspelt key would be stored and never read."""
         fields = self._fields()
         unknown = [key for key in overrides if key not in fields]
+        if unknown and self.python_type is NoState:
+            raise InvalidStateError(self.name, "the agent has no state; define it with Agent(state=YourModel)")
         if unknown and not self._takes_any_key:
             raise InvalidStateError(self.name, f"{', '.join(unknown)}: no such field; it has {', '.join(fields)}")
 

@@ -9,6 +9,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import InputType
 from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.records import JSON, encode
 
@@ -75,6 +76,11 @@ def sub_agent_tool(
     """
     name = f"{PREFIX}{agent.name}"[:64]
     subject = f"Tool {name!r}"
+    if not (description or agent.description):
+        raise DefinitionError(
+            subject,
+            "the model decides by the description when to delegate; give the agent a description=…, or the tool one.",
+        )
     return SubAgentTool(
         name=name,
         description=description or agent.description,

@@ -5,11 +5,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, get_args, overload
 
 from pydantic import TypeAdapter
 
 from helix_agents.agent.calling import RunInThread, call_possibly_slow, call_quick, is_async
+from helix_agents.agent.choices import check_choice, check_switch
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.docstrings import read_docstring
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
@@ -79,6 +80,7 @@ class Tool(Generic[P, R_co]):
     preview: Preview | None = None
 
     def __post_init__(self) -> None:
+        _check_options(self)
         _check_combinations(self)
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             if hasattr(self.function, name):
@@ -273,6 +275,25 @@ def _seen_from(context: ToolContext[Any, Any], *, sync: bool) -> ToolContext[Any
     return context.for_thread(asyncio.get_running_loop()) if sync else context
 
 
+def _check_options(tool: Tool[..., Any]) -> None:
+    """Every option by itself: nothing looks at the types of what user code gives."""
+    given = vars(tool)
+    if not isinstance(given["description"], str):
+        raise DefinitionError(tool.subject, f"description={given['description']!r} is no text.")
+    if given["effect"] is not None:
+        check_choice(tool.subject, "effect", given["effect"], get_args(Effect))
+    if given["unknown_outcome"] is not None and not callable(given["unknown_outcome"]):
+        known = get_args(get_args(UnknownOutcome)[0])
+        check_choice(tool.subject, "unknown_outcome", given["unknown_outcome"], known, other=", or a function")
+    if not callable(given["require_approval"]):
+        check_switch(tool.subject, "require_approval", given["require_approval"], other=", nor a function that decides")
+    check_switch(tool.subject, "finish_with", given["finish_with"])
+    if given["strict"] is not None:
+        check_switch(tool.subject, "strict", given["strict"])
+    if given["retries"] is not None and (not isinstance(given["retries"], int) or given["retries"] < 0):
+        raise DefinitionError(tool.subject, f"retries={given['retries']!r} has to be a whole number from 0 on.")
+
+
 def _check_combinations(tool: Tool[..., Any]) -> None:
     problem = None
     if not tool.description.strip():
@@ -287,14 +308,10 @@ def _check_combinations(tool: Tool[..., Any]) -> None:
         problem = 'unknown_outcome is for effect="once"; a repeatable tool is simply run again.'
     elif not tool.waits and (tool.deadline_ms != "inherit" or tool.on_deadline.action != "timeout"):
         problem = "it never waits for anybody, so a deadline has no meaning; timeout=… limits how long it runs."
-    elif tool.on_deadline.action == "deny" and tool.kind != "server":
-        problem = 'on_deadline="deny" is for approvals; use "timeout" or DefaultAnswer(…).'
     elif tool.on_deadline.action == "default" and tool.kind == "server":
         problem = 'an approval has no default answer; use on_deadline="timeout" or "deny".'
     elif tool.deadline_ms is None and tool.on_deadline.action != "timeout":
         problem = "without a deadline on_deadline never happens; leave one of them out."
-    elif tool.retries is not None and tool.retries < 0:
-        problem = f"retries={tool.retries} is below 0."
     if problem is not None:
         raise DefinitionError(tool.subject, problem)
 
@@ -324,7 +341,7 @@ def named_function(function: Callable[..., Any], name: str | None) -> str:
     if not callable(function) or inspect.isclass(function):
         raise DefinitionError(f"Tool {name or function!r}", "a tool is made from a function.")
     found = name or getattr(written_function(function), "__name__", "__call__")
-    if found == "__call__":
+    if found in ("__call__", "<lambda>"):
         raise DefinitionError(f"Tool {function!r}", "it has no name of its own; say tool(name=…).")
     return check_tool_name(found)
 
@@ -392,6 +409,7 @@ def tool(
     def define(function: Callable[..., Any]) -> Tool[..., Any]:
         called = named_function(function, name)
         subject = f"Tool {called!r}"
+        check_choice(subject, "on_deadline", on_deadline, ("timeout", "deny"))
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise DefinitionError(subject, "a tool returns one result; report progress with ctx.emit instead of yield.")
         documented = read_docstring(inspect.getdoc(written_function(function)))

@@ -3,8 +3,9 @@
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
+from helix_agents.agent.choices import check_choice
 from helix_agents.domain.errors import DefinitionError, ModelError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
@@ -87,6 +88,7 @@ class ScriptedModel(LLMAdapter):
     ) -> None:
         if isinstance(script, str):
             raise DefinitionError("ScriptedModel", f"a script is a list of steps: write [{script[:40]!r}].")
+        check_choice("ScriptedModel", "by", by, get_args(By))
         if chunk < 1:
             raise ValueError(f"a piece has at least one character, not {chunk}")
         self._name = name

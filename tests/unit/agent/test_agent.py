@@ -1,6 +1,7 @@
 """An agent is frozen data, checked when it is defined; its state survives new versions of it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol, get_args
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import ask_human, client_tool
+from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext, RunLink, ToolContext
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hooks import Hooks
@@ -277,10 +279,19 @@ class Audit(Hooks):
     pass
 
 
+def logged(function: Any) -> Any:
+    @functools.wraps(function)
+    def logs(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return logs
+
+
 @pytest.mark.parametrize(
     ("options", "teaches"),
     [
         ({"name": "my agent"}, "1 to 64 of the characters"),
+        ({"name": 5}, "1 to 64 of the characters"),
         ({"name": ""}, "1 to 64 of the characters"),
         ({"name": "x" * 65}, "1 to 64 of the characters"),
         ({"model": "claude"}, "names no provider"),
@@ -298,6 +309,7 @@ class Audit(Hooks):
         ({"tools": [ask_human]}, r"ask_human in tools is no tool.*ask_human\(\)"),
         ({"tools": [Agent(name="other", model="openai:gpt-5")]}, r"another agent as its \.as_tool\(\)"),
         ({"tools": search}, "no list of tools"),
+        ({"tools": [logged(search)], "state": Notes}, "another decorator stands above its @tool; put @tool on top"),
         ({"tools": [search, another_search], "state": Notes}, "two tools are called 'search'"),
         ({"tools": [ask_human("a?"), ask_human("b?")]}, "two tools are called 'ask_human'; rename one with name="),
         (
@@ -308,6 +320,9 @@ class Audit(Hooks):
         ({"tools": [hand_in]}, "'hand_in' finishes with Report.*give it output=Report"),
         ({"state": Report}, "every field needs a default.*title, body have none"),
         ({"output": object()}, "no type a model could fill in"),
+        ({"description": 5}, "description=5 is no text"),
+        ({"stop_when": 5}, "stop_when=5 is no function"),
+        ({"persistent_agents": PersistentAgent(Agent(name="other", model="openai:gpt-5"))}, "is no list"),
         ({"hooks": Audit}, "did you mean to create one"),
         ({"hooks": [print]}, "no Hooks object"),
         ({"session_ttl": 0}, "session_ttl=0 is no length of time"),
@@ -358,3 +373,18 @@ def test_defining_an_agent_runs_nothing() -> None:
 def test_type_arguments_can_be_read_back() -> None:
     kind: Callable[..., Any] = ToolContext[Notes]  # pyright: ignore[reportAssignmentType]
     assert get_args(kind) == (Notes, Any)
+
+
+def test_a_companion_is_an_agent_with_a_mode_there_is() -> None:
+    other = Agent(name="other", model="openai:gpt-5")
+    wrong: Any = "nonblocking"
+    with pytest.raises(DefinitionError, match=r'mode=.nonblocking. means nothing; there is "blocking", "non_blocking"'):
+        PersistentAgent(other, mode=wrong)
+    name: Any = "other"
+    with pytest.raises(DefinitionError, match=r"PersistentAgent\('other'\): it is given an agent"):
+        PersistentAgent(name)
+
+
+def test_an_agent_without_a_description_says_how_it_gets_one_to_be_a_tool() -> None:
+    with pytest.raises(DefinitionError, match="give the agent a description=…, or the tool one"):
+        Agent(name="other", model="openai:gpt-5").as_tool()

@@ -162,6 +162,7 @@ def a_client_tool(**options: Any) -> Tool[..., Any]:
         (lambda: a_client_tool(output=int, on_deadline=DefaultAnswer("x")), "refused by its own output type"),
         (lambda: a_client_tool(on_deadline=DefaultAnswer(object())), "no JSON form"),
         (lambda: a_client_tool(on_deadline="deny"), "is for approvals"),
+        (lambda: a_client_tool(on_deadline="late"), "on_deadline='late' means nothing"),
         (lambda: a_client_tool(on_deadline=DefaultAnswer(1), deadline=None), "never happens"),
         (lambda: ask_human("?", options=[]), "leaves no answer"),
         (lambda: ask_human("?", options=["one"], answer=int), "option 'one' is no int"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import pytest
 from pydantic import BaseModel, Field
@@ -599,7 +599,7 @@ class Service:
         (lambda: tool(no_docstring), "write a docstring"),
         (lambda: tool(nothing_typed), "parameter 'query' has no type"),
         (lambda: tool(stars), r"cannot fill \*queries"),
-        (lambda: tool(keywords), "give every argument a name"),
+        (lambda: tool(keywords), r"cannot fill \*\*.*give every argument a name.*functools\.wraps"),
         (lambda: tool(two_contexts), "'a' and 'b' are both a context"),
         (lambda: tool(unresolvable), "'NoSuchType' is not defined.*at module level"),
         (lambda: tool(impossible), "no JSON can be read into"),
@@ -610,7 +610,7 @@ class Service:
         (lambda: tool(Service.search), r"tool\(my_object.method\)"),
         (lambda: tool(Service), "made from a function"),
         (lambda: tool(search), "is a tool already"),
-        (lambda: tool(lambda: None), "1 to 64 of the characters"),
+        (lambda: tool(lambda: None), "no name of its own"),
         (lambda: defined(walk_to, name="a b"), "1 to 64 of the characters"),
         (lambda: defined(walk_to, name="x" * 65), "1 to 64 of the characters"),
         *(
@@ -641,7 +641,18 @@ class Service:
         (lambda: defined(walk_to, timeout=0), "timeout=0 is no length of time"),
         (lambda: defined(walk_to, timeout=float("inf")), "no length of time"),
         (lambda: defined(walk_to, timeout=timedelta(seconds=-1)), "no length of time"),
-        (lambda: defined(walk_to, retries=-1), "retries=-1 is below 0"),
+        (lambda: defined(walk_to, retries=-1), "retries=-1 has to be a whole number from 0 on"),
+        (lambda: defined(walk_to, retries="3"), "retries='3' has to be"),
+        (lambda: defined(walk_to, effect="onec"), 'effect=\'onec\' means nothing; there is "repeatable", "once"'),
+        (lambda: defined(walk_to, effect="once", unknown_outcome="rety"), "'rety' means nothing.*or a function"),
+        (lambda: defined(walk_to, require_approval=True, on_deadline="denied"), "on_deadline='denied' means nothing"),
+        (
+            lambda: defined(walk_to, require_approval="no"),
+            "require_approval='no' is neither True nor False, nor a func",
+        ),
+        (lambda: defined(walk_to, finish_with="no"), "finish_with='no' is neither"),
+        (lambda: defined(walk_to, strict="no"), "strict='no' is neither"),
+        (lambda: tool(description=cast("Any", 5))(walk_to), "description=5 is no text"),
         (lambda: defined(walk_to, output=threading.Lock), "no type pydantic can check"),
     ],
 )

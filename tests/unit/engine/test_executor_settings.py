@@ -35,6 +35,31 @@ async def test_a_time_that_would_never_let_it_rest_is_refused(setting: Any):
             raise AssertionError("it was opened")
 
 
+@pytest.mark.parametrize(
+    ("setting", "teaches"),
+    [
+        ({"max_running": 0}, "max_running=0 has to be a whole number from 1 on; None is for no limit"),
+        ({"max_parallel_tools": 0}, "max_parallel_tools=0 has to be"),
+        ({"grace": -1}, "grace=-1 is no number of seconds"),
+        ({"hooks": print}, "is no Hooks object"),
+        ({"options": 5}, r"options=5 is no EngineOptions\(…\)"),
+        ({"agents": ["guide"]}, "'guide' in agents is no Agent"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Executor, DBOSAgentExecutor, TemporalAgentExecutor])
+async def test_a_setting_that_cannot_work_is_refused(kind: Any, setting: Any, teaches: str, tmp_path: Path):
+    with pytest.raises(DefinitionError, match=f"{kind.__name__}: .*{teaches}"):
+        async with kind.open(f"sqlite:///{tmp_path}/helix.db", **setting):
+            raise AssertionError("it was opened")
+
+
+async def test_a_place_for_workflows_that_there_is_none_of_is_refused(tmp_path: Path):
+    wrong: Any = "elswhere"
+    with pytest.raises(DefinitionError, match=r'placement=.elswhere. means nothing; there is "here"'):
+        async with DBOSAgentExecutor.open(f"sqlite:///{tmp_path}/helix.db", placement=wrong):
+            raise AssertionError("it was opened")
+
+
 async def test_where_none_was_meant_all_are_named():
     wrong: Any = {"model": "anthropic:claude"}
     with pytest.raises(DefinitionError, match=r"no setting 'model'; there are agents, .*, max_running, .*\."):

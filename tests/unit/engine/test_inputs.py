@@ -12,6 +12,7 @@ from helix_agents.domain.errors import (
     InvalidIdError,
     InvalidInputError,
     InvalidPageError,
+    InvalidStateError,
     UnstorableValueError,
 )
 from helix_agents.llm.scripted import ScriptedModel
@@ -40,7 +41,12 @@ async def helix() -> AsyncGenerator[Executor]:
         ({"tags": "urgent"}, InvalidInputError, "it is the text 'urgent'; give a list"),
         ({"idempotency_key": WRONG}, InvalidInputError, "it is of type int; give a text"),
         ({"expires_in": "1h"}, DefinitionError, "give seconds above 0 or a timedelta"),
-        ({"user_id": WRONG}, UnstorableValueError, "user_id"),
+        ({"user_id": WRONG}, InvalidInputError, "This user id cannot be used: it is of type int; give a text"),
+        ({"metadata": {"a": WRONG}}, InvalidInputError, "This metadata cannot be used: .*; give a dict of texts"),
+        ({"tags": [WRONG]}, InvalidInputError, "Expected `str`, got `int`.*; give a list of texts"),
+        ({"model": WRONG}, InvalidInputError, 'it is 5; give a name like "openai:gpt-5", or a model adapter'),
+        ({"hooks": Hooks}, InvalidInputError, "This hook cannot be used: .*derives from Hooks"),
+        ({"state": {"a": 1}}, InvalidStateError, "the agent has no state; define it with Agent"),
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
 )
@@ -70,6 +76,19 @@ async def test_how_a_session_cannot_be_gone_on_with(
     with pytest.raises(error, match=told):
         await helix.resume(agent(), SESSION, **given)
     assert await helix.sessions.get(SESSION) == before
+
+
+async def test_what_is_no_agent(helix: Executor) -> None:
+    name: Any = "talker"
+    for entry in (
+        helix.execute(name, "Hello"),
+        helix.resume(name, SESSION),
+        helix.retry(name, SESSION),
+        helix.get_handle(name, SESSION),
+        helix.can_resume(name, SESSION),
+    ):
+        with pytest.raises(InvalidInputError, match="it is 'talker'; give the Agent itself, not its name"):
+            await entry
 
 
 async def test_a_page_that_is_no_number(helix: Executor) -> None:

@@ -1,9 +1,10 @@
 """The executor on DBOS: the same entries, answers and handles, with workflows behind them."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, get_args
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.choices import check_choice
 from helix_agents.domain.errors import InvalidStoreUrlError
 from helix_agents.domain.urls import shown_url
 from helix_agents.engine.services import OpenDeps
@@ -15,7 +16,7 @@ from helix_agents.runtimes.dbos.runtime import DBOSRuntime, Placement
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
-from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings
+from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
 from helix_agents.system import RandomIds
 
 REACHING = ("ssl", "host=", "port=", "user=", "password=", "passfile=", "target_session_attrs=")
@@ -68,6 +69,8 @@ class DBOSAgentExecutor(ExecutorCore):
         lease_ms: int = 15_000,
         **settings: Unpack[ExecutorSettings],
     ) -> None:
+        check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
+        check_choice("DBOSAgentExecutor", "placement", placement, get_args(Placement))
         runtime = DBOSRuntime(
             LeaseKeeper(state, RandomIds().new("process"), lease_ms),
             wanted=Wanted(

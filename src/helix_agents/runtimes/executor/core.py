@@ -66,10 +66,13 @@ from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.inputs import (
     Input,
     ResumeMode,
+    check_agent,
     check_of_one_call,
     check_resume,
     messages_of,
+    metadata_of,
     tags_of,
+    user_of,
 )
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
@@ -199,7 +202,12 @@ class ExecutorCore:
         if begun is not None:
             return begun
         new = NewSession(
-            branch=branch, state=state, user_id=user_id, tags=tags_of(tags), metadata=metadata, required=only_new
+            branch=branch,
+            state=state,
+            user_id=user_of(user_id),
+            tags=tags_of(tags),
+            metadata=metadata_of(metadata),
+            required=only_new,
         )
         expires = optional_milliseconds(expires_in, "execute", "expires_in")
         try:
@@ -284,6 +292,7 @@ class ExecutorCore:
 
     async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
+        check_agent(agent)
         run = await self._services.store.get_current_run(session_id)
         if run is None:
             return None
@@ -293,6 +302,7 @@ class ExecutorCore:
 
     async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:
         """None when resume would go on; else why it would not."""
+        check_agent(agent)
         try:
             await plan_resume(self._services, agent, session_id, "continue")
         except HelixError as reason:
@@ -463,6 +473,7 @@ class ExecutorCore:
 
     def _know(self, agent: Agent[Any, Any, Any]) -> None:
         """Whoever recovers this run in this process finds its agent by name."""
+        check_agent(agent)
         if self._runtime.leaving:
             raise ExecutorClosedError
         if self._services.agents.find(agent.name) is not agent:

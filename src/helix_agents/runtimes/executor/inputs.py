@@ -1,15 +1,18 @@
 """What a caller hands to an executor: nothing looks at the types of what user code gives, so it is looked at here."""
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-from helix_agents.agent.hooks import SomeHooks
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent_checks import is_adapter
+from helix_agents.agent.hooks import Hooks, SomeHooks, each_hooks
 from helix_agents.domain.door import check_input
-from helix_agents.domain.errors import InvalidInputError
+from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import CheckpointId, check_id
 from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.records import check_given
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
 ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
@@ -37,11 +40,52 @@ def tags_of(given: Sequence[str]) -> tuple[str, ...]:
     """The tags of a session.
 
     Raises:
-        InvalidInputError: they are one text, whose letters would be taken for tags.
+        InvalidInputError: they are no texts, or one text, whose letters would be taken for tags.
     """
     if isinstance(given, str):
         raise InvalidInputError("list of tags", f"it is the text {given[:80]!r}; give a list of texts")
-    return tuple(given)
+    tags = tuple(given)
+    _check_kind(tags, tuple[str, ...], "list of tags", "give a list of texts")
+    return tags
+
+
+def metadata_of(given: dict[str, str] | None) -> dict[str, str] | None:
+    """What a caller notes about a session.
+
+    Raises:
+        InvalidInputError: it is no text by name.
+    """
+    if given is not None:
+        _check_kind(given, dict[str, str], "metadata", "give a dict of texts")
+    return given
+
+
+def user_of(given: str | None) -> str | None:
+    """Whose a session is.
+
+    Raises:
+        InvalidInputError: it is no text.
+    """
+    if given is not None:
+        check_input(given, str, "user id", "give a text")
+    return given
+
+
+def check_agent(given: object) -> None:
+    """Refuse whatever else is given in the place of an agent.
+
+    Raises:
+        InvalidInputError: it is no agent.
+    """
+    if not isinstance(given, Agent):
+        raise InvalidInputError("agent", f"it is {given!r:.80}; give the Agent itself, not its name or its class")
+
+
+def _check_kind(given: object, kind: Any, what: str, cure: str) -> None:
+    try:
+        check_given(given, kind, what)
+    except UnstorableValueError as problem:
+        raise InvalidInputError(what, f"{problem.reason}; {cure}") from problem
 
 
 def check_resume(mode: ResumeMode, message: Input | None, checkpoint_id: CheckpointId | None) -> None:
@@ -64,11 +108,17 @@ def check_resume(mode: ResumeMode, message: Input | None, checkpoint_id: Checkpo
 
 
 def check_of_one_call(hooks: SomeHooks, model: object, *, works: bool) -> None:
-    """Refuse what is given for one call where `works` says that another process drives the run: it would not get it.
+    """Refuse hooks and a model of one call that are none, and any at all where `works` says that another process drives
+    the run: it would not get them.
 
     Raises:
-        InvalidInputError: something was given.
+        InvalidInputError: something was given that cannot be used.
     """
+    for each in each_hooks(hooks):
+        if not isinstance(each, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInputError("hook", f"it is {each!r:.80}; give an object of a class that derives from Hooks")
+    if model is not None and not isinstance(model, str) and not is_adapter(model):
+        raise InvalidInputError("model", f'it is {model!r:.80}; give a name like "openai:gpt-5", or a model adapter')
     if not works and not (hooks is None and model is None):
         what = "hooks and a model of one call live in this process, which drives no runs"
         raise InvalidInputError("argument", f"{what}; give them to the agent, or to a worker")

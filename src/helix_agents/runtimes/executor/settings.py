@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from helix_agents.agent.agent import Agent
-from helix_agents.agent.hooks import SomeHooks
+from helix_agents.agent.hooks import Hooks, SomeHooks, each_hooks
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.services import EngineOptions, OpenDeps
 from helix_agents.ports.entries import EntryStore
@@ -49,15 +49,32 @@ def checked_agents(kind: type[Any], agents: Iterable[Agent[Any, Any, Any]]) -> I
     """The agents an executor is given.
 
     Raises:
-        DefinitionError: it is one agent, and no list.
+        DefinitionError: it is one agent, and no list, or something else is among them.
     """
     if isinstance(agents, Agent):
         raise DefinitionError(kind.__name__, f"agents={agents!r} is one agent and no list; write agents=[…].")
-    return agents
+    given = list(agents)
+    for each in given:
+        if not isinstance(each, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(kind.__name__, f"{each!r} in agents is no Agent.")
+    return given
+
+
+def check_room(kind: type[Any], **limits: int | None) -> None:
+    """Refuse a limit under which nothing would ever run.
+
+    Raises:
+        DefinitionError: it is below 1.
+    """
+    for name, limit in limits.items():
+        if limit is not None and (not isinstance(limit, int) or limit < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(
+                kind.__name__, f"{name}={limit!r} has to be a whole number from 1 on; None is for no limit."
+            )
 
 
 def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
-    """Refuse a setting that this kind of executor would not look at, and a janitor that never rests.
+    """Refuse a setting that this kind of executor would not look at or could not use, and a janitor that never rests.
 
     Raises:
         DefinitionError: names it, and what there is.
@@ -67,6 +84,13 @@ def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
         raise DefinitionError(
             kind.__name__, f"janitor_seconds={between!r} is no pause between two rounds; None is for no janitor."
         )
+    if (grace := given.get("grace", 0)) is None or not grace >= 0:
+        raise DefinitionError(kind.__name__, f"grace={grace!r} is no number of seconds.")
+    for each in each_hooks(given.get("hooks")):
+        if not isinstance(each, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(kind.__name__, f"hooks={each!r} is no Hooks object; did you mean to create one?")
+    if not isinstance(given.get("options"), EngineOptions | None):
+        raise DefinitionError(kind.__name__, f"options={given['options']!r} is no EngineOptions(…).")
     own = inspect.signature(kind.__init__).parameters
     for name in given:
         if name in own or name in ExecutorSettings.__annotations__:

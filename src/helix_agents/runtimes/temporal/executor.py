@@ -10,7 +10,7 @@ from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
-from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings
+from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
 from helix_agents.runtimes.temporal.options import DEFAULT_ADDRESS, TemporalOptions
 from helix_agents.runtimes.temporal.runtime import TemporalRuntime
 
@@ -58,6 +58,7 @@ class TemporalAgentExecutor(ExecutorCore):
         max_parallel_tools: int | None = None,
         **settings: Unpack[ExecutorSettings],
     ) -> None:
+        check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
         runtime = TemporalRuntime(
             address=address,
             namespace=temporal_namespace,
