@@ -121,7 +121,8 @@ def erase() -> str:
     \"\"\"Erase everything.\"\"\"
     return "erased"
 
-cleaner = Agent(name="cleaner", model=ScriptedModel([call("look"), call("erase"), "Well.", "Heard."]), tools=[look, erase])
+model = ScriptedModel([call("look"), call("erase"), "Well.", "Heard."])
+cleaner = Agent(name="cleaner", model=model, tools=[look, erase])
 """
 
 

@@ -153,8 +153,8 @@ def _warned(call: PendingCall) -> str:
     match call.reason, call.answer:
         case "unknown_outcome", ApprovalAnswer(approved=True):
             return (
-                f"{call.tool_name} was begun before, and nobody knows whether it took effect: it will run again, and may "
-                "take effect a second time. "
+                f"{call.tool_name} was begun before, and nobody knows whether it took effect: it will run again, and "
+                "may take effect a second time. "
             )
         case _:
             return ""

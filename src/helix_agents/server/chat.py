@@ -88,9 +88,9 @@ async def reconnect(call: Call) -> Any:
 async def chat_submit(call: Call) -> Response:
     """Answer a call and, when nothing else is missing, go on; the answer is read from the chat's stream.
 
-    Where the call's `reason` is `unknown_outcome`, it was begun, and nobody knows whether it took effect: an approval lets
-    it run a second time, a denial tells the model that the outcome is unknown, and a `client-tool-result` says what
-    happened.
+    Where the call's `reason` is `unknown_outcome`, it was begun, and nobody knows whether it took effect: an approval
+    lets it run a second time, a denial tells the model that the outcome is unknown, and a `client-tool-result` says
+    what happened.
     """
     body: SubmitBody = await call.body(SubmitBody)
     session = await call.session(call.path_id())

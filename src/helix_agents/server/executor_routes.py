@@ -133,9 +133,9 @@ async def abort(call: Call) -> Response:
 async def submit_tool_result(call: Call) -> Response:
     """Store an answer to a call that waits: a durable write and nothing else.
 
-    Where the call's `reason` is `unknown_outcome`, it was begun, and nobody knows whether it took effect: an approval lets
-    it run a second time, a denial tells the model that the outcome is unknown, and a `client-tool-result` says what
-    happened.
+    Where the call's `reason` is `unknown_outcome`, it was begun, and nobody knows whether it took effect: an approval
+    lets it run a second time, a denial tells the model that the outcome is unknown, and a `client-tool-result` says
+    what happened.
     """
     body: SubmitBody = await call.body(SubmitBody)
     if body.session_id is None:
