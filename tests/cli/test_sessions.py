@@ -1,12 +1,13 @@
 """`helix sessions`: what is stored, for people and for scripts, and changes that need no agent."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from helix_agents.cli.exit_codes import ExitCode
 from tests.cli.conftest import TALKED, WAITS
-from tests.support.command_line import Terminal, helix
+from tests.support.command_line import HELIX, Terminal, environment, helix
 
 
 def test_sessions_are_listed_and_narrowed_down(office: Path) -> None:
@@ -95,3 +96,26 @@ def test_looking_does_not_create_a_store(tmp_path: Path) -> None:
     for code, named in ((ExitCode.SETUP, ()), (ExitCode.SERVICE, ("--store", "sqlite:///nothing.db"))):
         done = helix(tmp_path, "sessions", "list", *named)
         assert (done.code, list(tmp_path.iterdir())) == (code, [])
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code"),
+    [
+        ("sessions list >&-", ExitCode.OK),
+        ("sessions list --json >&-", ExitCode.OK),
+        ("sessions list --json >&- 2>&-", ExitCode.OK),
+        ("chat agents:clerk <&-", ExitCode.OK),
+        ("sessions list >/dev/full", ExitCode.SERVICE),
+        ("sessions list --json >/dev/full", ExitCode.SERVICE),
+        ("--help >/dev/full", ExitCode.SERVICE),
+    ],
+)
+def test_a_stream_that_is_closed_or_full_is_no_bug(office: Path, redirected: str, code: ExitCode) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{HELIX} {redirected}"],
+        cwd=office, env=environment(), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert ">&-" not in redirected or not done.stderr, "what nobody wants to hear is not told elsewhere"
+    assert ("No space left on device" in done.stderr) == ("full" in redirected)

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from errno import ENOSPC
 from importlib import import_module
 from typing import cast
 
@@ -76,6 +77,7 @@ def app() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; an expected error never shows a traceback."""
+    _replace_closed_streams()
     output = Output()
     output.spell_out()
     try:
@@ -98,13 +100,40 @@ def _run(arguments: Sequence[str], output: Output) -> int:
         click.echo("Interrupted.", err=True)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the answer has seen enough of it; Python must not complain about that when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the answer has seen enough of it.
+        _forget_unwritten()
         return ExitCode.FAILED
+    except OSError as error:
+        return _explain_full(error, output) if error.errno == ENOSPC else _explain(error, output)
     except Exception as error:
         return _explain(error, output)
     # Outside its standalone mode click returns the code given to `ctx.exit`, or else what the command returned.
     return outcome if isinstance(outcome, int) else ExitCode.OK
+
+
+def _replace_closed_streams() -> None:
+    """Whoever closed a stream neither says nor hears anything there; what is opened next must not take its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the process
+
+
+def _forget_unwritten() -> None:
+    """Python must not complain about what nobody takes when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _explain_full(error: OSError, output: Output) -> int:
+    where = f" to {error.filename}" if error.filename else ", the answer perhaps"
+    message = f"Something could not be written{where}: {error.strerror}."
+    try:
+        output.fail_with("no_space", message)
+    except OSError:
+        # There is no room for this answer either.
+        click.echo(f"Error: {message}", err=True)
+    output.release()
+    _forget_unwritten()
+    return ExitCode.SERVICE
 
 
 def _check_encoding(arguments: Sequence[str]) -> None:
