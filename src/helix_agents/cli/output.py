@@ -14,8 +14,9 @@ import click
 if TYPE_CHECKING:
     from helix_agents.domain.errors import HelixError
 
-# All but tabulators and the ends of lines.
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
+# All but tabulators and the ends of lines; also those that turn the direction of what stands around them, so that a
+# person would approve something else than is shown.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
 
 
 @dataclass(kw_only=True)
@@ -69,7 +70,8 @@ class Output:
         """Give a script the whole answer; silent for people, who were told along the way."""
         if self.as_json:
             text = json.dumps(document, ensure_ascii=False, default=str)
-            if not _can_show(self._stdout or sys.stdout, text):
+            stream = self._stdout or sys.stdout
+            if not _can_show(stream, text) or _harmless(text, stream) != text:
                 text = json.dumps(document, default=str)
             click.echo(text, file=self._stdout)
 
@@ -91,7 +93,7 @@ class Output:
 
 def _harmless(text: str, stream: TextIO) -> str:
     """What models, tools and people wrote is shown, and never obeyed: a terminal must not take it for a command."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text) if stream.isatty() else text
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text) if stream.isatty() else text
 
 
 def _can_show(stream: TextIO, text: str) -> bool:

@@ -162,7 +162,7 @@ class Shown(io.StringIO):
 
 def test_what_somebody_wrote_gives_a_terminal_no_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model or a tool could clear the screen, or show an approval as another one."""
-    written = "one\x1b[2Jtwo\rthree\x9b1A\tfour\r\n"
+    written = "one\x1b[2Jtwo\rthree\x9b1A\u202e\tfour\r\n"
     for terminal in (True, False):
         out, beside = Shown(terminal=terminal), Shown(terminal=terminal)
         monkeypatch.setattr(sys, "stdout", out)
@@ -174,8 +174,13 @@ def test_what_somebody_wrote_gives_a_terminal_no_orders(monkeypatch: pytest.Monk
         output.fail_with("code", written)
         lines = out.getvalue() + beside.getvalue()
         assert lines.count(r"one\x1b[2Jtwo") == (4 if terminal else 0)
-        assert out.getvalue().startswith("one\\x1b[2Jtwo\\x0dthree\\x9b1A\tfour\r\n") == terminal
+        assert out.getvalue().startswith("one\\x1b[2Jtwo\\rthree\\x9b1A\\u202e\tfour\r\n") == terminal
         assert "\x1b[2J" not in lines
+        for_scripts = Output(as_json=True)
+        for_scripts.answer({"said": written})
+        document = out.getvalue().splitlines()[-1]
+        assert json.loads(document) == {"said": written}
+        assert ("\x9b" in document) == (not terminal)
 
 
 def test_the_shell_is_told_how_to_complete() -> None:
