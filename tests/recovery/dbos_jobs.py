@@ -13,6 +13,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.engine import plain
 from helix_agents.engine.effects import Ops
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing import ScriptedModel
 from helix_agents.testing.recording import EffectKind, Recorder, StopAt
 from helix_agents.testing.workers import Job
 from tests.recovery.conversation_jobs import LaterClock, conversation_of, die, freeze
@@ -94,6 +95,30 @@ async def converse(
         else:
             await told.go_on(helix)
     return {"effects": len(recorder.kinds), "deeds": deeds}
+
+
+async def take(job: Job, folder: str, life: int) -> Any:
+    """Take a run from the queue: the first life dies of it before it claims the run, the next one finds it."""
+    executor = import_module("helix_agents.runtimes.dbos.executor")
+    agent = Agent(name="quick", model=ScriptedModel(["Quick."]))
+    async with await open_backend(f"sqlite:///{folder}/helix.db?synchronous=normal", clock=LaterClock(life)) as backend:
+        helix = executor.DBOSAgentExecutor(
+            state=backend.state,
+            streams=backend.streams,
+            usage=backend.usage,
+            system_database_url=f"sqlite:///{folder}/dbos.db",
+            placement="shared",
+            poll_seconds=0.02,
+            agents=[agent],
+            janitor_seconds=None,
+        )
+        async with helix:
+            if life == 0:
+                vars(backend.state)["claim_run"] = lambda *_: die()
+                await (await helix.execute(agent, "Hi", SESSION)).result()
+            recovered = await helix.recover()
+            handle = await helix.get_handle(agent, SESSION)
+            return [len(recovered.run_ids), await handle.output() if recovered.run_ids else None]
 
 
 def come_late(which: Literal["run", "call"]) -> None:

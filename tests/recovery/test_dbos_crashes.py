@@ -106,6 +106,16 @@ async def test_a_worker_killed_inside_a_tool_that_must_not_run_twice_leaves_an_u
     assert set(map(frozenset, unknown.values())) == {frozenset({"publish_tides"})}
 
 
+async def test_a_run_whose_taker_was_killed_before_it_claimed_it_waits_for_no_more_than_its_lease(
+    tmp_path: Path, processes: Processes
+):
+    job, about = f"{dbos_jobs.MODULE}:take", {"folder": str(tmp_path)}
+    [killed] = await processes.run(job, [{**about, "life": 0}])
+    assert killed.was_killed
+    [found] = await processes.run(job, [{**about, "life": 1}])
+    assert (found.error, found.value) == (None, [1, "Quick."])
+
+
 async def test_a_family_goes_on_when_the_process_that_drives_it_is_killed(tmp_path: Path, processes: Processes):
     # The parent's first suspension: one child is done and its result rests, the other one waits for somebody.
     death = {"kind": "commit", "effect": 8, "side": "before"}

@@ -247,6 +247,62 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
             await _until_taken(await _enqueue(helix, vars(helix._runtime)["_prefix"]))
         await _comes_to_its_end(open_executor)
 
+    async def test_what_a_process_takes_from_the_queue_and_has_no_place_for_is_left_to_others(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        async def is_taken_again() -> bool:
+            status = await DBOS.get_workflow_status_async(name)
+            return status is not None and (status.dequeued_at or 0) > taken
+
+        worker = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+        both = {"agents": [worker, quick()], "max_running": 1}
+        async with open_executor(placement="shared", poll_seconds=0.02, **both) as helix:
+            busy = await helix.execute(worker, "Hi", SESSION, hooks=Hooks())
+            await gate.until_reached()
+            name = await _enqueue(helix, vars(helix._runtime)["_prefix"])
+            await _until_taken(name)
+            status = await DBOS.get_workflow_status_async(name)
+            assert status is not None
+            taken = status.dequeued_at or 0
+            await until(is_taken_again)
+            gate.opened.set()
+            assert await completed(busy) == "Done."
+            handle = await helix.get_handle(quick(), "s-2")
+            assert handle is not None
+            assert await completed(handle) == "Quick."
+
+    async def test_a_workflow_whose_run_was_taken_over_in_the_queue_is_revived_by_nobody(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        worker = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+        async with open_executor(placement="shared", poll_seconds=0.02, agents=[worker]) as helix:
+            handle = await helix.execute(worker, "Hi", SESSION)
+            await gate.until_reached()
+            (run,) = await runs_of(helix)
+            # As another process does that took this one for dead.
+            await helix._runtime.submit(await helix._services.store.claim_run(SESSION, run.fence, None))
+            gate.opened.set()
+            assert await completed(handle) == "Done."
+            status = await DBOS.get_workflow_status_async(run.workflow_id or "")
+            assert status is not None
+            assert status.status == "CANCELLED"
+
     async def test_a_step_gets_its_grace_once_when_its_executor_leaves(self, open_executor: OpenExecutor) -> None:
         gate, loop, cut = Gate(), asyncio.get_running_loop(), list[float]()
 

@@ -14,10 +14,9 @@ from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.dbos.instance import Wanted
 from helix_agents.runtimes.dbos.runtime import DBOSRuntime, Placement
 from helix_agents.runtimes.executor.core import ExecutorCore
-from helix_agents.runtimes.executor.leases import LeaseKeeper
+from helix_agents.runtimes.executor.leases import LeaseKeeper, new_owner
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
 from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
-from helix_agents.system import RandomIds
 
 REACHING = ("ssl", "host=", "port=", "user=", "password=", "passfile=", "target_session_attrs=")
 """How options of a store's URL begin that say how the server is reached; others mean nothing to DBOS."""
@@ -72,7 +71,7 @@ class DBOSAgentExecutor(ExecutorCore):
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
         check_choice("DBOSAgentExecutor", "placement", placement, get_args(Placement))
         runtime = DBOSRuntime(
-            LeaseKeeper(state, RandomIds().new("process"), lease_ms),
+            LeaseKeeper(state, new_owner(), lease_ms),
             wanted=Wanted(
                 system_database_url=system_database_url,
                 executor_id=executor_id,

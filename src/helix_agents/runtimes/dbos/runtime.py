@@ -1,8 +1,8 @@
 """The DBOS runtime: a run is a workflow, an effect is a step, and a lease says which process drives it."""
 
 import asyncio
-from collections.abc import Coroutine, Generator
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -37,7 +37,7 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.driven import Driven
 from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
-from helix_agents.runtimes.executor.leases import LeaseKeeper
+from helix_agents.runtimes.executor.leases import LeaseKeeper, is_owner
 from helix_agents.runtimes.executor.owned_runs import LetGo, OwnedRuns, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
@@ -166,7 +166,11 @@ class DBOSRuntime(OwnedRuns):
     async def inspect(self, run: RunRecord) -> Liveness:
         if run.owner is not None:
             return await self.inspect_owner(run)
-        return await workflows.inspect(run) if self.drives(run) else "alive"
+        return await workflows.inspect(run, self._is_gone) if self.drives(run) else "alive"
+
+    async def _is_gone(self, executor_id: str) -> bool:
+        """Whether a process died that DBOS knows by its lease; one that was given another name may come back."""
+        return is_owner(executor_id) and await self.services.store.find_lease(executor_id) is None
 
     def drive_detached(self, run: RunRecord) -> None:
         """Start a companion's workflow; it takes no place of `max_running`, as whoever waits for it may have one."""
@@ -215,6 +219,8 @@ class DBOSRuntime(OwnedRuns):
     async def _enqueue(self, run: RunRecord) -> None:
         """Leave the run to whichever process takes it; when that fails, recovery finds it missing."""
         try:
+            if run.attempt > 1:
+                await workflows.cancel_earlier(run)
             while not await workflows.start(self._prefix, run, self._prefix):
                 run = await self._next_attempt(run, None)
         except NOT_OURS:
@@ -242,7 +248,7 @@ class DBOSRuntime(OwnedRuns):
         try:
             with self._execution():
                 await self._ready.wait()
-                async with self._room if self._room is not None and run_id not in self._detached else nullcontext():
+                async with self._place_for(fence):
                     driven = await self._take(session_id, fence)
                     end = await self._drive(driven)
             if end.status == "yielded" and not self.leaving:
@@ -255,6 +261,30 @@ class DBOSRuntime(OwnedRuns):
         except LetGo:
             self._outside(self._go_on_if_nobody_does(fence, driven))
             raise
+
+    @asynccontextmanager
+    async def _place_for(self, fence: Fence) -> AsyncGenerator[None]:
+        """One of the places of `max_running`. What comes from the queue does not wait for long: others may have one.
+
+        Raises:
+            LetGo: it was given back.
+        """
+        if self._room is None or fence.run_id in self._detached:
+            yield
+            return
+        patience, name = None, workflows.current()
+        if self._room.locked() and fence not in self._ends:
+            patience = await workflows.ask(workflows.seconds_to_keep(self._prefix, name))
+        try:
+            async with asyncio.timeout(patience):
+                await self._room.acquire()
+        except TimeoutError:
+            self._outside(workflows.give_back(self._prefix, name, at_once=True))
+            raise LetGo from None
+        try:
+            yield
+        finally:
+            self._room.release()
 
     async def _make(self, caller: Driven, request: Plain) -> Plain:
         """Bring a call as far as its child goes, inside the call's own workflow; says what became of it."""
@@ -314,6 +344,8 @@ class DBOSRuntime(OwnedRuns):
         # A run that was begun here for the queue has no owner yet; who looks for it would take it for nobody's.
         is_ours = is_fresh and (above is not None or run.owner is not None)
         if not is_ours and run.status == "running":
+            if run.attempt > fence.attempt and await workflows.ask(workflows.is_given_up(workflows.current())):
+                raise LetGo
             if above is not None:
                 await self._check_still_driving(above[0].run)
             run = await self._claim(run)

@@ -5,12 +5,12 @@ Their names carry the number of the effect sequence, so that a program with anot
 
 import asyncio
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from dbos import DBOS, SetWorkflowID
+from dbos import DBOS, SetWorkflowID, WorkflowStatus
 
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
@@ -19,6 +19,8 @@ from helix_agents.engine.plain import EFFECT_SEQUENCE, Plain, to_plain
 from helix_agents.engine.services import Liveness
 from helix_agents.runtimes.executor.owned_runs import LetGo
 from helix_agents.runtimes.executor.workflow_names import workflow_of
+
+T = TypeVar("T")
 
 # How long, in milliseconds, a process may take from a queue what it then does not claim before it is given up.
 CLAIM_MS = 60_000
@@ -126,14 +128,25 @@ async def give_back(queue: str, name: str, *, at_once: bool = False) -> None:
     """
     try:
         if not at_once:
-            await asyncio.sleep(await _kept_seconds(name))
+            await asyncio.sleep(_kept_seconds(await DBOS.get_workflow_status_async(name)))
     finally:
         # Also when this process leaves meanwhile.
         await _put_back(queue, name)
 
 
-async def _kept_seconds(name: str) -> float:
+async def seconds_to_keep(queue: str, name: str) -> float | None:
+    """How long to keep a run that has to wait for its turn here; for good, where no queue gives it to others."""
     status = await DBOS.get_workflow_status_async(name)
+    return _kept_seconds(status) if status is not None and status.queue_name == queue else None
+
+
+async def is_given_up(name: str) -> bool:
+    """Whether a workflow was cancelled, because its run goes on in another one."""
+    status = await DBOS.get_workflow_status_async(name)
+    return status is not None and status.status == "CANCELLED"
+
+
+def _kept_seconds(status: WorkflowStatus | None) -> float:
     waited = 0.0 if status is None else time.time() - (status.created_at or 0) / 1000
     return min(max(waited, SHORTEST_KEPT_SECONDS), LONGEST_KEPT_SECONDS)
 
@@ -192,8 +205,8 @@ async def cancel_earlier(run: RunRecord) -> None:
     await DBOS.cancel_workflows_async(names, cancel_children=True)
 
 
-async def inspect(run: RunRecord) -> Liveness:
-    """What DBOS says of a run that waits for its first driver."""
+async def inspect(run: RunRecord, is_gone: Callable[[str], Awaitable[bool]]) -> Liveness:
+    """What DBOS says of a run that waits for its first driver; `is_gone` says whether a process is known to be."""
     status = await DBOS.get_workflow_status_async(workflow_of(run))
     if status is None:
         return "missing"
@@ -203,7 +216,9 @@ async def inspect(run: RunRecord) -> Liveness:
         return "alive" if status.app_version in (None, DBOS.application_version) else "dead"
     taken = status.dequeued_at or status.updated_at or 0
     # Whoever takes a run claims it at once; one that is not claimed was taken by a process that died.
-    return "alive" if status.status == "PENDING" and time.time() * 1000 - taken < CLAIM_MS else "dead"
+    if status.status != "PENDING" or time.time() * 1000 - taken >= CLAIM_MS:
+        return "dead"
+    return "dead" if status.executor_id is not None and await is_gone(status.executor_id) else "alive"
 
 
 async def register_queue(name: str, *, poll_seconds: float, at_once: int | None, works: bool) -> None:
@@ -218,6 +233,11 @@ async def register_queue(name: str, *, poll_seconds: float, at_once: int | None,
 async def step(name: str, body: Any) -> Plain:
     """One effect as a step of the workflow that this runs in."""
     return await DBOS.run_step_async({"name": name}, body)
+
+
+async def ask(question: Coroutine[Any, Any, T]) -> T:
+    """Ask DBOS something that the workflow in which this is called does not remember."""
+    return await outside().run(asyncio.create_task, question)
 
 
 def outside() -> Context:

@@ -6,6 +6,19 @@ import threading
 from helix_agents.domain.errors import DefinitionError, HelixError
 from helix_agents.engine.log import log_exception
 from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.system import RandomIds
+
+_PROCESS = "process"
+
+
+def new_owner() -> str:
+    """A name for the lease of a process, which nobody had before."""
+    return RandomIds().new(_PROCESS)
+
+
+def is_owner(name: str) -> bool:
+    """Whether this is the name of a lease, and not one that a process was given."""
+    return name.startswith(f"{_PROCESS}_")
 
 
 class LeaseKeeper:

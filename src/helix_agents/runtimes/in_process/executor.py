@@ -9,11 +9,10 @@ from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.core import ExecutorCore
-from helix_agents.runtimes.executor.leases import LeaseKeeper
+from helix_agents.runtimes.executor.leases import LeaseKeeper, new_owner
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
 from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
 from helix_agents.runtimes.in_process.drivers import Drivers
-from helix_agents.system import RandomIds
 
 
 class InProcessSettings(OpenSettings, total=False):
@@ -45,7 +44,7 @@ class Executor(ExecutorCore):
     ) -> None:
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
         drivers = Drivers(
-            LeaseKeeper(state, RandomIds().new("process"), lease_ms),
+            LeaseKeeper(state, new_owner(), lease_ms),
             open_deps=deps,
             max_running=max_running,
             max_parallel_tools=max_parallel_tools,
