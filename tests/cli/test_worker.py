@@ -62,6 +62,17 @@ def test_a_server_that_is_not_there_is_named(
     assert "tonic" not in told
 
 
+def test_a_namespace_that_is_not_there_is_named(
+    folder: Path, temporal_address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder)
+    place = ("--address", temporal_address, "--namespace", "nowhere", "--store", f"sqlite:///{folder}/helix.db")
+    assert run(["worker", "temporal", "agents:several", *place]) == ExitCode.SERVICE
+    told = capsys.readouterr().err
+    assert f"Temporal at {temporal_address}" in told
+    assert "no namespace 'nowhere'" in told
+
+
 @pytest.mark.parametrize("engine", ["temporal", "dbos"])
 @pytest.mark.parametrize("grace", ["-1", "nan", "inf"])
 def test_a_grace_that_is_no_time_is_refused(engine: str, grace: str, capsys: pytest.CaptureFixture[str]):

@@ -6,6 +6,7 @@ from typing import Any
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import (
     SearchAttributeKey,
@@ -32,15 +33,31 @@ async def connect(address: str, namespace: str, settings: dict[str, Any]) -> Cli
     """A client of a server.
 
     Raises:
-        RuntimeUnavailableError: nobody answers there.
+        RuntimeUnavailableError: nobody answers there, or nobody who has this namespace.
     """
     settings = {"runtime": _quiet_runtime(), **settings}
     try:
-        return await Client.connect(address, namespace=namespace, **settings)
+        client = await Client.connect(address, namespace=namespace, **settings)
     except (RPCError, RuntimeError) as problem:
         # What follows is how their client's own parts nest.
         reason = str(problem).partition(": tonic::")[0]
         raise RuntimeUnavailableError("Temporal", address, reason) from problem
+    await _check_namespace(client, address)
+    return client
+
+
+async def _check_namespace(client: Client, address: str) -> None:
+    """Without its namespace, a server takes no turn and gives a worker none; whether it may be asked is another thing.
+
+    Raises:
+        RuntimeUnavailableError: the server has no such namespace.
+    """
+    try:
+        await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    except RPCError as problem:
+        if problem.status == RPCStatusCode.NOT_FOUND:
+            reason = f"it has no namespace {client.namespace!r}; create that one, or name another"
+            raise RuntimeUnavailableError("Temporal", address, reason) from problem
 
 
 @cache
