@@ -267,6 +267,29 @@ async def test_a_tool_whose_time_is_up_in_every_process_is_an_error_the_model_se
     assert len(begun) == 2
 
 
+async def test_a_worker_that_leaves_in_the_middle_of_a_tool_is_nothing_to_warn_of(
+    open_helix: OpenHelix, caplog: pytest.LogCaptureFixture
+):
+    gate = Gate()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait()
+        return "worked"
+
+    agent = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+    async with open_helix(agents=[agent]) as helix:
+        await helix.execute(agent, "Go", SESSION)
+        await gate.until_reached()
+    assert "Completing activity as failed" not in caplog.text
+    gate.opened.set()
+    async with open_helix(agents=[agent]) as helix:
+        handle = await helix.get_handle(agent, SESSION)
+        assert handle is not None
+        assert await completed(handle) == "Done."
+
+
 async def test_a_name_that_another_run_has_is_left_to_it(open_helix: OpenHelix):
     agent = Agent(name="talker", model=ScriptedModel(lambda request: "Done."))
     async with open_helix(agents=[agent]) as helix:

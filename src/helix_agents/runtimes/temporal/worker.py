@@ -12,7 +12,7 @@ from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -149,7 +149,9 @@ class WorkerThread:
         except asyncio.CancelledError:
             if not activity.is_worker_shutdown():
                 raise
-            raise ApplicationError("this worker ends", type=LEAVING, non_retryable=True) from None
+            # Nothing went wrong, so Temporal is not to warn of it.
+            planned = ApplicationErrorCategory.BENIGN
+            raise ApplicationError("this worker ends", type=LEAVING, non_retryable=True, category=planned) from None
 
     def _tell_home(self, what: Callable[..., None], *given: Any) -> None:
         if not self._home.is_closed():
