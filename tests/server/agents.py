@@ -112,6 +112,7 @@ CALLS = {
     "glance": [call("glance", {})],
     "both": [call("publish", {"report_id": "r-1"}), call("locate", {"accuracy": 1}), call("search", {"query": "ebb"})],
     "delegate": [call("subagent__helper", {"message": "publish"})],
+    "delegate far": [call("subagent__deputy", {"message": "delegate"})],
     "ask below": [call("subagent__helper", {"message": "locate"})],
     "broken": [call("search", '{"query": ')],
     "unknown": [call("no_such_tool", {})],
@@ -124,6 +125,8 @@ def follow_orders(request: ModelRequest) -> Step:
     results = results_since_the_user(request)
     if results and mishaps:
         return ModelRefusedError("scripted", mishaps.pop())
+    if order == "delegate twice" and len(results) < 2:
+        return reply("Let me see. ", calls=CALLS["delegate"])
     if results:
         return f"I was told: {'; '.join(str(each.content) for each in results)}."
     if order == "fail":
@@ -138,10 +141,11 @@ def _model() -> ScriptedModel:
 
 
 helper = Agent(name="helper", description="Helps.", model=_model(), tools=[publish, locate, search], state=Notes)
+deputy = Agent(name="deputy", description="Lets others help.", model=_model(), tools=[helper.as_tool()])
 director = Agent(
     name="director",
     model=_model(),
-    tools=[search, publish, locate, glance, helper.as_tool()],
+    tools=[search, publish, locate, glance, helper.as_tool(), deputy.as_tool()],
     state=Notes,
 )
 agents = [director]

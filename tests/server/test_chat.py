@@ -378,6 +378,29 @@ def test_an_approval_of_a_child_is_answered_in_the_page(page: Page) -> None:
     assert page.snapshot()["messages"] == page.messages
 
 
+@pytest.mark.parametrize("order", ["delegate", "delegate far"])
+def test_what_a_child_asked_stays_in_the_answer_it_was_asked_in(page: Page, order: str) -> None:
+    page.say(order).decide("publish", True).post()
+    before = page.messages[-1]
+    assert [part["type"] for part in before["parts"] if part["type"].startswith("tool-")][1:] == ["tool-publish"]
+    page.say("and so on").say("delegate")
+    shown = page.snapshot()["messages"]
+    assert shown[1]["parts"] == _decided(before["parts"])
+    assert shown == [shown[0], shown[1], *page.messages[2:]]
+
+
+def test_what_two_children_asked_one_after_the_other_stays_below_the_call_that_delegated_to_each(page: Page) -> None:
+    page.say("delegate twice").decide("publish", True).post()
+    assert page.snapshot()["messages"][-1]["parts"] == _decided(page.last["parts"])
+    page.decide("publish", True).post()
+    assert page.snapshot()["messages"][-1]["parts"] == _decided(page.last["parts"])
+
+
+def _decided(parts: list[Any]) -> list[Any]:
+    """A page that was told of a decision notes it by itself; one that is loaded later is not told who it was."""
+    return [{**part, "approval": {"id": part["approval"]["id"]}} if "approval" in part else part for part in parts]
+
+
 def test_a_client_tool_of_a_child_is_run_by_the_page(page: Page) -> None:
     page.say("ask below")
     assert page.tool("locate")["state"] == "input-available"

@@ -216,24 +216,44 @@ async def _children(
 ) -> tuple[ChildCall, ...]:
     if not rows:
         return ()
-    waits = {wait.child_session_id: call_id for call_id, wait in session.suspended_awaiting_children.items()}
     sessions = executor.sessions
+    delegated = await _delegating_calls(executor, session)
     runs = await whole_list(lambda offset: sessions.runs(session.session_id, offset=offset, limit=MAX_LIMIT))
     started = sorted(run.started_at for run in runs)
     results: dict[SessionId, dict[ToolCallId, ToolMessage]] = {}
     ended: set[SessionId] = set()
+    above: dict[SessionId, ToolCallId | None] = {}
     found: list[ChildCall] = []
     for row in sorted(rows, key=lambda row: (row.created_at, row.tool_call_id)):
         if row.session_id not in results:
             # In this order: of a child that was at its end before, all results there will be are found.
             ended |= {row.session_id} if await _is_at_its_end(executor, row.session_id) else set()
             results[row.session_id] = await _results_in(executor, row.session_id)
+            top = await _right_below(executor, session.session_id, row.session_id)
+            above[row.session_id] = delegated.get(top)
         result = results[row.session_id].get(row.tool_call_id)
         if result is None and row.session_id in ended:
             result = _left_open(row)
         asked_in = bisect_right(started, row.created_at)
-        found.append(ChildCall(row=row, round=asked_in, delegated_by=waits.get(row.session_id), result=result))
+        found.append(ChildCall(row=row, round=asked_in, delegated_by=above[row.session_id], result=result))
     return tuple(found)
+
+
+async def _delegating_calls(executor: AgentExecutor, session: SessionState) -> dict[SessionId, ToolCallId]:
+    """Which call of a session delegated to which child. A companion is spoken to by many, and waits for the last."""
+    refs = await executor.sessions.delegations(session.session_id)
+    made = {ref.sub_session_id: ref.tool_call_id for ref in refs if ref.mode == "ephemeral"}
+    waits = {wait.child_session_id: call_id for call_id, wait in session.suspended_awaiting_children.items()}
+    return made | waits
+
+
+async def _right_below(executor: AgentExecutor, root: SessionId, session_id: SessionId) -> SessionId:
+    """The session between the root and this one that the root itself delegated to."""
+    above = await executor.sessions.find(session_id)
+    while above is not None and above.parent_session_id not in (None, root):
+        session_id = above.parent_session_id
+        above = await executor.sessions.find(session_id)
+    return session_id
 
 
 async def _results_in(executor: AgentExecutor, session_id: SessionId) -> dict[ToolCallId, ToolMessage]:

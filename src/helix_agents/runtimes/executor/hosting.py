@@ -13,6 +13,7 @@ from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import Answer, AnswerOutcome, PendingCall, PendingFilter
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, SessionFilter, SessionState, SessionSummary
+from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.snapshot import SessionSnapshot
 from helix_agents.ports.locks import LockManager
@@ -53,6 +54,8 @@ class HostedSessions(Protocol):
     ) -> Page[StoredMessage]: ...
 
     async def runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]: ...
+
+    async def delegations(self, session_id: SessionId) -> tuple[SubSessionRef, ...]: ...
 
     async def count_running(self, user_id: str | None) -> int: ...
 

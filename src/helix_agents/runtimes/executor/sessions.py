@@ -9,6 +9,7 @@ from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionFilter, SessionState, SessionSummary
+from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.writes import Merged, StepWrites
 from helix_agents.engine.snapshot import SessionSnapshot, take_snapshot
 from helix_agents.ports.state_store import SessionStateStore
@@ -55,6 +56,10 @@ class Sessions:
     async def runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]:
         """The session's turns, newest first."""
         return await self._store.list_runs(session_id, offset=offset, limit=limit)
+
+    async def delegations(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
+        """The sessions right below, and which call made each of them."""
+        return await self._store.get_sub_session_refs(session_id)
 
     async def count_running(self, user_id: str | None) -> int:
         """How many of a user's conversations have a run that is going, in whichever process."""
