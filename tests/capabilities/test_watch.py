@@ -171,6 +171,47 @@ async def test_there_are_only_so_many_subscriptions_and_a_session_takes_its_own_
             await plain.call("state.shared.watch")
 
 
+async def test_what_a_session_had_to_tell_when_it_ended_stays_in_the_inbox(each_world: World) -> None:
+    each_world.limits = Limits(subscriptions=1)
+    async with each_world.open("ann") as plain, each_world.open("bob") as bob:
+        session = await plain.with_session()
+        await session.call("state.shared.watch", prefix="config.")
+        await bob.shared.set("config.0", 0, expected_version=0)
+        await bob.shared.set("config.1", 1, expected_version=0)
+        await session.call("session.end")
+        await bob.shared.set("config.2", 2, expected_version=0)
+        other = await plain.with_session()
+        await other.call("state.shared.watch")
+        await bob.shared.set("other", 1, expected_version=0)
+        read = await plain.call("inbox.read")
+        told = {message["key"]: message["id"] for message in read["messages"]}
+        assert sorted(told) == ["config.0", "config.1", "other"]
+        read = await plain.call("inbox.read", ack=[told["config.0"]])
+        assert sorted(message["key"] for message in read["messages"]) == ["config.1", "other"]
+        await plain.call("inbox.read", ack=[told["config.1"]])
+        assert [each[1].until for each in await subscriptions_of(plain.gateway.store, "ann")] == [None]
+
+
+async def test_a_session_that_has_nothing_to_tell_leaves_no_subscription(each_world: World) -> None:
+    async with each_world.open("ann") as plain, each_world.open("bob") as bob:
+        session = await plain.with_session()
+        watch = await session.shared.watch(durable=False)
+        await bob.shared.set("config.0", 0, expected_version=0)
+        assert [event.key for event in await some(watch, 1)] == ["config.0"]
+        await session.call("session.end")
+        assert await subscriptions_of(plain.gateway.store, "ann") == []
+
+
+async def test_a_live_watch_ends_with_its_session_when_everything_was_told(world: World) -> None:
+    async with world.open("ann") as plain, world.open("bob") as bob:
+        session = await plain.with_session()
+        watch = await session.shared.watch(durable=False)
+        await bob.shared.set("config.0", 0, expected_version=0)
+        await session.call("session.end")
+        assert [event.key for event in await some(watch, 9)] == ["config.0"]
+        assert await subscriptions_of(plain.gateway.store, "ann") == []
+
+
 async def test_a_watch_in_a_session_that_is_over_or_somebody_elses_is_refused(each_world: World) -> None:
     ann = Caller(agent="ann", face="mcp")
     async with each_world.open("ann") as plain, each_world.open("bob") as bob:

@@ -8,6 +8,7 @@ from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import SESSIONS, SUBSCRIPTIONS
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.values import parsed
+from helix_agents.capabilities.watching import ending, subscription_of
 from helix_agents.domain.capability_errors import SessionNotFound, VersionConflict
 from helix_agents.domain.entries import Change, Changed, Clear, EntryTransaction, Put, Remove, session_scope
 from helix_agents.domain.records import JSON, encode
@@ -90,12 +91,18 @@ async def create_session(store: EntryStore, ids: IdSource, agent: str, limits: L
 
 
 async def end_session(store: EntryStore, agent: str, session_id: str) -> bool:
-    """Destroy a session of an agent: its state, and its subscriptions that were not meant to outlive it."""
-    found = await store.find(SESSIONS, session_id)
-    if found is None or parsed(found.value).get("agent") != agent:
-        return False
-    await store.transact(EntryTransaction(changes=(*await _end(store, session_id),), owner=agent))
-    return True
+    """Destroy a session of an agent: its state, and its subscriptions that were not meant to outlive it; what they had
+    to tell stays in the agent's inbox."""
+    while True:
+        found = await store.find(SESSIONS, session_id)
+        if found is None or parsed(found.value).get("agent") != agent:
+            return False
+        try:
+            await store.transact(EntryTransaction(changes=(*await _end(store, session_id),), owner=agent))
+        except VersionConflict:
+            # Somebody reads what one of its subscriptions tells.
+            continue
+        return True
 
 
 async def sweep_sessions(store: EntryStore) -> int:
@@ -119,7 +126,7 @@ async def _end(store: EntryStore, session_id: str, version: int | None = None) -
         Clear(scope=session_scope(session_id)),
     ]
     async for entry in every_entry(store, SUBSCRIPTIONS):
-        row = parsed(entry.value)
-        if row.get("session_id") == session_id and not row.get("durable"):
-            changes.append(Remove(scope=SUBSCRIPTIONS, key=entry.key, forget=True))
+        subscription = subscription_of(entry)
+        if subscription.session_id == session_id and not subscription.durable:
+            changes.append(await ending(store, entry))
     return changes

@@ -33,7 +33,7 @@ class Subscription(Record):
     """A cursor: everything up to `cursor` was told, as of restore number `epoch`.
 
     `wake` says whether a change begins a turn of a session that does nothing. It began `woken` of them in the hour
-    after `woken_since`.
+    after `woken_since`. One whose session was ended tells what there was `until` then, and goes when that was read.
     """
 
     agent: str
@@ -47,6 +47,7 @@ class Subscription(Record):
     wake: Wake = "never"
     woken: int = 0
     woken_since: int = 0
+    until: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ async def subscribe(call: Call, *, prefix: str, include_own: bool, durable: bool
         known = await call.store.find(SUBSCRIPTIONS, subscription_id)
         if known is not None:
             return subscription_id, subscription_of(known).cursor
-    mine = await subscriptions_of(call.store, call.caller.agent)
+    mine = [each for each in await subscriptions_of(call.store, call.caller.agent) if each[1].until is None]
     if len(mine) >= call.limits.subscriptions:
         raise SubscriptionFailed(
             f"There are {len(mine)} subscriptions, and no more are allowed; end the sessions that have them.",
@@ -138,11 +139,17 @@ async def _subscriptions(store: EntryStore) -> AsyncIterator[tuple[str, Subscrip
 
 
 async def end_subscriptions(store: EntryStore, is_over: Callable[[SessionId], Awaitable[bool]]) -> None:
-    """Let go of the subscriptions of runs' sessions that are over, except those that were to outlive them."""
+    """Let go of the subscriptions of runs' sessions that are gone, except those that were to outlive them, and of those
+    that have ended and have nothing left to tell."""
     over: dict[str, bool] = {}
     async for subscription_id, subscription, version in _subscriptions(store):
         session_id = subscription.session_id
         if session_id is None or subscription.durable:
+            continue
+        if subscription.until is not None:
+            events, after = await changes_after(store, subscription)
+            if not events:
+                await pass_over(store, subscription_id, subscription, after)
             continue
         if session_id not in over:
             # A session that a client was given ends in its own way, and takes its subscriptions along.
@@ -152,6 +159,16 @@ async def end_subscriptions(store: EntryStore, is_over: Callable[[SessionId], Aw
             gone = Remove(scope=SUBSCRIPTIONS, key=subscription_id, expected_version=version, forget=True)
             with suppress(VersionConflict):
                 await store.transact(EntryTransaction(changes=(gone,), owner=subscription.agent))
+
+
+async def ending(store: EntryStore, entry: Entry) -> Change:
+    """What ends a subscription with its session: it goes, or stays until somebody has read what it had to tell."""
+    subscription = subscription_of(entry)
+    events, after = await changes_after(store, subscription)
+    if not events:
+        return Remove(scope=SUBSCRIPTIONS, key=entry.key, expected_version=entry.version, forget=True)
+    head = (await store.list_events(after.cursor, limit=1)).head
+    return moved(entry.key, msgspec.structs.replace(subscription, until=head, wake="never"), entry.version)
 
 
 def subscription_of(entry: Entry) -> Subscription:
@@ -166,14 +183,18 @@ async def changes_after(store: EntryStore, subscription: Subscription) -> tuple[
     """
     while True:
         page = await store.list_events(subscription.cursor, limit=PAGE, scope=SHARED, prefix=subscription.prefix)
+        last = page.head if subscription.until is None else min(page.head, subscription.until)
         if is_behind(page, subscription):
             moved = msgspec.structs.replace(subscription, cursor=page.head, epoch=page.epoch)
-            return [ResyncRequired(revision=page.head)], moved
+            # Whoever begins anew does so with a subscription that goes on.
+            return [ResyncRequired(revision=page.head)] if subscription.until is None else [], moved
         events: list[WatchEvent] = [
-            _change(event) for event in page.events if subscription.include_own or event.owner != subscription.agent
+            _change(event)
+            for event in page.events
+            if event.revision <= last and (subscription.include_own or event.owner != subscription.agent)
         ]
-        subscription = msgspec.structs.replace(subscription, cursor=page.reached, epoch=page.epoch)
-        if events or page.reached >= page.head:
+        subscription = msgspec.structs.replace(subscription, cursor=min(page.reached, last), epoch=page.epoch)
+        if events or page.reached >= last:
             return events, subscription
 
 
@@ -203,8 +224,12 @@ async def acknowledge(store: EntryStore, subscription_id: str, revision: int, ep
 
 
 async def pass_over(store: EntryStore, subscription_id: str, before: Subscription, after: Subscription) -> None:
-    """Spare the next reader a long stretch with nothing to tell; a short one is not worth a write."""
-    if after.cursor - before.cursor >= PAGE:
+    """Spare the next reader a long stretch with nothing to tell; a short one is not worth a write. One that has ended
+    is done with."""
+    if before.until is not None:
+        gone = Remove(scope=SUBSCRIPTIONS, key=subscription_id, forget=True)
+        await store.transact(EntryTransaction(changes=(gone,), owner=before.agent))
+    elif after.cursor - before.cursor >= PAGE:
         await acknowledge(store, subscription_id, after.cursor, after.epoch)
 
 
@@ -244,7 +269,9 @@ class Watch:
                         await acknowledge(self._store, self._id, event.revision, after.epoch)
                     if not self._open:
                         return
-                if after.cursor != subscription.cursor:
+                if subscription.until is not None and not events:
+                    await pass_over(self._store, self._id, subscription, after)
+                elif after.cursor != subscription.cursor:
                     await acknowledge(self._store, self._id, after.cursor, after.epoch)
                     if self._bookmarks and not events:
                         yield Bookmark(revision=after.cursor)

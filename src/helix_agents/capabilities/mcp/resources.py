@@ -155,7 +155,7 @@ class _Bell:
         """Ring for what changed since a place in the log; answers where it ends now."""
         page = await self._store.list_events(place.revision, scope=SHARED)
         messages = await self._store.usage(inbox_scope(self._agent))
-        mine = [each[1] for each in await subscriptions_of(self._store, self._agent)]
+        mine = [each[1] for each in await subscriptions_of(self._store, self._agent) if each[1].until is None]
         changed = {event.key for event in page.events}
         inbox = messages != place.messages or any(_concerns(each, event) for each in mine for event in page.events)
         # What is no longer known may have been anything.
