@@ -1,10 +1,13 @@
-"""The examples are strict about types: the editor knows what a run gives, and misses no way it can end."""
+"""The examples, and the programs a newcomer copies, are strict about types: the editor knows what a run gives, and
+misses no way it can end."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from tests.docs.pages import DOCS, blocks
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -30,10 +33,15 @@ def test_the_report_is_a_report_and_a_missing_ending_is_reported(tmp_path: Path)
     lacking = tmp_path / "lacking.py"
     last_case = text.index("            case Interrupted()")
     lacking.write_text(text[:last_case] + text[text.index("if __name__") :], encoding="utf-8")
+    programs = {example.name: example.read_text(encoding="utf-8") for example in EXAMPLES}
+    for page in (ROOT / "README.md", DOCS / "index.md", *(DOCS / "tutorial").glob("*.md")):
+        programs |= {
+            f"{page.stem}-{n}.py": block.code for n, block in enumerate(blocks(page)) if block.language == "python"
+        }
     whole: list[Path] = []
-    for example in EXAMPLES:
-        whole.append(tmp_path / example.name)
-        whole[-1].write_text("# pyright: strict\n" + example.read_text(encoding="utf-8"), encoding="utf-8")
+    for name, program in programs.items():
+        whole.append(tmp_path / name)
+        whole[-1].write_text("# pyright: strict\n" + program, encoding="utf-8")
 
     found = diagnostics(revealing, lacking, *whole)
 
