@@ -69,7 +69,7 @@ class TestEffectsThatShareNothing(ExecutorContract):
         self.keep_seconds = 60.0
         await super().test_four_janitors_of_which_one_dies_handle_each_case_once(open_executor, parts, clock)
 
-    @pytest.mark.parametrize("effect", ["read", "once"])
+    @pytest.mark.parametrize("effect", ["repeatable", "once"])
     async def test_an_effect_that_is_done_again_tells_its_result_once(
         self, open_executor: OpenExecutor, parts: Backend, monkeypatch: pytest.MonkeyPatch, effect: Any
     ) -> None:

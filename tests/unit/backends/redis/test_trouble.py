@@ -60,7 +60,6 @@ async def test_what_redis_has_no_form_for_is_told_as_such(backend: Backend) -> N
     for call in (
         lambda: store.load_state("\ud800"),
         lambda: store.list_sessions(SessionFilter(user_id="\ud800")),
-        lambda: store.list_runs(SESSION, offset=2**64),
         lambda: store.create_session("s-2", CreateSession(expires_at=10**400)),
         lambda: store.renew_lease("worker-1", 10**400),
         lambda: backend.streams.get_all_chunks("\ud800"),

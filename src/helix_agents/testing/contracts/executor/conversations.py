@@ -14,7 +14,6 @@ from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     InvalidInputError,
     RunNotCompletedError,
-    UnstorableValueError,
 )
 from helix_agents.domain.messages import AssistantMessage, Text, UserMessage
 from helix_agents.domain.pending import ToolAnswer
@@ -333,7 +332,7 @@ class ConversationsContract(ScenarioContract):
 
     async def test_a_session_with_metadata_that_could_not_be_read_again_is_not_begun(self, helix: Executor) -> None:
         agent = Agent(name="writer", model=ScriptedModel(["Fine."]))
-        with pytest.raises(UnstorableValueError, match="metadata"):
+        with pytest.raises(InvalidInputError, match="metadata"):
             await helix.execute(agent, "Hello", SESSION, metadata=cast("dict[str, str]", {"order": 5}))
         assert (await helix.sessions.list()).total == 0
 
