@@ -187,8 +187,6 @@ def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | N
         check_saved(state)
         return
     _check_record(state)
-    if commit.run is not None:
-        check_run_update(commit.run)
     if commit.metadata:
         check_given(commit.metadata, dict[str, str | None], "metadata")
     for change in commit.stage:

@@ -43,7 +43,7 @@ async def helix() -> AsyncGenerator[Executor]:
         ({"expires_in": "1h"}, DefinitionError, "give seconds above 0 or a timedelta"),
         ({"user_id": WRONG}, InvalidInputError, "This user id cannot be used: it is of type int; give a text"),
         ({"metadata": {"a": WRONG}}, InvalidInputError, "This metadata cannot be used: .*; give a dict of texts"),
-        ({"tags": [WRONG]}, InvalidInputError, "Expected `str`, got `int`.*; give a list of texts"),
+        ({"tags": [WRONG]}, InvalidInputError, "it is of type int; give a text"),
         ({"model": WRONG}, InvalidInputError, 'it is 5; give a name like "openai:gpt-5", or a model adapter'),
         ({"hooks": Hooks}, InvalidInputError, "This hook cannot be used: .*derives from Hooks"),
         ({"state": {"a": 1}}, InvalidStateError, "the agent has no state; define it with Agent"),

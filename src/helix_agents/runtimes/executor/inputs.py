@@ -45,7 +45,8 @@ def tags_of(given: Sequence[str]) -> tuple[str, ...]:
     if isinstance(given, str):
         raise InvalidInputError("list of tags", f"it is the text {given[:80]!r}; give a list of texts")
     tags = tuple(given)
-    _check_kind(tags, tuple[str, ...], "list of tags", "give a list of texts")
+    for tag in tags:
+        check_input(tag, str, "tag", "give a text")
     return tags
 
 

@@ -420,7 +420,6 @@ class SavingContract(StoreContract):
             lambda: store.update_sub_session_ref(SESSION, update),
             lambda: store.settle_session(replace(ended, status=wrong)),
             lambda: store.settle_session(replace(ended, run_status=wrong)),
-            lambda: commit(store, run=RunUpdate(status=wrong)),
             lambda: commit(store, pending=(waiting(store, "call-1", kind=wrong),)),
             lambda: commit(store, refs=(child_ref("child", mode=wrong),)),
             lambda: commit(store, ref_updates=(update,)),
