@@ -15,7 +15,7 @@ import pytest
 
 from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.capabilities.housekeeping import sweep_state
-from helix_agents.capabilities.notifying import deliver_notices
+from helix_agents.capabilities.notifying import PUT_OFF_MS, deliver_notices
 from helix_agents.capabilities.scopes import JOURNAL, OUTBOX, SESSIONS
 from helix_agents.capabilities.settings import Limits
 from helix_agents.domain.capability_errors import ApprovalPending, SessionNotFound
@@ -202,15 +202,15 @@ async def test_several_snapshots_that_are_too_many_go_with_their_files_and_one_n
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
-    """Takes notices; refuses the first one it is sent."""
+    """Takes notices; refuses the first one it is sent, or more."""
 
     received: list[dict[str, Any]] = []
-    refused = 0
+    refuses = 1
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if not Receiver.refused:
-            Receiver.refused = 1
+        if Receiver.refuses:
+            Receiver.refuses -= 1
             self.send_error(503)
             return
         Receiver.received.append(body)
@@ -247,7 +247,7 @@ def served(handler: type[Receiver]) -> Iterator[str]:
 
 @pytest.fixture
 def webhook() -> Iterator[str]:
-    Receiver.received, Receiver.refused = [], 0
+    Receiver.received, Receiver.refuses = [], 1
     with served(Receiver) as address:
         yield address
 
@@ -275,7 +275,7 @@ async def test_a_notice_reaches_every_webhook_at_least_once(
 
 
 async def test_who_knows_no_address_leaves_notices_for_one_to_those_who_do(world: World, webhook: str) -> None:
-    Receiver.refused = 1
+    Receiver.refuses = 0
     async with world.open() as state:
         await state.shared.set("only logged", 1, expected_version=0)
     async with world.open(settings={"webhooks": (webhook,)}) as state:
@@ -290,7 +290,7 @@ async def test_who_knows_no_address_leaves_notices_for_one_to_those_who_do(world
 async def test_an_address_that_talks_nonsense_is_tried_once_a_round_and_holds_up_no_other(
     world: World, webhook: str
 ) -> None:
-    Receiver.refused = 1
+    Receiver.refuses = 0
     met: list[bytes] = []
     nonsense = socket.create_server(("127.0.0.1", 0))
 
@@ -311,6 +311,20 @@ async def test_an_address_that_talks_nonsense_is_tried_once_a_round_and_holds_up
     nonsense.close()
     assert len(met) == 1
     assert [notice["inputs"]["key"] for notice in Receiver.received] == ["a", "b"]
+
+
+async def test_notices_that_nobody_takes_are_put_off_and_hold_up_no_later_ones(world: World, webhook: str) -> None:
+    clock = ManualClock(1_000_000)
+    Receiver.refuses = 3
+    async with world.open(settings={"webhooks": (webhook,)}, clock=clock) as state:
+        for key in "abcde":
+            await state.shared.set(key, 1, expected_version=0)
+            clock.advance(1)
+        assert await deliver_notices(state.gateway, limit=3) == 0
+        assert await deliver_notices(state.gateway, limit=3) == 2
+        clock.advance(PUT_OFF_MS)
+        assert await deliver_notices(state.gateway, limit=3) == 3
+    assert [notice["inputs"]["key"] for notice in Receiver.received] == ["d", "e", "a", "b", "c"]
 
 
 async def test_an_address_that_has_moved_has_not_taken_a_notice(world: World, moved_webhook: str) -> None:
@@ -355,7 +369,7 @@ async def test_a_request_that_nobody_decided_in_time_waits_no_more(world: World)
 
 
 async def test_the_janitor_delivers_notices_of_agents(world: World, webhook: str) -> None:
-    Receiver.refused = 1
+    Receiver.refuses = 0
     script = [reply(calls=[call("state__shared__set", {"key": "c", "value": 1, "expected_version": 0})]), "done"]
     ann = Agent(name="ann", model=ScriptedModel(script), capabilities=[bundle_of(world, webhooks=[webhook])])
     async with Executor.open(world.url, agents=[ann], janitor_seconds=None) as executor:

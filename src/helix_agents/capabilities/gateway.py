@@ -69,6 +69,8 @@ class Gateway:
         self._hurry = asyncio.Event()
         # What was looked at to decide whether to ask is what the person who is asked is shown.
         self._previews: dict[str, dict[str, JSON]] = {}
+        self.put_off: dict[str, int] = {}
+        """Notices that an address did not take, and when this process tries them again."""
 
     async def call(
         self,

@@ -14,20 +14,24 @@ from helix_agents.domain.entries import EntryTransaction, Remove
 from helix_agents.engine.log import log_event, log_exception
 
 TIMEOUT_SECONDS = 10.0
+PUT_OFF_MS = 60_000
 
 
 async def deliver_notices(gateway: Gateway, *, limit: int = 500) -> int:
     """Deliver what waits, oldest first; answers how many were delivered everywhere.
 
     A notice goes only after every address took it, so a crash in between means that some hear it twice, under the same
-    id. One that an address refuses stays for the next time, and does not hold up the others. An address that cannot be
-    reached is left alone until then. Who knows no address leaves what is for one to those who do.
+    id. One that an address did not take is put off for a minute, and holds up no others. An address that cannot be
+    reached is left alone for the rest of the round. Who knows no address leaves what is for one to those who do.
     """
     delivered = tried = 0
     away: set[str] = set()
+    now = gateway.store.now_ms()
+    gateway.put_off = {key: until for key, until in gateway.put_off.items() if until > now}
     async for entry in every_entry(gateway.store, OUTBOX):
         notice = parsed(entry.value)
-        if notice.get("for_webhooks") and not gateway.settings.webhooks:
+        not_for_us = notice.get("for_webhooks") and not gateway.settings.webhooks
+        if not_for_us or entry.key in gateway.put_off:
             continue
         tried += 1
         if tried > limit:
@@ -37,6 +41,7 @@ async def deliver_notices(gateway: Gateway, *, limit: int = 500) -> int:
         for address in gateway.settings.webhooks:
             everywhere &= address not in away and await _deliver(address, entry.value or "", notice["id"], away)
         if not everywhere:
+            gateway.put_off[entry.key] = now + PUT_OFF_MS
             continue
         gone = Remove(scope=OUTBOX, key=entry.key, forget=True)
         await gateway.store.transact(EntryTransaction(changes=(gone,), owner="notices"))
