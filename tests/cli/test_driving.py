@@ -26,6 +26,9 @@ def test_a_run_that_needs_a_person_ends_with_the_commands_that_go_on(folder: Pat
     assert "helix resume agents.py:several s-1" in begun.err
     early = helix(folder, "resume", "agents:clerk", "s-1", "--json")
     assert (early.code, early.json["error"]["code"]) == (ExitCode.WAITING, "still_waiting")
+    told = helix(folder, "resume", "agents:clerk", "s-1")
+    assert told.code == ExitCode.WAITING
+    assert "helix pending approve s-1 call_1_1" in told.err
     assert helix(folder, "pending", "approve", "s-1").code == ExitCode.OK
     ended = helix(folder, "resume", "agents:clerk", "s-1", "--json")
     assert ended.code == ExitCode.OK

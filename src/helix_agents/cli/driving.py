@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,7 +19,10 @@ from helix_agents.cli.options import DEFAULT_STORE
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain, shown_json
 from helix_agents.cli.typed import typed
-from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.errors import StillWaitingError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.pending import PendingCall, PendingFilter
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.urls import shown_url
 from helix_agents.ports.llm import LLMAdapter
@@ -61,7 +64,13 @@ Begin: TypeAlias = Callable[[Executor], Awaitable[Begun]]
 async def drive(output: Output, place: Place, agents: AgentRegistry, begin: Begin) -> ExitCode:
     """Begin a run, show it to its end, say how it ended and what can be done next."""
     async with open_driving(place.store_url, agents) as helix:
-        begun = await begin(helix)
+        try:
+            begun = await begin(helix)
+        except StillWaitingError as problem:
+            where = PendingFilter(root_session_id=problem.session_id)
+            waiting = await whole_list(lambda offset: helix.list_pending(where, offset=offset, limit=MAX_LIMIT))
+            _tell_waiting(output, problem.session_id, waiting, place)
+            raise
         output.note(f"session {begun.handle.session_id}")
         with stopping_by_key(output, begun.handle) as stopped:
             result = await follow(output, begun.handle)
@@ -140,20 +149,23 @@ def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Pla
         case Completed():
             tell_output(output, agent, result)
         case Suspended(pending=calls):
-            for call in calls:
-                output.note(f"waits: {described(call)}")
-                if call.reason == "unknown_outcome":
-                    output.note(
-                        f"  {UNKNOWN_OUTCOME}: approve runs it again, deny tells the model, or say what happened"
-                    )
-                for words in _answering(call):
-                    output.note(f"  {place.command('pending', *words)}")
-            output.note(f"then go on with\n  {place.command('resume', place.agents, session)}")
+            _tell_waiting(output, session, calls, place)
         case Interrupted():
             output.note(f"interrupted; go on with\n  {place.command('resume', place.agents, session)}")
         case Failed(code=code, error=error):
             output.note(f"failed ({code}): {error}")
             output.note(f"try again from the last commit with\n  {place.command('retry', place.agents, session)}")
+
+
+def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCall], place: Place) -> None:
+    """Tell a person what a session waits for, and the commands that answer it."""
+    for call in calls:
+        output.note(f"waits: {described(call)}")
+        if call.reason == "unknown_outcome":
+            output.note(f"  {UNKNOWN_OUTCOME}: approve runs it again, deny tells the model, or say what happened")
+        for words in _answering(call):
+            output.note(f"  {place.command('pending', *words)}")
+    output.note(f"then go on with\n  {place.command('resume', place.agents, session)}")
 
 
 def tell_output(output: Output, agent: AnyAgent, result: Completed[Any]) -> None:
