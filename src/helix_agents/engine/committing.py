@@ -23,12 +23,13 @@ from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamAppend, StreamEnd
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
-from helix_agents.domain.writes import StepWrites
+from helix_agents.domain.writes import NO_WRITES, StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end, commit_markers
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.desk import Failure, StepLost
 from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest, Fail, PlannedCall, Stop
 from helix_agents.engine.ending import rest_of
+from helix_agents.engine.fitting import fit_together
 from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
 from helix_agents.engine.outcomes import end_batch, work_out
@@ -77,12 +78,14 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
     batch = request.batch
     step_id = scope.step_id(batch.step)
     reply = await scope.desk.find_reply(step_id) if batch.round == 0 else None
+    results = await scope.desk.results(step_id)
+    order = (call.tool_call_id for call in batch.calls)
     work = StepWork(
         batch=batch,
         step_id=step_id,
         open_reply=reply.message if reply is not None else scope.last_reply() or _NO_REPLY,
         reply=reply,
-        results=await scope.desk.results(step_id),
+        results=fit_together(scope, results, order, NO_WRITES if reply is None else reply.writes),
         held=await _held(scope, step_id) if batch.round > 0 else {},
         writes=[*scope.carried, *(() if reply is None else (reply.writes,))],
         messages=[*scope.notices, *(() if reply is None else (reply.message,))],

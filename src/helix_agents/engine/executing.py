@@ -21,6 +21,7 @@ from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.corrections import RETRY_REQUESTED
 from helix_agents.engine.desk import RestingResult, StepLost
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.fitting import fit_together
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.patches import json_patch
 from helix_agents.engine.scope import Notes, RunScope
@@ -132,7 +133,8 @@ async def _earlier_writes(scope: RunScope, batch: Batch, planned: PlannedCall) -
     results = await scope.desk.results(step_id)
     reply = await scope.desk.find_reply(step_id)
     order = [call.tool_call_id for call in reply.calls] if reply is not None else list(results)
-    return tuple(results[call_id].writes for call_id in order if call_id in results)
+    fitting = fit_together(scope, results, order)
+    return tuple(fitting[call_id].writes for call_id in order if call_id in fitting)
 
 
 async def _state_writes(scope: RunScope, context: Any, call_id: str) -> StepWrites:
