@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Generic, cast
 
@@ -147,6 +147,7 @@ def _made_once(python_type: type[StateT]) -> StateType[StateT]:
     except InvalidStateError as problem:
         raise DefinitionError(subject, f"its defaults do not survive being stored: {problem.problem}.") from problem
     _check_no_secrets(python_type, subject)
+    _check_read_back(python_type, subject)
     return state_type
 
 
@@ -183,3 +184,29 @@ def _check_no_secrets(python_type: type[Any], subject: str) -> None:
         return
     if b'"writeOnly":true' in encode(schema):
         raise DefinitionError(subject, "state is stored in the open; hand secrets to tools as deps, not as state.")
+
+
+def _check_read_back(python_type: type[Any], subject: str) -> None:
+    """A dataclass is loaded through its constructor: what that does not take begins anew every time."""
+    forgotten = list(_not_read_back(TypeAdapter(python_type).core_schema))
+    if forgotten:
+        raise DefinitionError(
+            subject,
+            f"{', '.join(forgotten)}: a field with init=False is stored, but never read back; leave init=False out, or "
+            "work the value out in __post_init__.",
+        )
+
+
+def _not_read_back(schema: Any) -> Iterator[str]:
+    """The fields in a schema, at any depth, that neither the constructor takes nor `__post_init__` could fill in."""
+    if isinstance(schema, Mapping):
+        found = cast("Mapping[str, Any]", schema)
+        if found.get("type") == "dataclass" and not found.get("post_init"):
+            fields = found["schema"].get("fields", ())
+            yield from (f"{found['cls'].__name__}.{field['name']}" for field in fields if not field.get("init", True))
+        # The others hold values of the author's.
+        schema = [part for key, part in found.items() if key not in ("default", "metadata")]
+    elif not isinstance(schema, list | tuple):
+        return
+    for part in cast("Iterable[Any]", schema):
+        yield from _not_read_back(part)

@@ -68,6 +68,25 @@ class NeedsData:
 
 
 @dataclasses.dataclass
+class Stamped:
+    count: int = dataclasses.field(default=0, init=False)
+
+
+@dataclasses.dataclass
+class Summed:
+    parts: list[int] = dataclasses.field(default_factory=list)
+    total: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.total = sum(self.parts)
+
+
+class HoldsStamped(BaseModel):
+    stamped: list[Stamped] = []
+    count: int = 0
+
+
+@dataclasses.dataclass
 class Data:
     names: list[str] = dataclasses.field(default_factory=list)
     inner: Inner = dataclasses.field(default_factory=Inner)
@@ -88,6 +107,11 @@ def test_a_session_may_start_with_an_object_or_with_some_of_its_fields() -> None
     notes = state_type_of(Notes)
     assert notes.initial({"queries": ["a"]}) == {"queries": ["a"], "inner": {"size": 2}, "ids": [1]}
     assert notes.initial(Notes(inner=Inner(size=9), ids=[])) == {"queries": [], "inner": {"size": 9}, "ids": []}
+
+
+def test_a_field_that_is_worked_out_when_the_state_is_loaded_may_be_left_out_of_the_constructor() -> None:
+    summed = state_type_of(Summed)
+    assert summed.load(summed.initial({"parts": [1, 2]})).total == 3
 
 
 @pytest.mark.parametrize(
@@ -121,6 +145,8 @@ def test_a_session_cannot_start_with_a_state_that_does_not_fit(given: Any, says:
         (Notes(), "a pydantic model or a dataclass"),
         ("Notes", "a pydantic model or a dataclass"),
         (Data(), "a pydantic model or a dataclass"),
+        (Stamped, "Stamped.count: a field with init=False is stored, but never read back"),
+        (HoldsStamped, "Stamped.count: a field with init=False"),
         (Unresolved, "pydantic cannot handle it"),
     ],
 )
