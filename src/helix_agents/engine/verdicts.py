@@ -1,6 +1,6 @@
 """What a whole step means for its run: go on, finish, or fail."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -64,7 +64,7 @@ def judge(scope: RunScope, step: WholeStep) -> Verdict:
     return _limits(scope, step) or GoOn()
 
 
-def failed_by(scope: RunScope, new: Iterable[RestingResult], known: Iterable[ToolMessage]) -> Failure | None:
+def failed_by(scope: RunScope, new: Iterable[RestingResult], known: Sequence[ToolMessage]) -> Failure | None:
     """Why the results of a step so far make its run fail, if they do; `known` are those of earlier rounds, too."""
     for result in new:
         if result.fail_run is not None:
@@ -73,11 +73,13 @@ def failed_by(scope: RunScope, new: Iterable[RestingResult], known: Iterable[Too
     return None if scope.entered_meanwhile else _exhausted(scope, known)
 
 
-def _exhausted(scope: RunScope, results: Iterable[ToolMessage]) -> Failure | None:
+def _exhausted(scope: RunScope, results: Sequence[ToolMessage]) -> Failure | None:
     """A tool whose calls the model did not get right in as many tries as it has."""
     counts: dict[str, int] = {}
+    # Once the output is handed in, it does not matter how often the model tried, or that it did so twice.
+    handed_in = any(message.tool_name == FINISH and not message.error for message in results)
     for message in results:
-        if message.code in CORRECTABLE:
+        if message.code in CORRECTABLE and not (handed_in and message.tool_name == FINISH):
             counts[message.tool_name] = counts.get(message.tool_name, scope.corrections.of(message.tool_name)) + 1
             allowed = scope.agent.retries_of(message.tool_name)
             if counts[message.tool_name] > allowed:

@@ -180,6 +180,11 @@ class ConversationsContract(ScenarioContract):
         assert (await failed(await helix.execute(agent, "Write", SESSION))).code == "output_invalid"
         assert len([line for line in await spoken(helix) if line.startswith("error")]) == 3
 
+    async def test_output_that_is_handed_in_counts_however_often_the_model_tried(self, helix: Executor) -> None:
+        tries = [finish({"pages": "many"}), finish({"title": "Good"}), finish({"title": "Good"})]
+        agent = _agent(reply(calls=tries), output=Report, output_retries=0, retries=0)
+        assert await completed(await helix.execute(agent, "Write", SESSION)) == Report(title="Good")
+
     async def test_a_run_that_reaches_max_steps_fails_and_retry_goes_on_with_a_fresh_budget(
         self, helix: Executor, open_executor: OpenExecutor
     ) -> None:
