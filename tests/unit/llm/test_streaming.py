@@ -50,6 +50,23 @@ async def test_a_call_is_announced_then_its_arguments_arrive_then_it_ends(
     assert events[-1].reply.stop_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("name", ["anthropic", "chat"])
+async def test_a_call_ends_after_its_last_piece_though_another_began_before(
+    name: str, server: ProviderServer, connect: Any
+) -> None:
+    frames = WIRES[name].frames(Wired(calls=[A_CALL, ("call_b", "search", {"query": "low tides"})]))
+    # The second call is announced as soon as the first was.
+    [first, second] = [at for at, frame in enumerate(frames) if '"call_a"' in frame or '"call_b"' in frame]
+    frames.insert(first + 1, frames.pop(second))
+    server.will(Stream(frames=frames))
+    *events, done = await events_of(connect(WIRES[name]), question())
+    for call_id, query in (("call_a", "high tides"), ("call_b", "low tides")):
+        about = [event for event in events if getattr(event, "id", None) == call_id]
+        assert [event for event in about if isinstance(event, ToolCallEnded)] == about[-1:]
+        assert json.loads(joined(about, ToolArgumentsPiece))["query"] == query
+    assert [made.arguments["query"] for made in done.reply.tool_calls] == ["high tides", "low tides"]
+
+
 @pytest.mark.parametrize("name", ["anthropic", "responses", "chat"])
 async def test_arguments_arrive_as_the_provider_streams_them(name: str, server: ProviderServer, connect: Any) -> None:
     server.will(WIRES[name].stream(Wired(calls=[A_CALL])))

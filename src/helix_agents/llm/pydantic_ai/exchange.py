@@ -53,6 +53,8 @@ class Exchange:
             raise
         except Exception as problem:
             raise as_model_error(self._name, problem, otherwise=otherwise) from problem
+        for piece in reader.rest():
+            yield piece
         yield done
 
     @asynccontextmanager

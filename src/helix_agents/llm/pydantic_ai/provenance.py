@@ -88,7 +88,7 @@ def read_reply(response: ModelResponse, name: str, stop_reason: StopReason) -> A
                 thinking.append(Thinking(text=mended(content), signature=signature))
             case ToolCallPart(tool_name=tool, tool_call_id=call_id, args=args):
                 places.append(_place(part, call=len(calls)))
-                calls.append(ToolCall(id=call_id, name=mended(tool), arguments=_arguments(args)))
+                calls.append(ToolCall(id=call_id, name=mended(tool), arguments=read_arguments(args)))
             case _:
                 # Nothing of ours asks a provider for other parts, such as the calls of its own tools.
                 continue
@@ -154,7 +154,8 @@ def _refusal(response: ModelResponse) -> str | None:
     return mended(said) if isinstance(said, str) else None
 
 
-def _arguments(args: str | Mapping[str, Any] | None) -> dict[str, JSON] | str:
+def read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, JSON] | str:
+    """A call's arguments as values, or as the text they were if they cannot be read."""
     # Some models write nothing, or null, when there are none.
     if not args or (isinstance(args, str) and args.strip() in ("", "null")):
         return {}

@@ -24,7 +24,7 @@ from helix_agents.domain.errors import ModelUnavailableError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.records import encode
 from helix_agents.domain.usage import TokenCount
-from helix_agents.llm.pydantic_ai.provenance import TextJoints, read_reply
+from helix_agents.llm.pydantic_ai.provenance import TextJoints, read_arguments, read_reply
 from helix_agents.llm.pydantic_ai.wording import Pieces, mended, mended_arguments
 from helix_agents.ports.llm import (
     ModelEvent,
@@ -52,6 +52,7 @@ class ReplyReader:
         self._name = name
         self._joints = TextJoints()
         self._calls: dict[int, ToolCallId] = {}
+        self._open: dict[int, None] = {}
         self._pieces: defaultdict[int, Pieces] = defaultdict(Pieces)
 
     def read(self, event: ModelResponseStreamEvent) -> Iterator[ModelEvent]:
@@ -73,15 +74,22 @@ class ReplyReader:
                 yield ThinkingPiece(delta=self._next(index, None), done=True, signature=signature)
             case PartStartEvent(index=index, part=ToolCallPart(tool_call_id=call_id, tool_name=tool, args=args)):
                 self._calls[index] = call_id
+                self._open[index] = None
                 yield ToolCallStarted(id=call_id, name=mended(tool))
                 yield from self._arguments(index, args or "")
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)):
                 yield from self._arguments(index, args or "")
-            case PartEndEvent(index=index, part=ToolCallPart()):
-                yield from self._arguments(index, None)
-                yield ToolCallEnded(id=self._calls[index])
+            case PartEndEvent(index=index, part=ToolCallPart(args=args)):
+                # All that is certain is that another part has begun; some providers then go on with this one.
+                if _is_whole(args):
+                    yield from self._end_call(index)
             case _:
                 return
+
+    def rest(self) -> Iterator[ModelEvent]:
+        """What is left to say when the stream has ended."""
+        for index in tuple(self._open):
+            yield from self._end_call(index)
 
     def done(self, response: ModelResponse) -> ReplyDone:
         """The whole reply.
@@ -107,6 +115,11 @@ class ReplyReader:
         if delta := self._next(index, args):
             yield ToolArgumentsPiece(id=self._calls[index], delta=delta)
 
+    def _end_call(self, index: int) -> Iterator[ModelEvent]:
+        del self._open[index]
+        yield from self._arguments(index, None)
+        yield ToolCallEnded(id=self._calls[index])
+
     def _stop_reason(self, response: ModelResponse) -> StopReason:
         said = response.provider_details or {}
         ended = "finish_reason" in said or "refusal" in said
@@ -115,6 +128,11 @@ class ReplyReader:
         if response.finish_reason == "error":
             raise ModelUnavailableError(self._name, f"the provider gave up on the reply: {said.get('finish_reason')}")
         return _STOP_REASONS.get(response.finish_reason or "stop", "stop")
+
+
+def _is_whole(args: str | Mapping[str, Any] | None) -> bool:
+    """Whether arguments need no further piece. Where there are none yet, they may still begin."""
+    return bool(args) and not isinstance(read_arguments(args), str)
 
 
 def _usage(usage: RequestUsage) -> TokenCount:
