@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from helix_agents.agent.calling import is_async
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.names import check_name
 from helix_agents.agent.signatures import NOTHING
@@ -34,6 +35,8 @@ def check_definition(given: Mapping[str, Any]) -> None:
     for option in ("stop_when", "migrate_state"):
         if given[option] is not None and not callable(given[option]):
             raise DefinitionError(subject, f"{option}={given[option]!r} is no function.")
+        if given[option] is not None and is_async(given[option]):
+            raise DefinitionError(subject, f"{option} is async, but nobody waits for it; make it a plain function.")
     if not isinstance(given["persistent_agents"], Sequence):
         raise DefinitionError(
             subject, f"persistent_agents={given['persistent_agents']!r} is no list; write persistent_agents=[…]."

@@ -287,6 +287,10 @@ def logged(function: Any) -> Any:
     return logs
 
 
+async def ends_in_vain(*_: Any) -> bool:
+    return False
+
+
 @pytest.mark.parametrize(
     ("options", "teaches"),
     [
@@ -322,6 +326,8 @@ def logged(function: Any) -> Any:
         ({"output": object()}, "no type a model could fill in"),
         ({"description": 5}, "description=5 is no text"),
         ({"stop_when": 5}, "stop_when=5 is no function"),
+        ({"stop_when": ends_in_vain}, "stop_when is async, but nobody waits for it"),
+        ({"migrate_state": ends_in_vain}, "migrate_state is async, but nobody waits for it"),
         ({"persistent_agents": PersistentAgent(Agent(name="other", model="openai:gpt-5"))}, "is no list"),
         ({"hooks": Audit}, "did you mean to create one"),
         ({"hooks": [print]}, "no Hooks object"),
