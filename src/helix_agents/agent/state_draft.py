@@ -1,7 +1,7 @@
 """A draft of the state: tools and hooks change it as an ordinary object, and it knows what has to be written."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, cast
 
 import msgspec
 
@@ -130,8 +130,8 @@ class StateDraft(Generic[StateT]):
         else:
             return None
         # An append meets what is stored: a field that is not stored yet, or in another spelling, has to be replaced.
-        stored = encode(self._base.get(key, []))
-        return decode_json(tail) if before == stored or encode(decode_json(before)) == stored else None
+        stored = self._base.get(key, [])
+        return decode_json(tail) if before == encode(stored) or _same_items(decode_json(before), stored) else None
 
     def _in_place(self, key: str) -> bool:
         """Whether a field still holds the list it was loaded with; assigning another list replaces the field.
@@ -147,3 +147,20 @@ def _lists_of(value: object, keys: Iterable[str]) -> dict[str, list[Any]]:
 
 def _by_key(data: bytes) -> dict[str, bytes]:
     return {key: bytes(raw) for key, raw in msgspec.json.decode(data, type=dict[str, msgspec.Raw]).items()}
+
+
+def _same_items(items: JSON, others: JSON) -> bool:
+    """Whether two lists hold the same, item by item, in whichever order sets and fields within the items are."""
+    if type(items) is not list or type(others) is not list:
+        return False
+    return [*map(_unordered, cast("list[JSON]", items))] == [*map(_unordered, cast("list[JSON]", others))]
+
+
+def _unordered(value: JSON) -> bytes:
+    match value:
+        case list():
+            return encode(sorted(map(_unordered, cast("list[JSON]", value))))
+        case dict():
+            return encode({key: _unordered(each) for key, each in sorted(cast("dict[str, JSON]", value).items())})
+        case _:
+            return encode(value)

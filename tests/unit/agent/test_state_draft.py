@@ -1,6 +1,7 @@
 """A draft is changed as an ordinary object; applying its writes to the base always gives the changed state."""
 
 import copy
+import itertools
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -57,6 +58,15 @@ class Plain:
     names: list[str] = field(default_factory=list)
     count: int = 0
     origin: Point = field(default_factory=Point)
+
+
+class TaggedItem(BaseModel):
+    name: str = ""
+    tags: set[str] = set()
+
+
+class Tagged(BaseModel):
+    items: list[TaggedItem] = []
 
 
 class Open(BaseModel):
@@ -246,6 +256,13 @@ def test_growing_a_field_that_is_not_stored_yet_keeps_its_default_items() -> Non
     assert len(draft.custom_state()["moments"]) == 2
     _, [op] = changed(Everything, {}, lambda state: state.names.append("a"))
     assert isinstance(op, Append)
+
+
+@pytest.mark.parametrize("tags", list(itertools.permutations(["Ann", "Bob", "Cid"])))
+def test_growing_a_list_whose_items_hold_sets_is_an_append_in_whichever_order_they_are_stored(tags: Any) -> None:
+    draft = StateDraft.of(Tagged, {"items": [{"tags": list(tags), "name": "a"}, {"name": "b", "tags": []}]})
+    draft.value.items.append(TaggedItem(name="c"))
+    assert draft.writes().ops == (Append(key="items", items=[{"name": "c", "tags": []}]),)
 
 
 def test_growing_a_list_stored_in_another_spelling_replaces_it() -> None:
