@@ -245,6 +245,24 @@ async def test_pictures_and_files_go_with_the_text(server: ProviderServer, conne
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (Image(url="data:image/jpg;base64,aGVsbG8="), "image/jpeg"),
+        (Image(url="DATA:IMAGE/PNG;BASE64,aGVsbG8="), "image/png"),
+        (Image(url="data:;base64,aGVsbG8=", media_type="image/jpg"), "image/jpeg"),
+        (File(url="data:text/plain,hello", media_type="text/plain; charset=UTF-8"), "text/plain"),
+    ],
+)
+async def test_a_media_type_is_sent_as_providers_write_it(
+    given: Any, sent: str, server: ProviderServer, connect: Any
+) -> None:
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, UserMessage(content=(given,)))
+    source = body["messages"][0]["content"][0]["source"]
+    assert source["media_type"] == sent
+    assert source["data"] in ("aGVsbG8=", "hello")
+
+
 def marks(value: Any, path: str = "") -> dict[str, Any]:
     """Where a request asks for caching, and for how long."""
     if isinstance(value, list):

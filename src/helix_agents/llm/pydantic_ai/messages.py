@@ -37,7 +37,7 @@ from helix_agents.llm.pydantic_ai.provenance import Provenance
 from helix_agents.llm.pydantic_ai.wording import legal_name
 
 _URL_KINDS = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
-
+_REAL_TYPES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 
 _NOTHING_SAID = "(empty message)"
 _NOTHING_GIVEN = "(empty result)"
@@ -119,14 +119,21 @@ def _pieces(content: tuple[Part, ...]) -> Iterator[UserContent]:
 
 
 def _attachment(url: str, media_type: str | None, otherwise: str, filename: str | None = None) -> UserContent:
-    if url.startswith("data:"):
-        header, _, body = url.removeprefix("data:").partition(",")
+    media_type = _plain_type(media_type or "")
+    if url[:5].lower() == "data:":
+        header, _, body = url[5:].partition(",")
         declared, _, encoding = header.partition(";")
         raw = unquote_to_bytes(body)
-        data = _from_base64(raw) if encoding.endswith("base64") else raw
-        return BinaryContent(data, media_type=media_type or declared or otherwise, identifier=filename)
+        data = _from_base64(raw) if encoding.lower().endswith("base64") else raw
+        return BinaryContent(data, media_type=media_type or _plain_type(declared) or otherwise, identifier=filename)
     kind = _URL_KINDS.get((media_type or otherwise).partition("/")[0], DocumentUrl)
-    return kind(url, media_type=media_type, identifier=filename)
+    return kind(url, media_type=media_type or None, identifier=filename)
+
+
+def _plain_type(media_type: str) -> str:
+    """A media type as providers list it; browsers add the character set, and write names that are none."""
+    plain = media_type.partition(";")[0].strip().lower()
+    return _REAL_TYPES.get(plain, plain)
 
 
 def _from_base64(raw: bytes) -> bytes:
