@@ -46,7 +46,10 @@ async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage, notes:
     """Check every call of the reply against the agent's tools; `notes` has what predicates and previews count."""
     plan = Plan()
     for call in reply.tool_calls:
-        if call.name == FINISH and scope.agent.output_type is not None:
+        if call is reply.tool_calls[-1] and reply.stop_reason == "length" and not call.arguments:
+            # There was no room for its arguments: it would run without those it was to have.
+            plan.reject(call, INVALID_ARGUMENTS, "The reply was cut off at its limit before the arguments. Call again.")
+        elif call.name == FINISH and scope.agent.output_type is not None:
             _plan_finish(scope, call, plan)
         else:
             await _plan_tool(scope, step, call, plan, notes)

@@ -329,6 +329,19 @@ class ToolsContract(ScenarioContract):
         assert isinstance(asked, AssistantMessage)
         assert asked.tool_calls[0].arguments == '{"text": "x'
 
+    async def test_a_call_that_was_cut_off_before_its_arguments_does_not_run(self, helix: Executor) -> None:
+        @tool
+        async def clear(only: str = "everything") -> str:
+            """Clear what is named."""
+            return f"cleared {only}"
+
+        cut = reply(calls=[call("clear", {}), call("clear", {})], stop_reason="length")
+        await completed(await helix.execute(_agent(cut, "Done.", tools=[clear]), "Go", SESSION))
+        assert (await spoken(helix))[2:4] == [
+            "result clear#call_1_1: cleared everything",
+            "error clear#call_1_2: invalid_arguments",
+        ]
+
     async def test_a_call_id_the_provider_repeats_is_made_unique(self, helix: Executor) -> None:
         twice = reply(calls=[call("add", {"text": "a"}, id="same"), call("add", {"text": "b"}, id="same")])
         odd = call("add", {"text": "c"}, id="ünique id!" + "x" * 80)
