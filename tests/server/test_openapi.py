@@ -7,6 +7,8 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis import checks
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 import helix_agents
 from helix_agents.server.openapi import document
@@ -81,3 +83,16 @@ def test_every_route_is_described(described: LiveServer) -> None:
     known = {(each.method, each.path.replace("{session_id}", "{sessionId}")) for each in OPERATIONS}
     assert listed - known == {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json")}
     assert known <= listed
+
+
+@pytest.mark.parametrize("prefix", ["", "/mounted/below"])
+def test_a_method_that_is_not_there_is_told_all_that_are(prefix: str) -> None:
+    outer = Starlette(routes=[Mount(prefix, agent_server())])
+    methods: dict[str, set[str]] = {}
+    for each in OPERATIONS:
+        methods.setdefault(each.path.replace("{session_id}", "a%2Fb"), set()).add(each.method)
+    with LiveServer(outer) as live, live.client() as client:
+        for path, there in methods.items():
+            response = client.put(prefix + path)
+            assert response.status_code == 405
+            assert set(response.headers["allow"].split(", ")) - {"HEAD"} == there, path

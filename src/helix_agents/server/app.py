@@ -18,7 +18,7 @@ try:
     from starlette.middleware.cors import CORSMiddleware
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import Route
+    from starlette.routing import Match, Route
     from starlette.types import Receive, Scope, Send
 except ImportError as missing:
     raise MissingExtraError("The agent server", "server") from missing
@@ -286,8 +286,16 @@ async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
         wait = min(max(TAKE_UP_SECONDS, took * TAKE_UP_SHARE), TAKE_UP_SECONDS * TAKE_UP_SHARE)
 
 
-async def _unknown_route(_request: Request, problem: Exception) -> Response:
+def _methods_at(request: Request) -> set[str]:
+    """What can be done at a path, by whichever of its routes."""
+    here = (each for each in request.app.routes if each.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in here for method in route.methods}
+
+
+async def _unknown_route(request: Request, problem: Exception) -> Response:
     status = problem.status_code if isinstance(problem, HTTPException) else 500
     headers = dict(problem.headers or {}) if isinstance(problem, HTTPException) else {}
+    if status == 405:
+        headers = {"allow": ", ".join(sorted(_methods_at(request)))}
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
     return refused(RefusedError(status, code, "No route of this server answers to that.", headers=headers))
