@@ -435,6 +435,21 @@ def test_the_last_answer_can_be_written_again(page: Page) -> None:
     assert page.snapshot()["messages"] == page.messages
 
 
+@pytest.mark.parametrize("after", ["delegate", "publish", "search"])
+@pytest.mark.parametrize("before", ["delegate", "delegate far", "publish"])
+def test_what_was_asked_in_an_answer_that_was_taken_back_is_not_shown_in_the_one_written_instead(
+    page: Page, before: str, after: str
+) -> None:
+    page.say(before).decide("publish", True).post()
+    asked = page.messages[0]
+    page.messages = [{**asked, "parts": [{"type": "text", "text": after}]}]
+    if after == before:
+        page.post(trigger="regenerate-message")
+    else:
+        page.post(messageId=asked["id"])
+    assert page.snapshot()["messages"] == page.messages
+
+
 def test_an_answer_that_failed_is_tried_again(page: Page) -> None:
     page.say("fail")
     page.messages.pop()

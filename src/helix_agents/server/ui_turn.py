@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
@@ -13,6 +13,7 @@ from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamStatus
+from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.transcript import not_executed
 from helix_agents.engine.answers import UNKNOWN_OUTCOME
 from helix_agents.engine.ledger import unknown_message
@@ -49,7 +50,7 @@ class Turn:
         """The answer's id: it never changes, from its first word to the last page that shows it."""
         for place, message in enumerate(self.messages):
             if isinstance(message, AssistantMessage):
-                return answer_id(message.id.rpartition(".")[0] if message.id else f"m{self.first + place}")
+                return answer_id(_run_of(message) or f"m{self.first + place}")
         return answer_id(run.run_id if run is not None else f"m{self.first}")
 
     def calls_before(self, run_id: RunId) -> dict[ToolCallId, str]:
@@ -57,6 +58,11 @@ class Turn:
         replies = (message for message in self.messages if isinstance(message, AssistantMessage))
         earlier = (reply for reply in replies if not (reply.id or "").startswith(f"{run_id}."))
         return {call.id: call.name for reply in earlier for call in reply.tool_calls}
+
+
+def _run_of(reply: AssistantMessage) -> RunId:
+    """The run that made a reply, which is in its id."""
+    return (reply.id or "").rpartition(".")[0]
 
 
 def answer_id(first_run: str) -> str:
@@ -185,18 +191,48 @@ async def read_conversation(executor: AgentExecutor, session_id: SessionId) -> C
     turns = split_turns(snapshot.messages, entering)
     where = PendingFilter(root_session_id=session_id, states=ALL_STATES)
     listed = await whole_list(lambda offset: executor.list_pending(where, offset=offset, limit=MAX_LIMIT))
+    history = await _history(executor, session_id, snapshot.messages) if listed else History()
     rows = {row.tool_call_id: row for row in listed}
+    here = {call_id: row for call_id, row in rows.items() if row.session_id == session_id}
+    below = [row for row in rows.values() if row.session_id != session_id]
     return Conversation(
         session=session,
         run=snapshot.run,
         turns=turns,
         held=snapshot.held,
         chunks=snapshot.chunks,
-        rows={call_id: row for call_id, row in rows.items() if row.session_id == session_id},
-        children=await _children(executor, session, [row for row in rows.values() if row.session_id != session_id]),
+        rows={call_id: row for call_id, row in here.items() if not history.took_back(call_id, row.run_id)},
+        children=await _children(executor, session, history, below),
         sequence=snapshot.sequence,
         stream_status=snapshot.stream_status,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """The runs of a session, oldest first, and which of them made each call that its transcript has.
+
+    An answer that is written again counts its calls anew: what the one before left behind goes by the same ids.
+    """
+
+    runs: tuple[RunRecord, ...] = ()
+    made_by: dict[ToolCallId, RunId] = field(default_factory=dict[ToolCallId, RunId])
+
+    def took_back(self, call_id: ToolCallId, run_id: RunId | None) -> bool:
+        """Whether the call of this id that a run left something for is not the one in the transcript, but an older."""
+        made_by = self.made_by.get(call_id)
+        if made_by in (None, run_id):
+            return False
+        places = {run.run_id: place for place, run in enumerate(self.runs)}
+        return run_id in places and made_by in places and places[run_id] < places[made_by]
+
+
+async def _history(executor: AgentExecutor, session_id: SessionId, messages: Iterable[Message]) -> History:
+    sessions = executor.sessions
+    runs = await whole_list(lambda offset: sessions.runs(session_id, offset=offset, limit=MAX_LIMIT))
+    replies = (message for message in messages if isinstance(message, AssistantMessage))
+    made_by = {call.id: _run_of(reply) for reply in replies for call in reply.tool_calls}
+    return History(runs=tuple(reversed(runs)), made_by=made_by)
 
 
 async def _at_one_moment(executor: AgentExecutor, session_id: SessionId) -> tuple[SessionState, SessionSnapshot]:
@@ -212,36 +248,41 @@ async def _at_one_moment(executor: AgentExecutor, session_id: SessionId) -> tupl
 
 
 async def _children(
-    executor: AgentExecutor, session: SessionState, rows: Sequence[PendingCall]
+    executor: AgentExecutor, session: SessionState, history: History, rows: Sequence[PendingCall]
 ) -> tuple[ChildCall, ...]:
     if not rows:
         return ()
-    sessions = executor.sessions
-    delegated = await _delegating_calls(executor, session)
-    runs = await whole_list(lambda offset: sessions.runs(session.session_id, offset=offset, limit=MAX_LIMIT))
-    started = sorted(run.started_at for run in runs)
+    refs = await executor.sessions.delegations(session.session_id)
+    delegated = _delegating_calls(refs, session)
+    taken_back = {
+        ref.sub_session_id
+        for ref in refs
+        if ref.mode == "ephemeral" and history.took_back(ref.tool_call_id, ref.parent_run_id)
+    }
+    started = sorted(run.started_at for run in history.runs)
     results: dict[SessionId, dict[ToolCallId, ToolMessage]] = {}
     ended: set[SessionId] = set()
-    above: dict[SessionId, ToolCallId | None] = {}
+    tops: dict[SessionId, SessionId] = {}
     found: list[ChildCall] = []
     for row in sorted(rows, key=lambda row: (row.created_at, row.tool_call_id)):
         if row.session_id not in results:
             # In this order: of a child that was at its end before, all results there will be are found.
             ended |= {row.session_id} if await _is_at_its_end(executor, row.session_id) else set()
             results[row.session_id] = await _results_in(executor, row.session_id)
-            top = await _right_below(executor, session.session_id, row.session_id)
-            above[row.session_id] = delegated.get(top)
+            tops[row.session_id] = await _right_below(executor, session.session_id, row.session_id)
+        top = tops[row.session_id]
+        if top in taken_back:
+            continue
         result = results[row.session_id].get(row.tool_call_id)
         if result is None and row.session_id in ended:
             result = _left_open(row)
         asked_in = bisect_right(started, row.created_at)
-        found.append(ChildCall(row=row, round=asked_in, delegated_by=above[row.session_id], result=result))
+        found.append(ChildCall(row=row, round=asked_in, delegated_by=delegated.get(top), result=result))
     return tuple(found)
 
 
-async def _delegating_calls(executor: AgentExecutor, session: SessionState) -> dict[SessionId, ToolCallId]:
+def _delegating_calls(refs: Iterable[SubSessionRef], session: SessionState) -> dict[SessionId, ToolCallId]:
     """Which call of a session delegated to which child. A companion is spoken to by many, and waits for the last."""
-    refs = await executor.sessions.delegations(session.session_id)
     made = {ref.sub_session_id: ref.tool_call_id for ref in refs if ref.mode == "ephemeral"}
     waits = {wait.child_session_id: call_id for call_id, wait in session.suspended_awaiting_children.items()}
     return made | waits
