@@ -7,9 +7,13 @@ from typing import Any
 import httpx2
 import pytest
 
+from helix_agents import Agent, AgentServer, Executor, PersistentAgent, ScriptedModel
+from helix_agents.llm.scripted import Step, call, reply
+from helix_agents.ports.llm import ModelRequest
+from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.calls import Call
-from tests.server.agents import gate, mishaps
-from tests.server.live import LiveServer, wait_until
+from tests.server.agents import gate, helper, mishaps, order_of, results_since_the_user
+from tests.server.live import TOKENS, LiveServer, wait_until
 from tests.server.page import Page, parts_of
 
 DENIED_OR_GIVEN_UP = ("output-denied", "output-error")
@@ -394,6 +398,33 @@ def test_what_two_children_asked_one_after_the_other_stays_below_the_call_that_d
     assert page.snapshot()["messages"][-1]["parts"] == _decided(page.last["parts"])
     page.decide("publish", True).post()
     assert page.snapshot()["messages"][-1]["parts"] == _decided(page.last["parts"])
+
+
+def test_what_a_companion_asked_stays_in_the_answer_it_was_asked_in() -> None:
+    orders = {
+        "spawn": call("companion__spawnAgent", {"agent": "helper", "name": "h", "initialMessage": "publish"}),
+        "again": call("companion__sendMessage", {"name": "h", "message": "publish"}),
+    }
+
+    def speak(request: ModelRequest) -> Step:
+        order = order_of(request)
+        done = results_since_the_user(request) or order not in orders
+        return "Done." if done else reply("Let me see. ", calls=[orders[order]])
+
+    boss = Agent(name="boss", model=ScriptedModel(speak), persistent_agents=[PersistentAgent(helper, mode="blocking")])
+    server = AgentServer(Executor.open("memory://", agents=[boss]), authenticate=bearer_tokens(TOKENS))
+    with LiveServer(server) as live, live.client() as client:
+        page = Page(client, "s")
+        for order in ("spawn", "and so on", "again"):
+            page.say(order)
+            if order in orders:
+                assert _all_decided(page.snapshot()["messages"]) == _all_decided(page.messages)
+                page.decide("publish", True).post()
+            assert _all_decided(page.snapshot()["messages"]) == _all_decided(page.messages)
+
+
+def _all_decided(messages: list[Any]) -> list[Any]:
+    return [{**message, "parts": _decided(message["parts"])} for message in messages]
 
 
 def _decided(parts: list[Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.pending import PendingCall, PendingFilter
+from helix_agents.domain.pending import OPEN, PendingCall, PendingFilter
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -22,7 +22,8 @@ from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.ui_messages import UIMessage, assistant_message, user_message
 from helix_agents.server.ui_stream import UIPart, UIStream, Version
 
-DELEGATING = ("subagent__", "companion__")
+COMPANION = "companion__"
+DELEGATING = ("subagent__", COMPANION)
 AT_THE_CLIENT = ("client", "question")
 MOST_TRIES = 8
 ALL_STATES = ("waiting", "answered", "expired", "consumed", "dropped")
@@ -217,22 +218,36 @@ class History:
 
     runs: tuple[RunRecord, ...] = ()
     made_by: dict[ToolCallId, RunId] = field(default_factory=dict[ToolCallId, RunId])
+    to_companions: tuple[ToolCallId, ...] = ()
 
     def took_back(self, call_id: ToolCallId, run_id: RunId | None) -> bool:
         """Whether the call of this id that a run left something for is not the one in the transcript, but an older."""
         made_by = self.made_by.get(call_id)
         if made_by in (None, run_id):
             return False
-        places = {run.run_id: place for place, run in enumerate(self.runs)}
+        places = self._places()
         return run_id in places and made_by in places and places[run_id] < places[made_by]
+
+    def companion_spoken_to(self, round: int) -> ToolCallId | None:
+        """The last call to a companion that was made within the first so many runs."""
+        places = self._places()
+        calls = [call_id for call_id in self.to_companions if places.get(self.made_by[call_id], 0) < round]
+        return calls[-1] if calls else None
+
+    def _places(self) -> dict[RunId, int]:
+        return {run.run_id: place for place, run in enumerate(self.runs)}
 
 
 async def _history(executor: AgentExecutor, session_id: SessionId, messages: Iterable[Message]) -> History:
     sessions = executor.sessions
     runs = await whole_list(lambda offset: sessions.runs(session_id, offset=offset, limit=MAX_LIMIT))
-    replies = (message for message in messages if isinstance(message, AssistantMessage))
-    made_by = {call.id: _run_of(reply) for reply in replies for call in reply.tool_calls}
-    return History(runs=tuple(reversed(runs)), made_by=made_by)
+    replies = [message for message in messages if isinstance(message, AssistantMessage)]
+    calls = [(call, _run_of(reply)) for reply in replies for call in reply.tool_calls]
+    return History(
+        runs=tuple(reversed(runs)),
+        made_by={call.id: run_id for call, run_id in calls},
+        to_companions=tuple(call.id for call, _ in calls if call.name.startswith(COMPANION)),
+    )
 
 
 async def _at_one_moment(executor: AgentExecutor, session_id: SessionId) -> tuple[SessionState, SessionSnapshot]:
@@ -259,6 +274,7 @@ async def _children(
         for ref in refs
         if ref.mode == "ephemeral" and history.took_back(ref.tool_call_id, ref.parent_run_id)
     }
+    companions = {ref.sub_session_id for ref in refs if ref.mode == "persistent"}
     started = sorted(run.started_at for run in history.runs)
     results: dict[SessionId, dict[ToolCallId, ToolMessage]] = {}
     ended: set[SessionId] = set()
@@ -277,7 +293,11 @@ async def _children(
         if result is None and row.session_id in ended:
             result = _left_open(row)
         asked_in = bisect_right(started, row.created_at)
-        found.append(ChildCall(row=row, round=asked_in, delegated_by=delegated.get(top), result=result))
+        delegated_by = delegated.get(top)
+        if top in companions and row.state not in OPEN:
+            # It is spoken to again and again, and what it asked before stays where it was asked.
+            delegated_by = history.companion_spoken_to(asked_in)
+        found.append(ChildCall(row=row, round=asked_in, delegated_by=delegated_by, result=result))
     return tuple(found)
 
 
