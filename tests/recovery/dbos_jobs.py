@@ -4,16 +4,19 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.hooks import Hooks
+from helix_agents.agent.tools import tool
 from helix_agents.engine import plain
 from helix_agents.engine.effects import Ops
-from helix_agents.ports.backend import open_backend
-from helix_agents.testing import ScriptedModel
+from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing.contracts.executor.stage import until
 from helix_agents.testing.recording import EffectKind, Recorder, StopAt
 from helix_agents.testing.workers import Job
 from tests.recovery.conversation_jobs import LaterClock, conversation_of, die, freeze
@@ -119,6 +122,55 @@ async def take(job: Job, folder: str, life: int) -> Any:
             recovered = await helix.recover()
             handle = await helix.get_handle(agent, SESSION)
             return [len(recovered.run_ids), await handle.output() if recovered.run_ids else None]
+
+
+async def share(job: Job, folder: str) -> Any:
+    """Leave the DBOS that an executor launched to one with another store, which has a run wait for its only place."""
+    executor = import_module("helix_agents.runtimes.dbos.executor")
+    reached, opened = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        reached.set()
+        await opened.wait()
+        return "worked"
+
+    worker = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+    quick = Agent(name="quick", model=ScriptedModel(["Quick."]))
+
+    @asynccontextmanager
+    async def using(backend: Backend, prefix: str, **settings: Any) -> AsyncGenerator[Any]:
+        of_store = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
+        of_dbos = {"system_database_url": f"sqlite:///{folder}/dbos.db", "placement": "shared", "poll_seconds": 0.02}
+        agents = [worker, quick]
+        async with executor.DBOSAgentExecutor(**of_store, **of_dbos, prefix=prefix, agents=agents, **settings) as helix:
+            yield helix
+
+    taker: str | None = None
+
+    async def is_taken() -> bool:
+        nonlocal taker
+        status = await import_module("dbos").DBOS.get_workflow_status_async("second__quick__s-2")
+        taker = status.executor_id if status is not None and status.status == "PENDING" else None
+        return taker is not None
+
+    url = f"sqlite:///{folder}/helix.db?synchronous=normal"
+    async with await open_backend(url, namespace="first") as one, await open_backend(url, namespace="second") as other:
+        async with AsyncExitStack() as second:
+            async with using(one, "first"):
+                helix = await second.enter_async_context(using(other, "second", max_running=1, janitor_seconds=None))
+            busy = await helix.execute(worker, "Hi", SESSION, hooks=Hooks())
+            await reached.wait()
+            waiting = await helix.execute(quick, "Hi", "s-2")
+            await until(is_taken)
+            assert taker is not None
+            seen = await other.state.find_lease(taker) is not None
+            recovered = await helix.recover()
+            opened.set()
+            answers = [await busy.output(), await waiting.output()]
+        left = await other.state.find_lease(taker) is not None
+    return {"seen": seen, "recovered": len(recovered.run_ids), "answers": answers, "left": left}
 
 
 def come_late(which: Literal["run", "call"]) -> None:

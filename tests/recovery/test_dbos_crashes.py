@@ -116,6 +116,14 @@ async def test_a_run_whose_taker_was_killed_before_it_claimed_it_waits_for_no_mo
     assert (found.error, found.value) == (None, [1, "Quick."])
 
 
+async def test_a_run_that_waits_for_its_place_is_not_taken_for_lost_where_executors_share_a_dbos(
+    tmp_path: Path, processes: Processes
+):
+    [shared] = await processes.run(f"{dbos_jobs.MODULE}:share", [{"folder": str(tmp_path)}])
+    told = {"seen": True, "recovered": 0, "answers": ["Done.", "Quick."], "left": False}
+    assert (shared.error, shared.value) == (None, told)
+
+
 async def test_a_family_goes_on_when_the_process_that_drives_it_is_killed(tmp_path: Path, processes: Processes):
     # The parent's first suspension: one child is done and its result rests, the other one waits for somebody.
     death = {"kind": "commit", "effect": 8, "side": "before"}

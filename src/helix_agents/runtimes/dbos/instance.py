@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import sqlite3
 import threading
 from collections.abc import Generator, Mapping
@@ -17,10 +18,23 @@ from sqlalchemy.exc import OperationalError
 from helix_agents.domain.errors import DBOSInUseError, RuntimeUnavailableError
 from helix_agents.domain.urls import shown_url
 from helix_agents.engine.plain import EFFECT_SEQUENCE
+from helix_agents.system import RandomIds
 
 APPLICATION = "helix-agents"
 VERSION = f"helix-{EFFECT_SEQUENCE}"
 """What DBOS takes for the version of the program: it replays no history of another one."""
+
+_NEW_ID = re.compile("dbos_[a-z0-9]{26}")
+
+
+def new_executor_id() -> str:
+    """A name by which DBOS knows this process, and no other one ever."""
+    return RandomIds().new("dbos")
+
+
+def is_new_executor_id(name: str) -> bool:
+    """Whether a process had this name for one life only; one that was given its name may come back."""
+    return _NEW_ID.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,28 +62,32 @@ class _Process:
         self._lock = threading.Lock()
         self._launched: _Launched | None = None
 
-    def acquire(self, wanted: Wanted, fallback_id: str) -> None:
+    def acquire(self, wanted: Wanted, fallback_id: str) -> str:
         with self._lock:
             launched = self._launched or _find(wanted) or _launch(wanted, wanted.executor_id or fallback_id)
             _check(launched, wanted)
             launched.users += 1
             self._launched = launched
+            return launched.executor_id
 
-    def release(self) -> None:
+    def release(self) -> bool:
         with self._lock:
             assert self._launched is not None
             self._launched.users -= 1
-            if self._launched.users == 0:
-                if self._launched.is_ours:
-                    DBOS.destroy()
-                self._launched = None
+            if self._launched.users:
+                return False
+            if self._launched.is_ours:
+                DBOS.destroy()
+            self._launched = None
+            return True
 
 
 _process = _Process()
 
 
-async def acquire(wanted: Wanted, fallback_id: str) -> None:
-    """Have DBOS launched as wanted; where no executor id is wanted, it knows this process by the given one.
+async def acquire(wanted: Wanted, fallback_id: str) -> str:
+    """Have DBOS launched as wanted; where no executor id is wanted, it knows this process by the given one, if it was
+    not launched before. Answers by which one it does.
 
     Raises:
         DBOSInUseError: this process runs DBOS already, in another way.
@@ -77,7 +95,7 @@ async def acquire(wanted: Wanted, fallback_id: str) -> None:
     """
     acquiring = asyncio.create_task(asyncio.to_thread(_process.acquire, wanted, fallback_id))
     try:
-        await asyncio.shield(acquiring)
+        return await asyncio.shield(acquiring)
     except asyncio.CancelledError:
         # The thread goes on whoever is cancelled, and what it gets is given back.
         await asyncio.wait((acquiring,))
@@ -86,11 +104,11 @@ async def acquire(wanted: Wanted, fallback_id: str) -> None:
         raise
 
 
-async def release() -> None:
-    """Say that an executor needs DBOS no longer."""
+async def release() -> bool:
+    """Say that an executor needs DBOS no longer; answers whether it was the last one."""
     # DBOS made its own threads those of this loop, and they end with it.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
-    await asyncio.to_thread(_process.release)
+    return await asyncio.to_thread(_process.release)
 
 
 def _find(wanted: Wanted) -> _Launched | None:

@@ -37,7 +37,7 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.driven import Driven
 from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
-from helix_agents.runtimes.executor.leases import LeaseKeeper, is_owner
+from helix_agents.runtimes.executor.leases import LeaseKeeper
 from helix_agents.runtimes.executor.owned_runs import LetGo, OwnedRuns, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
@@ -97,8 +97,11 @@ class DBOSRuntime(OwnedRuns):
             # Known before DBOS is launched, which begins with the workflows that an earlier life of this process left.
             workflows.HOSTS.setdefault(self._prefix, []).append(self)
             undoing.callback(workflows.HOSTS[self._prefix].remove, self)
-            await instance.acquire(self._wanted, self._lease.owner)
+            self._executor_id = await instance.acquire(self._wanted, instance.new_executor_id())
             undoing.push_async_callback(instance.release)
+            if instance.is_new_executor_id(self._executor_id):
+                # Executors that share a DBOS come and go, and have stores of their own: each one says that it lives.
+                self._lease.keep_too(self._executor_id)
             undoing.push_async_callback(self._end_everything)
             if self._placement != "here":
                 await workflows.register_queue(
@@ -120,7 +123,8 @@ class DBOSRuntime(OwnedRuns):
         await super().let_go()
         await self._runs.release_all()
         workflows.HOSTS[self._prefix].remove(self)
-        await instance.release()
+        if await instance.release() and instance.is_new_executor_id(self._executor_id):
+            await self._lease.give_up(self._executor_id)
 
     async def _end_everything(self) -> None:
         # From now on no workflow that DBOS is about to start gets in.
@@ -169,8 +173,10 @@ class DBOSRuntime(OwnedRuns):
         return await workflows.inspect(run, self._is_gone) if self.drives(run) else "alive"
 
     async def _is_gone(self, executor_id: str) -> bool:
-        """Whether a process died that DBOS knows by its lease; one that was given another name may come back."""
-        return is_owner(executor_id) and await self.services.store.find_lease(executor_id) is None
+        """Whether a process died and does not come back under this name, by which DBOS knows it."""
+        if executor_id == self._executor_id or not instance.is_new_executor_id(executor_id):
+            return False
+        return await self.services.store.find_lease(executor_id) is None
 
     def drive_detached(self, run: RunRecord) -> None:
         """Start a companion's workflow; it takes no place of `max_running`, as whoever waits for it may have one."""

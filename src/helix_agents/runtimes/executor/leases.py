@@ -8,21 +8,14 @@ from helix_agents.engine.log import log_exception
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.system import RandomIds
 
-_PROCESS = "process"
-
 
 def new_owner() -> str:
-    """A name for the lease of a process, which nobody had before."""
-    return RandomIds().new(_PROCESS)
-
-
-def is_owner(name: str) -> bool:
-    """Whether this is the name of a lease, and not one that a process was given."""
-    return name.startswith(f"{_PROCESS}_")
+    """A name for the lease of an executor, which nobody had before."""
+    return RandomIds().new("process")
 
 
 class LeaseKeeper:
-    """Renews one lease for all runs of a process, three times per lease.
+    """Renews one lease for all runs of an executor, three times per lease, and others that it is asked to keep too.
 
     Raises:
         DefinitionError: the lease has no time in which it could be renewed.
@@ -32,6 +25,7 @@ class LeaseKeeper:
         if not lease_ms >= 1:
             raise DefinitionError("Executor", f"lease_ms={lease_ms!r} is no time; a lease lasts a millisecond or more.")
         self.owner = owner
+        self._names = [owner]
         self._store = store
         self._lease_ms = lease_ms
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -39,9 +33,14 @@ class LeaseKeeper:
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def keep_too(self, name: str) -> None:
+        """Keep one more lease from the start on, which others may keep as well: it runs out, unless it is given up."""
+        self._names.append(name)
+
     async def start(self) -> None:
         """Take the lease and keep it."""
-        await self._store.renew_lease(self.owner, self._lease_ms)
+        for name in self._names:
+            await self._store.renew_lease(name, self._lease_ms)
         self._thread = threading.Thread(target=self._run, name=f"helix-lease {self.owner}", daemon=True)
         self._thread.start()
         await asyncio.to_thread(self._ready.wait)
@@ -56,11 +55,15 @@ class LeaseKeeper:
         assert self._stop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(thread.join)
+        await self.give_up(self.owner)
+
+    async def give_up(self, name: str) -> None:
+        """Have a lease be over that is not renewed any more."""
         try:
-            await self._store.release_lease(self.owner)
+            await self._store.release_lease(name)
         except HelixError as problem:
             # Whoever leaves has more to close.
-            log_exception("lease.release_failed", problem, owner=self.owner)
+            log_exception("lease.release_failed", problem, owner=name)
 
     def _run(self) -> None:
         asyncio.run(self._keep())
@@ -77,8 +80,9 @@ class LeaseKeeper:
                 await self._renew()
 
     async def _renew(self) -> None:
-        try:
-            await self._store.renew_lease(self.owner, self._lease_ms)
-        except Exception as problem:
-            # Whatever it is: without this thread every run of this process would be taken from it.
-            log_exception("lease.renewal_failed", problem, owner=self.owner)
+        for name in self._names:
+            try:
+                await self._store.renew_lease(name, self._lease_ms)
+            except Exception as problem:
+                # Whatever it is: without this thread every run of this process would be taken from it.
+                log_exception("lease.renewal_failed", problem, owner=name)
