@@ -10,6 +10,7 @@ from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.following_reader import FollowingReader, Look
 from helix_agents.backends.postgres.connection import Connection, Value
 from helix_agents.backends.postgres.database import Database
+from helix_agents.backends.postgres.part import Part
 from helix_agents.backends.postgres.settings import parse_url
 from helix_agents.backends.postgres.stream_rows import (
     APPEND,
@@ -29,7 +30,6 @@ from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.backends.wakeups import Waiter
 from helix_agents.domain.chunks import StreamChunk
-from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import RunId, StreamId, check_id
 from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamRest, StreamSnapshot
 from helix_agents.ports.backend import Migrate
@@ -68,7 +68,7 @@ _WATCH = (
 )
 
 
-class PostgresStreamManager(RestingStreams):
+class PostgresStreamManager(Part, RestingStreams):
     """Streams in one Postgres database; readers in other processes are notified."""
 
     def __init__(
@@ -80,12 +80,11 @@ class PostgresStreamManager(RestingStreams):
         limits: StreamLimits | None = None,
         flush: FlushPolicy | None = None,
     ) -> None:
-        self._database = database.use()
         self._namespace = check_id(namespace, "namespace") if namespace else ""
+        super().__init__(database)
         self._clock = clock or database.clock
         self._limits = limits or StreamLimits()
         self._writers = WriterSettings(clock=self._clock, limits=self._limits, flush=flush or FlushPolicy())
-        self._closed = False
 
     @classmethod
     async def open(
@@ -104,12 +103,6 @@ class PostgresStreamManager(RestingStreams):
         settings, asked = parse_url(url, options)
         database = await Database.open(settings, seam=seam, migrate=asked.get("migrate", migrate))
         return cls(database, namespace=namespace, clock=clock, limits=limits, flush=flush)
-
-    @property
-    def _db(self) -> Database:
-        if self._closed:
-            raise StoreClosedError(self._database.name)
-        return self._database
 
     @property
     def limits(self) -> StreamLimits:
@@ -252,12 +245,6 @@ class PostgresStreamManager(RestingStreams):
 
         # One transaction each: whoever wants to write meanwhile waits for one stream, not for all.
         return sum([await self._db.write(prune_one(row[0])) for row in rows])
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._database.listener.wake_everybody()
-            await self._database.close()
 
     async def _append(self, append: StreamAppend) -> int:
         now = self._clock.now_ms()

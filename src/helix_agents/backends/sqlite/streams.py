@@ -10,10 +10,10 @@ from helix_agents.backends.following_reader import FollowingReader, Look
 from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.sqlite.connection import Connection, Synchronous
 from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.part import Part
 from helix_agents.backends.sqlite.stream_rows import StreamRow, append_chunks, delete_stream_rows, topic_of
 from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import StreamChunk
-from helix_agents.domain.errors import StoreClosedError
 from helix_agents.domain.ids import RunId, StreamId, check_id
 from helix_agents.domain.streams import StreamAppend, StreamInfo, StreamRest, StreamSnapshot
 from helix_agents.ports.clock import Clock
@@ -27,7 +27,7 @@ T = TypeVar("T")
 POLL_SECONDS = 0.5
 
 
-class SQLiteStreamManager(RestingStreams):
+class SQLiteStreamManager(Part, RestingStreams):
     """Streams in one SQLite file; readers in other processes are woken by its doorbell."""
 
     def __init__(
@@ -39,12 +39,11 @@ class SQLiteStreamManager(RestingStreams):
         limits: StreamLimits | None = None,
         flush: FlushPolicy | None = None,
     ) -> None:
-        self._database = database.use()
         self._namespace = check_id(namespace, "namespace") if namespace else ""
+        super().__init__(database)
         self._clock = clock or SystemClock()
         self._limits = limits or StreamLimits()
         self._writers = WriterSettings(clock=self._clock, limits=self._limits, flush=flush or FlushPolicy())
-        self._closed = False
 
     @classmethod
     async def open(
@@ -61,12 +60,6 @@ class SQLiteStreamManager(RestingStreams):
         """Open a manager of its own on a file; see `Database.open` for what can be wrong with one."""
         database = await Database.open(path, synchronous=synchronous, seam=seam)
         return cls(database, namespace=namespace, clock=clock, limits=limits, flush=flush)
-
-    @property
-    def _db(self) -> Database:
-        if self._closed:
-            raise StoreClosedError(self._database.name)
-        return self._database
 
     @property
     def limits(self) -> StreamLimits:
@@ -190,12 +183,6 @@ class SQLiteStreamManager(RestingStreams):
 
         # One transaction each: whoever wants to write meanwhile waits for one stream, not for all.
         return sum([await self._db.write(prune_one(stream_id)) for stream_id in await self._db.read(find)])
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._database.bell.wake_everybody_here()
-            await self._database.close()
 
     async def _append(self, append: StreamAppend) -> int:
         now = self._clock.now_ms()
