@@ -19,7 +19,7 @@ def command(output: Output, session_id: str, reason: str | None, store_url: str)
     """Stop a session's run, keeping what it did; resume goes on.
 
     The request is durable and reaches the run in whichever process it is, and everything below it. A session that waits
-    is settled at once. Exit code 1 says that nothing was running.
+    is settled, after its companions had time to stop. Exit code 1 says that nothing was running.
     """
     from helix_agents.cli.stopping import stop
 

@@ -128,7 +128,8 @@ class RunHandle(Generic[OutputT]):
                 raise RunNotCompletedError(self.session_id, self.run_id, status, f"{why}; resume goes on.")
 
     async def interrupt(self, reason: str | None = None) -> InterruptOutcome:
-        """Ask the run to stop soon, keeping what it did; one that waits is settled at once. Resume goes on."""
+        """Ask the run to stop soon, keeping what it did; one that waits is settled, after its companions had time to
+        stop. Resume goes on."""
         return await stop_session(self._services, self.session_id, "interrupt", reason)
 
     async def abort(self, reason: str | None = None) -> InterruptOutcome:
