@@ -74,3 +74,12 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
         shown(path) for path in modules() if {path.stem.strip("_"), *path.relative_to(ROOT).parent.parts} & VAGUE_NAMES
     ]
     assert not vague, f"name these after what they hold: {vague}"
+
+
+def test_nobody_waits_in_a_way_that_may_miss_a_cancellation() -> None:
+    """Before Python 3.12, `asyncio.wait_for` forgets that it was cancelled when what it waits for has just come: a
+    round that goes on for ever would never end. `asyncio.timeout` does not forget."""
+    waiting = [
+        shown(path) for path in modules() if "testing" not in path.parts and "asyncio.wait_for(" in path.read_text()
+    ]
+    assert not waiting, f"write `async with asyncio.timeout(…)` here: {waiting}"

@@ -1,5 +1,6 @@
 """The in-process runtime plays every scenario, on memory and on a SQLite file."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -9,12 +10,20 @@ from typing import Any
 import pytest
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import ask_human
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process.executor import Executor
-from helix_agents.testing import ScriptedModel
+from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
-from helix_agents.testing.contracts.executor.stage import OpenExecutor, OpenParts, completed
+from helix_agents.testing.contracts.executor.stage import (
+    SESSION,
+    OpenExecutor,
+    OpenParts,
+    completed,
+    suspended,
+    within,
+)
 from helix_agents.testing.scenes import start
 
 MEMORIES = itertools.count(1)
@@ -41,6 +50,23 @@ class InProcess(ExecutorContract):
                     yield executor
 
         return open_executor
+
+    @pytest.mark.parametrize("moments", range(4))
+    async def test_an_executor_that_leaves_right_after_it_stopped_a_session_that_waits_is_not_held_up(
+        self, open_executor: OpenExecutor, moments: int
+    ) -> None:
+        agent = Agent(
+            name="asking", model=ScriptedModel([call("ask_human", {"question": "Well?"})]), tools=[ask_human()]
+        )
+
+        async def stop_and_leave() -> None:
+            async with open_executor(janitor_seconds=60.0) as helix:
+                await suspended(await helix.execute(agent, "Hi", SESSION))
+                await helix.abort(SESSION)
+                for _ in range(moments):
+                    await asyncio.sleep(0)
+
+        await within(stop_and_leave())
 
     async def test_runs_that_an_engine_looks_after_hide_none_that_nobody_drives(
         self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock

@@ -278,7 +278,8 @@ class Gateway:
 
     async def _audit_soon(self, hurry: asyncio.Event) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(hurry.wait(), READ_BATCH_SECONDS)
+            async with asyncio.timeout(READ_BATCH_SECONDS):
+                await hurry.wait()
         try:
             await self.flush()
         except HelixError as problem:

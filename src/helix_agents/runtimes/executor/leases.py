@@ -74,7 +74,8 @@ class LeaseKeeper:
         self._ready.set()
         while True:
             try:
-                await asyncio.wait_for(self._stop.wait(), self._lease_ms / 3000)
+                async with asyncio.timeout(self._lease_ms / 3000):
+                    await self._stop.wait()
                 return
             except TimeoutError:
                 await self._renew()

@@ -80,4 +80,5 @@ async def _for_ever(asked: asyncio.Event, interval_seconds: float, work: Callabl
         except Exception as problem:
             log_exception("janitor.failed", problem)
         with suppress(TimeoutError):
-            await asyncio.wait_for(asked.wait(), wait)
+            async with asyncio.timeout(wait):
+                await asked.wait()

@@ -94,7 +94,8 @@ class WorkerThread:
                 if not self._was_ready:
                     raise
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._stopping.wait()
                 return
 
     async def _poll(self) -> None:
