@@ -42,14 +42,14 @@ async def _companion_of(scope: RunScope, planned: PlannedCall) -> ChildWait | No
     return None
 
 
-async def end_forgotten_children(scope: RunScope, going_on: Iterable[PlannedCall]) -> None:
+async def end_forgotten_children(
+    scope: RunScope, refs: Iterable[SubSessionRef], going_on: Iterable[PlannedCall]
+) -> None:
     """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound. Companions
     that stand on their own are not among them."""
-    if not scope.agent.persistent_agents and not any(isinstance(tool, DelegationTool) for tool in scope.agent.tools):
-        return
     store, session = scope.services.store, scope.session
     kept = {planned.tool_call_id for planned in going_on}
-    for ref in await store.get_sub_session_refs(session.session_id):
+    for ref in refs:
         if ref.status != "running" or ref.tool_call_id in kept:
             continue
         if ref.mode == "persistent" and not await _works_for_a_call(scope, ref.sub_session_id):

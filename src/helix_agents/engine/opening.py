@@ -232,8 +232,13 @@ async def open_run(scope: RunScope) -> Position:
         scope.take_note(OPENING, beginning)
         if run.previous_run_id is not None:
             going_on = resting.calls if resting is not None else ()
-            await end_forgotten_children(scope, going_on)
-            beginning = msgspec.structs.replace(beginning, stale_effects=await _stale_effects(scope, going_on))
+            # Neither needs the other, and a store may be a network away. An agent that delegates nothing may have
+            # children of its version before a deploy.
+            stale, refs = await asyncio.gather(
+                _stale_effects(scope, going_on), scope.services.store.get_sub_session_refs(session.session_id)
+            )
+            await end_forgotten_children(scope, refs, going_on)
+            beginning = msgspec.structs.replace(beginning, stale_effects=stale)
     await _tell_beginning(scope, batch, beginning)
     await _say_again(scope, batch, resting)
     return Position(

@@ -32,7 +32,9 @@ from helix_agents.testing.contracts.executor.family import (
 )
 from helix_agents.testing.contracts.executor.household import (
     DEPLOYING,
+    WORKING,
     about,
+    busy,
     careful,
     helper,
     only_companion,
@@ -52,6 +54,7 @@ from helix_agents.testing.contracts.executor.stage import (
     scripted,
     spoken,
     suspended,
+    until,
 )
 from helix_agents.testing.contracts.executor.tools import MuteError
 
@@ -468,6 +471,31 @@ class DeploysContract(ScenarioContract):
             assert (await statuses(parts))["helper"] == "interrupted interrupted"
             assert [ref.status for ref in await children(parts)] == ["interrupted"]
             assert (await new.list_pending()).items == ()
+
+    async def test_a_crash_before_a_deploy_without_sub_agents_leaves_no_child_behind(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+        calls = [delegate("worker", id="w"), delegate("helper", id="h")]
+        tools = [worker().as_tool(), busy(gate, *WORKING).as_tool()]
+
+        async def worker_waits() -> bool:
+            return (await statuses(parts)).get("worker") == "active suspended_client_tool"
+
+        async with open_executor(grace=0) as old:
+            await old.execute(agent("boss", reply(calls=calls), tools=tools), "Go", SESSION)
+            await gate.until_reached()
+            await until(worker_waits)
+        async with open_executor() as new:
+            assert await completed(await new.execute(agent("boss", "Never.", "Fine."), "Go on", SESSION)) == "Fine."
+            assert await statuses(parts) == {
+                "boss": "completed completed",
+                "worker": "interrupted interrupted",
+                "helper": "interrupted interrupted",
+            }
+            assert [ref.status for ref in await children(parts)] == ["interrupted", "interrupted"]
+            assert (await new.list_pending()).items == ()
+            assert_well_told(await parts.streams.get_all_chunks(SESSION))
 
     async def test_whoever_waits_for_a_companion_whose_state_does_not_fit_is_told_so(
         self, open_executor: OpenExecutor, parts: Backend
