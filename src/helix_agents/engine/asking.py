@@ -47,7 +47,7 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
 
 async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     told = len(scope.notices)
-    await tell_finished_companions(scope)
+    await tell_finished_companions(scope, step)
     notes = Notes()
     draft = scope.draft()
     context = scope.context(step, draft, notes)

@@ -206,7 +206,8 @@ class _Companions:
         child = begun.session_id
         refs = await self._store.get_sub_session_refs(self._scope.session.session_id)
         ref = next(each for each in refs if each.sub_session_id == child)
-        if agent.mode == "non_blocking":
+        if begun.parent_run_id is None:
+            # It stands on its own since it was begun, whatever a deploy made of its kind.
             if begun.status == "running" and begun.owner == self._scope.run.owner:
                 # This process started it, and may have lost the answer that said so.
                 self._scope.services.drive_detached(begun)

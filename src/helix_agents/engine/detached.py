@@ -20,21 +20,25 @@ from helix_agents.engine.services import Services
 from helix_agents.ports.state_store import SessionStateStore
 
 
-async def tell_finished_companions(scope: RunScope) -> None:
+async def tell_finished_companions(scope: RunScope, step: int) -> None:
     """Companions that ended since the last commit reach the model as one hidden message each, once.
 
-    The message and the end of the reference are one commit, so a crash repeats neither or both.
+    The message and the end of the reference are one commit, so a crash repeats neither or both. Since a deploy, one may
+    be of a kind that calls wait for; where there are only such kinds, that is looked for once in a turn.
     """
-    detached = {each.agent.name for each in scope.agent.persistent_agents if each.mode == "non_blocking"}
-    if not detached:
+    keeps = scope.agent.persistent_agents
+    detached = {each.agent.name for each in keeps if each.mode == "non_blocking"}
+    if not detached and (not keeps or step > 1):
         return
     store = scope.services.store
     updates: list[SubSessionRefUpdate] = []
     for ref in await store.get_sub_session_refs(scope.session.session_id):
-        if ref.mode != "persistent" or ref.status != "running" or ref.agent_type not in detached:
+        if ref.mode != "persistent" or ref.status != "running":
             continue
         run = await store.get_current_run(ref.sub_session_id)
         if run is None or run.status == "running" or run.status in SUSPENDED:
+            continue
+        if ref.agent_type not in detached and run.parent_run_id is not None:
             continue
         session = await store.load_state(ref.sub_session_id)
         named = PlannedCall(tool_call_id=ref.tool_call_id, tool_name=SPAWN_AGENT, kind="companion")

@@ -34,9 +34,11 @@ from helix_agents.testing.contracts.executor.household import (
     DEPLOYING,
     WORKING,
     about,
+    boss,
     busy,
     careful,
     helper,
+    notices,
     only_companion,
     results,
     send,
@@ -496,6 +498,49 @@ class DeploysContract(ScenarioContract):
             assert [ref.status for ref in await children(parts)] == ["interrupted", "interrupted"]
             assert (await new.list_pending()).items == ()
             assert_well_told(await parts.streams.get_all_chunks(SESSION))
+
+    async def test_a_companion_that_waits_for_an_answer_goes_on_as_it_was_begun_whatever_its_kind_is_now(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        async with open_executor() as old:
+            keeper = boss(spawn(), "Fine.", keeps=careful(*DEPLOYING), mode="blocking")
+            (waiting,) = (await suspended(await old.execute(keeper, "Go", SESSION))).pending
+        async with open_executor() as new:
+            await new.submit_tool_result(SESSION, waiting.tool_call_id, answer_to(waiting))
+            keeper = boss(spawn(), "Fine.", keeps=careful(*DEPLOYING), mode="non_blocking")
+            assert await completed(await new.resume(keeper, SESSION)) == "Fine."
+            assert await results(new) == {"call_1_1": "Deployed."}
+            assert (await only_companion(parts)).status == "completed"
+
+    async def test_a_companion_that_died_goes_on_as_it_was_begun_whatever_its_kind_is_now(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+        async with open_executor(grace=0) as old:
+            keeper = boss(spawn(), "Fine.", keeps=busy(gate, *WORKING), mode="blocking")
+            await old.execute(keeper, "Go", SESSION)
+            await gate.until_reached()
+        gate.opened.set()
+        keeper = boss(spawn(), "Fine.", keeps=busy(gate, *WORKING), mode="non_blocking")
+        async with open_executor(agents=[keeper]) as new:
+            await new.recover()
+            handle = await new.get_handle(keeper, SESSION)
+            assert handle is not None
+            assert await completed(handle) == "Fine."
+            assert await results(new) == {"call_1_1": "Worked."}
+
+    async def test_the_end_of_a_companion_is_told_although_calls_wait_for_its_kind_by_now(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        async with open_executor() as old:
+            keeper = boss(spawn(), "Started.", keeps=helper("Helped."), mode="non_blocking")
+            await completed(await old.execute(keeper, "Go", SESSION))
+            await until_ended(parts, (await only_companion(parts)).sub_session_id)
+        async with open_executor() as new:
+            keeper = boss(spawn(), "Started.", "Second.", "Third.", keeps=helper("Helped."), mode="blocking")
+            for text in ("And?", "And now?"):
+                await completed(await new.execute(keeper, text, SESSION))
+            assert await notices(new) == ["Companion 'helper-1' (helper) is completed: Helped."]
 
     async def test_whoever_waits_for_a_companion_whose_state_does_not_fit_is_told_so(
         self, open_executor: OpenExecutor, parts: Backend
