@@ -14,7 +14,7 @@ from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamMa
 from helix_agents.domain.commits import Committed, RunStartCommitted, StartRun
 from helix_agents.domain.errors import HelixError, StoreUnavailableError
 from helix_agents.domain.ids import RunId, SessionId, StreamId
-from helix_agents.domain.runs import Fence, RunRecord
+from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process import Executor
@@ -47,8 +47,10 @@ class Answers(InMemoryStateStore):
         self._lost("start_run")
         return started
 
-    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
-        claimed = await super().claim_run(session_id, fence, owner)
+    async def claim_run(
+        self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
+    ) -> RunRecord:
+        claimed = await super().claim_run(session_id, fence, owner, known_as=known_as)
         self._lost("claim_run")
         return claimed
 

@@ -22,6 +22,7 @@ from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.dbos import DBOSAgentExecutor, instance, workflows
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.workflow_names import name_turn
+from helix_agents.runtimes.in_process.executor import Executor as InProcess
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.companion_crashes import CompanionCrashesContract
@@ -33,8 +34,9 @@ from helix_agents.testing.contracts.executor.deadlines import DeadlinesContract
 from helix_agents.testing.contracts.executor.deploys import DeploysContract
 from helix_agents.testing.contracts.executor.entry_table import EntryTableContract
 from helix_agents.testing.contracts.executor.expiring import ExpiringContract
-from helix_agents.testing.contracts.executor.family import lead
+from helix_agents.testing.contracts.executor.family import agent, delegate, lead
 from helix_agents.testing.contracts.executor.hooks import HooksContract
+from helix_agents.testing.contracts.executor.household import WORKING, busy
 from helix_agents.testing.contracts.executor.janitors import JanitorsContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
@@ -343,6 +345,29 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
         left = await within(asyncio.gather(*background, return_exceptions=True))
         assert not any(isinstance(each, BaseException) for each in left)
         assert "run.workflow_failed" not in caplog.text
+
+    async def test_a_run_that_died_here_and_goes_on_without_dbos_is_recovered_without_it(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gates = [Gate(), Gate()]
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+
+        def boss(gate: Gate) -> Agent[Any, Any, Any]:
+            return agent("boss", delegate("helper"), "Fine.", tools=[busy(gate, *WORKING).as_tool()])
+
+        async with open_executor(grace=0) as here:
+            await here.execute(boss(gates[0]), "Go", SESSION)
+            await gates[0].until_reached()
+        async with InProcess(**stores, janitor_seconds=None, grace=0) as first:
+            await first.resume(boss(gates[1]), SESSION)
+            await gates[1].until_reached()
+        gates[1].opened.set()
+        async with InProcess(**stores, agents=[boss(gates[1])], janitor_seconds=None) as second:
+            (run_id,) = (await second.recover()).run_ids
+            handle = await second.get_handle(boss(gates[1]), SESSION)
+            assert handle is not None
+            assert handle.run_id == run_id
+            assert await completed(handle) == "Fine."
 
     async def test_workflows_and_steps_have_names_that_tell(self, helix: DBOSAgentExecutor) -> None:
         @tool

@@ -79,6 +79,12 @@ class RunUpdate(Record):
     error: str | None = None
 
 
+class KnownAs(Record):
+    """Under which name an engine knows a run from now on; None where no engine does."""
+
+    workflow_id: str | None
+
+
 class Lease(Record):
     """A process says it is alive until then; the runs it owns are orphans afterwards."""
 
@@ -123,15 +129,22 @@ def settled(run: RunRecord | None, status: RunStatus, reason: str | None, now: i
     return updated(run, RunUpdate(status=status, completion_reason=reason), now)
 
 
-def claimed(session_id: SessionId, current: RunRecord | None, fence: Fence, owner: str | None) -> RunRecord:
-    """The session's current run in the hands of its next attempt.
+def claimed(
+    session_id: SessionId,
+    current: RunRecord | None,
+    fence: Fence,
+    owner: str | None,
+    known_as: KnownAs | None = None,
+) -> RunRecord:
+    """The session's current run in the hands of its next attempt, under another name if one is given.
 
     Raises:
         RunConflictError: it is not at this attempt, or no longer running.
     """
     if current is None or current.fence != fence or current.status != "running":
         raise RunConflictError(session_id, described(fence, "running"), _standing(current))
-    return msgspec.structs.replace(current, attempt=current.attempt + 1, owner=owner)
+    workflow_id = current.workflow_id if known_as is None else known_as.workflow_id
+    return msgspec.structs.replace(current, attempt=current.attempt + 1, owner=owner, workflow_id=workflow_id)
 
 
 def went_on(run: RunRecord | None) -> bool:

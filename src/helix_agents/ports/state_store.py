@@ -17,7 +17,7 @@ from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import AnswerOutcome, PendingCall, PendingFilter, SubmitAnswer
 from helix_agents.domain.records import JSON, Record
-from helix_agents.domain.runs import Fence, Lease, RunMetadata, RunRecord, RunStatus, RunUpdate
+from helix_agents.domain.runs import Fence, KnownAs, Lease, RunMetadata, RunRecord, RunStatus, RunUpdate
 from helix_agents.domain.sessions import (
     BranchPoint,
     CreateSession,
@@ -239,8 +239,12 @@ class Runs(Protocol):
         """
         ...
 
-    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
+    async def claim_run(
+        self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
+    ) -> RunRecord:
         """Take a run over: the same run, next attempt. Of many claimants exactly one wins.
+
+        With `known_as` it moves to another runtime, which has another name for it or none.
 
         Raises:
             RunConflictError: it is not at this attempt, or no longer running.

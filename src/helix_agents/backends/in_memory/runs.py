@@ -14,6 +14,7 @@ from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.runs import (
     Fence,
+    KnownAs,
     Lease,
     RunMetadata,
     RunRecord,
@@ -128,8 +129,10 @@ class InMemoryRuns(Handle):
             ]
         return tuple(sorted((run for run in orphans if age(run) > first), key=age)[:limit])
 
-    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
+    async def claim_run(
+        self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
+    ) -> RunRecord:
         async with self._writing("claim_run") as tx:
-            run = claimed(session_id, current_run(tx.tables, session_id), fence, owner)
+            run = claimed(session_id, current_run(tx.tables, session_id), fence, owner, known_as)
             put_run(tx, run)
         return run

@@ -27,6 +27,7 @@ from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.runs import (
     Fence,
+    KnownAs,
     Lease,
     RunMetadata,
     RunRecord,
@@ -214,10 +215,12 @@ class PostgresRuns(Facet):
         )
         return tuple(map(run_of, rows))
 
-    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
+    async def claim_run(
+        self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
+    ) -> RunRecord:
         async def work(connection: Connection) -> RunRecord:
             row = await load_session(connection, self._namespace, session_id)
-            run = claimed(session_id, await current_run(connection, row), fence, owner)
+            run = claimed(session_id, await current_run(connection, row), fence, owner, known_as)
             await store_current(connection, row, run)
             await save_session(connection, row)
             return run

@@ -28,6 +28,7 @@ from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import decode
 from helix_agents.domain.runs import (
     Fence,
+    KnownAs,
     Lease,
     RunMetadata,
     RunRecord,
@@ -191,10 +192,12 @@ class RedisRuns(Facet):
         runs = await asyncio.gather(*(self._run_of(entry) for entry in orphans[:limit]))
         return tuple(run for run in runs if run is not None and run.status == "running")
 
-    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
+    async def claim_run(
+        self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
+    ) -> RunRecord:
         async def work(tx: Transaction) -> RunRecord:
             known = await load_session(tx, session_id)
-            run = claimed(session_id, known.value.run, fence, owner)
+            run = claimed(session_id, known.value.run, fence, owner, known_as)
             put_run(tx, known, run)
             return run
 

@@ -22,6 +22,7 @@ from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.runs import (
     Fence,
+    KnownAs,
     Lease,
     RunMetadata,
     RunRecord,
@@ -215,10 +216,12 @@ class SQLiteRuns(Facet):
 
         return await self._db.read(work)
 
-    async def claim_run(self, session_id: SessionId, fence: Fence, owner: str | None) -> RunRecord:
+    async def claim_run(
+        self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
+    ) -> RunRecord:
         def work(connection: Connection) -> RunRecord:
             row = load_session(connection, self._namespace, session_id)
-            run = claimed(session_id, current_run(connection, row), fence, owner)
+            run = claimed(session_id, current_run(connection, row), fence, owner, known_as)
             store_current(connection, row, run)
             save_session(connection, row)
             return run

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import RunId
-from helix_agents.domain.runs import Fence, RunRecord
+from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import Liveness, Services
@@ -117,7 +117,9 @@ class OwnedRuns:
             await asyncio.sleep(wait)
 
 
-async def claim(store: SessionStateStore, run: RunRecord, owner: str | None) -> RunRecord:
+async def claim(
+    store: SessionStateStore, run: RunRecord, owner: str | None, *, known_as: KnownAs | None = None
+) -> RunRecord:
     """Take a run over as its next attempt, and be sure of it: while this process lives, nobody else finds a run that
     it has claimed, so a claim whose answer was lost is looked for until the store answers.
 
@@ -134,7 +136,9 @@ async def claim(store: SessionStateStore, run: RunRecord, owner: str | None) -> 
                 current = await store.get_current_run(run.session_id)
                 if current is not None and (current.fence, current.owner) == (mine, owner):
                     return current
-            return await store.claim_run(run.session_id, run.fence, owner)
+            # Only where it is needed: a store may be of the time before runs could move.
+            moving = {} if known_as is None else {"known_as": known_as}
+            return await store.claim_run(run.session_id, run.fence, owner, **moving)
         except HelixError as problem:
             if not problem.retryable or owner is None:
                 raise

@@ -9,7 +9,7 @@ from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import ConflictError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
-from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.runs import KnownAs, RunRecord
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.services import Services
@@ -115,12 +115,16 @@ async def _recover(
 async def take_over(
     services: Services, runtime: Runtime, dead: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None
 ) -> RunRecord:
-    """Go on with a run whose driver died, as its next attempt.
+    """Go on with a run whose driver died, as its next attempt; one of another runtime becomes this one's.
 
     Raises:
         ConflictError: somebody else was first.
     """
-    run = await claim(services.store, dead, runtime.owner)
+    known_as = None
+    if not runtime.drives(dead):
+        session = await services.store.load_state(dead.session_id)
+        known_as = KnownAs(workflow_id=runtime.name_workflow(session.agent_type, dead.session_id, dead.turn))
+    run = await claim(services.store, dead, runtime.owner, known_as=known_as)
     log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
     if run.call_hooks:
         log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)

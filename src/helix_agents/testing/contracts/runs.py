@@ -15,7 +15,7 @@ from helix_agents.domain.errors import (
     StaleStateError,
 )
 from helix_agents.domain.pending import AnswerAccepted, PendingFilter
-from helix_agents.domain.runs import RunMetadata, RunRecord, RunStatus, RunUpdate
+from helix_agents.domain.runs import KnownAs, RunMetadata, RunRecord, RunStatus, RunUpdate
 from helix_agents.domain.session_changes import first_begun
 from helix_agents.domain.sessions import CreateSession, SuspensionContext, TracingContext
 from helix_agents.ports.state_store import SessionStateStore
@@ -388,6 +388,14 @@ class RunsContract(StoreContract):
         with pytest.raises(RunConflictError):
             await store.claim_run(SESSION, fence_of(RUN, 2), "worker-2")
         assert (await _run(store)).attempt == 2
+
+    @proves("runs.claim-moves")
+    async def test_a_run_keeps_its_name_unless_its_claimant_has_another_one(self, store: SessionStateStore) -> None:
+        await start(store, workflow_id="wf-1")
+        for attempt, known_as in enumerate((None, KnownAs(workflow_id="wf-2"), KnownAs(workflow_id=None)), start=1):
+            won = await store.claim_run(SESSION, fence_of(RUN, attempt), "worker-1", known_as=known_as)
+            assert won.workflow_id == (known_as.workflow_id if known_as is not None else "wf-1")
+            assert await _run(store) == await store.get_current_run(SESSION) == won
 
 
 async def _run(store: SessionStateStore, run_id: str = RUN) -> RunRecord:

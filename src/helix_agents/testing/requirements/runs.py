@@ -33,6 +33,7 @@ _RUNS = promised_by(
         "runs.counted-by-user": "count_running counts the root sessions of a user, or of nobody, whose run is going.",
         "runs.claimed-once": "Of many claimants of a run one wins: same run, next attempt, new owner.",
         "runs.claim-refused": "A run that ended, or is at another attempt, cannot be claimed.",
+        "runs.claim-moves": "Whoever claims a run may give it the name it has in another engine, or none.",
     },
 )
 

@@ -21,6 +21,7 @@ from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.in_process.executor import Executor as InProcess
 from helix_agents.testing.contracts.executor.family import (
     agent,
     answer_to,
@@ -440,6 +441,28 @@ class DeploysContract(ScenarioContract):
         await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
         await suspended(await helix.resume(slim, SESSION))
         assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["x"]
+
+    async def test_a_run_that_died_in_another_runtime_goes_on_in_this_one(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+
+        def keeper() -> Agent[Any, Any, Any]:
+            return agent("boss", delegate("helper", id="h"), "Fine.", tools=[busy(gate, *WORKING).as_tool()])
+
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with InProcess(**stores, janitor_seconds=None, grace=0) as old:
+            await old.execute(keeper(), "Go", SESSION)
+            await gate.until_reached()
+        gate.opened.set()
+        async with open_executor() as new:
+            assert await completed(await new.resume(keeper(), SESSION)) == "Fine."
+            assert await results(new) == {"h": "Worked."}
+            (moved,) = await runs_of(new)
+            await completed(await new.execute(agent("boss", "Fine."), "Go", "s-2"))
+            (native,) = await runs_of(new, "s-2")
+            name = None if native.workflow_id is None else native.workflow_id.replace("s-2", SESSION)
+            assert (moved.attempt, moved.workflow_id) == (2, name)
 
     @pytest.mark.parametrize("goes_on", ["with the answer", "with a message"])
     async def test_a_sub_agent_that_is_gone_leaves_no_child_behind(
