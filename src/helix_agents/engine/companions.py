@@ -5,6 +5,7 @@ so a call that is run again after a crash finds the child it started before and 
 """
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -42,6 +43,8 @@ from helix_agents.engine.stopping import stop_companions
 
 # How often, in seconds, a companion that somebody else drives is looked at.
 LOOK_AGAIN = 0.1
+# After how many looks it is asked whether somebody still drives it.
+LOOKS_PER_INSPECTION = 50
 # How long a companion that was interrupted may take to come to rest before it is told something new.
 REST_SECONDS = 30.0
 
@@ -265,7 +268,9 @@ class _Companions:
 
     async def _wait(self, ref: SubSessionRef) -> RestingResult | CallOutcome:
         services, child = self._scope.services, ref.sub_session_id
-        while not self._scope.stop.requested.is_set():
+        for look in count():
+            if self._scope.stop.requested.is_set():
+                break
             run = await self._store.get_current_run(child)
             assert run is not None
             if run.status in SUSPENDED and await self._has_answer(child):
@@ -276,6 +281,8 @@ class _Companions:
             elif run.status != "running" and await self._store.get_current_run(child) == run:
                 # Else it went on between the two looks, and has another run by now.
                 return await self._result(child, run.run_id)
+            elif run.status == "running" and look % LOOKS_PER_INSPECTION == 0 and await services.inspect(run) == "dead":
+                await self._check_can_go_on(ref)
             await services.sleep(LOOK_AGAIN)
         return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
 

@@ -585,6 +585,25 @@ class DeploysContract(ScenarioContract):
             assert "notes" in (await results(new))["wait"]
             assert (await statuses(parts))["helper"] == "active suspended_client_tool"
 
+    async def test_whoever_waits_for_a_companion_that_died_and_whose_kind_is_gone_is_told_so(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+        other = PersistentAgent(scripted(["x"], {}, name="other"))
+
+        def keeper(*keeps: PersistentAgent) -> Agent[Any, Any, Any]:
+            script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine."]
+            return scripted(script, {}, name="boss", persistent_agents=[*keeps, other])
+
+        async with open_executor(grace=0) as old:
+            works = PersistentAgent(busy(gate, *WORKING), mode="non_blocking")
+            await completed(await old.execute(keeper(works), "Go", SESSION))
+            await gate.until_reached()
+        async with open_executor(agents=[keeper()]) as new:
+            await new.recover()
+            assert await completed(await new.execute(keeper(), "Wait", SESSION)) == "Fine."
+            assert (await results(new))["wait"] == "There is no companion of kind 'helper'. Kinds: other."
+
     @pytest.mark.parametrize("mode", ["blocking", "non_blocking"])
     async def test_the_state_of_a_companion_that_is_told_more_is_migrated_from_the_version_that_stored_it(
         self, open_executor: OpenExecutor, parts: Backend, mode: CompanionMode
