@@ -1,6 +1,7 @@
 """`helix doctor`: says whether this machine and its store are fit to run agents, and what to do where not."""
 
 import asyncio
+import os
 import platform
 import time
 from collections.abc import Iterator
@@ -98,7 +99,7 @@ async def look_at_store(url: str) -> list[Finding]:
 
     # Looking must not create anything, and the default store is created by whoever uses it first.
     if await is_missing_default(url):
-        return [Finding(subject="store", detail=f"{url} does not exist yet; it is created on first use")]
+        return [await asyncio.to_thread(look_for_room, url)]
     findings: list[Finding] = []
     try:
         async with await open_backend(url, migrate="check") as backend:
@@ -109,6 +110,20 @@ async def look_at_store(url: str) -> list[Finding]:
     except HelixError as error:
         findings.append(Finding(subject="store", detail=str(error), exit_code=exit_code_for(error)))
     return findings
+
+
+def look_for_room(url: str) -> Finding:
+    """Whether the first use can create the default store in this folder."""
+    if os.access(".", os.W_OK | os.X_OK):
+        return Finding(subject="store", detail=f"{url} does not exist yet; it is created on first use")
+    return Finding(
+        subject="store",
+        detail=(
+            f"{url} does not exist yet, and this process may not make it in this folder. Name a store with "
+            "--store URL or HELIX_STORE, or work in a folder you may write to."
+        ),
+        exit_code=ExitCode.SERVICE,
+    )
 
 
 def look_at_settings(backend: "Backend") -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """`helix doctor` and `helix migrate` tell people and scripts what they found, and create nothing by looking."""
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -27,6 +28,16 @@ def test_doctor_looks_at_a_fresh_installation_without_leaving_a_trace(
     assert {"memory://", "postgresql://", "sqlite://"} <= set(stores.removeprefix("ok    stores: ").split(", "))
     assert "sqlite:///helix.db does not exist yet" in found
     assert list(empty_folder.iterdir()) == []
+
+
+def test_doctor_says_when_the_default_store_cannot_be_made_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert run(["doctor"]) == ExitCode.SERVICE
+    *_, told = capsys.readouterr().out.splitlines()
+    assert told.startswith("FAIL  store: sqlite:///helix.db does not exist yet")
+    assert "may not make it in this folder" in told
 
 
 def test_doctor_knows_every_extra() -> None:

@@ -4,6 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import contextlib
+import os
 import random
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -214,8 +215,11 @@ def _why_not_opened(file: Path) -> str:
             return f"there is no folder {file.parent}"
         if file.is_dir():
             return "it is a folder"
-        cure = "; the first run makes it, and so does `helix migrate`"
-        return "this process may not open it" if file.exists() else f"there is no such file{cure}"
+        if file.exists():
+            return "this process may not open it"
+        if not os.access(file.parent, os.W_OK | os.X_OK):
+            return f"there is no such file, and this process may not make one in {file.parent}"
+        return "there is no such file; the first run makes it, and so does `helix migrate`"
     except OSError as problem:
         # Not even looking is possible: the name is too long, or a folder on the way is closed to this process.
         return f"it cannot be looked at: {problem.strerror}"

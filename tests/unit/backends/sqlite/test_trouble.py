@@ -93,36 +93,48 @@ async def test_a_damaged_page_is_told_when_it_is_met(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_written_is_named_read_only(tmp_path: Path) -> None:
-    """In a process without special rights: whoever is root may write everything."""
     path = tmp_path / "helix.db"
     asyncio.run(_make_and_close(path))
+    os.chmod(path, 0o444)
+    assert "read-only" in _told_without_rights(path)
+
+
+def test_a_file_that_may_not_be_made_names_the_folder(tmp_path: Path) -> None:
+    told = _told_without_rights(tmp_path / "helix.db")
+    assert f"there is no such file, and this process may not make one in {tmp_path}" in told
+    assert "helix migrate" not in told
+
+
+def _told_without_rights(path: Path) -> str:
+    """What a store in a closed folder says to a process without special rights; root may write everything."""
     program = (
         "import asyncio, os, sys\n"
         "from helix_agents.backends.sqlite import SQLiteStateStore\n"
-        "from helix_agents.domain.errors import StoreReadOnlyError\n"
+        "from helix_agents.domain.errors import StoreError\n"
         "import concurrent.futures.thread\n"
         "async def main():\n"
         "    try:\n"
         "        store = await SQLiteStateStore.open(sys.argv[1])\n"
         "        await store.create_session('s-2')\n"
-        "    except StoreReadOnlyError as told:\n"
+        "    except StoreError as told:\n"
         "        print(told)\n"
         "if os.geteuid() == 0:\n"
         "    os.setgid(65534); os.setuid(65534)\n"
         "asyncio.run(main())\n"
     )
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        if folder.stat().st_uid == os.geteuid():
-            folder.chmod(0o755)
-    os.chmod(tmp_path, 0o555)
-    os.chmod(path, 0o444)
+    folder = path.parent
+    for above in (folder, *folder.parents[:3]):
+        if above.stat().st_uid == os.geteuid():
+            above.chmod(0o755)
+    os.chmod(folder, 0o555)
     try:
         done = subprocess.run(
             [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60, check=False
         )
     finally:
-        os.chmod(tmp_path, 0o755)
-    assert "read-only" in done.stdout, done.stderr
+        os.chmod(folder, 0o755)
+    assert done.stdout, done.stderr
+    return done.stdout
 
 
 async def _make_and_close(path: Path) -> None:
