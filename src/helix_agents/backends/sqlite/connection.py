@@ -195,7 +195,8 @@ def meaning(problem: apsw.Error | OverflowError | UnicodeEncodeError, store: str
     match problem:
         case OverflowError() | UnicodeEncodeError():
             return UnstorableValueError("value", str(problem))
-        case apsw.FullError():
+        # The second is what a full disk says to who opens the file: there is no room for the index of its log.
+        case apsw.FullError() | apsw.IOError(extendedresult=apsw.SQLITE_IOERR_SHMSIZE):
             return StoreFullError(store)
         case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
             return StoreReadOnlyError(store)

@@ -61,6 +61,26 @@ async def test_a_full_disk_refuses_the_write_and_keeps_what_was_there(tmp_path: 
     await store.close()
 
 
+def test_a_disk_too_full_to_open_the_file_is_told_as_such(tmp_path: Path) -> None:
+    """In a process that may write no large files, which is what a full disk looks like to SQLite."""
+    path = tmp_path / "helix.db"
+    asyncio.run(_make_and_close(path))
+    program = (
+        "import asyncio, resource, sys\n"
+        "from helix_agents.backends.sqlite import SQLiteStateStore\n"
+        "from helix_agents.domain.errors import StoreError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))\n"
+        "try:\n"
+        "    asyncio.run(SQLiteStateStore.open(sys.argv[1]))\n"
+        "except StoreError as told:\n"
+        "    print(told)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "has no space left" in done.stdout, (done.stdout, done.stderr)
+
+
 @pytest.mark.parametrize("damage", [b"this is no database, it only has its name" * 200, b"\x00" * 8192])
 async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "helix.db"
