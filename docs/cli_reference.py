@@ -16,8 +16,10 @@ Written by `uv run python docs/cli_reference.py` from the commands themselves; a
 
 Every command that touches a store takes `--store URL` and falls back to `HELIX_STORE`, then to `sqlite:///helix.db`.
 With `--json`, standard output carries one JSON document and nothing else, `{"error": {"code", "message"}}` where it
-failed; records have all their fields, lists are `{"items", "total", "offset", "limit", "has_more"}`. An answer goes to
-standard output, how it goes to standard error. Commands that only read or write what is stored need no agents.
+failed; records have all their fields, lists are `{"items", "total", "offset", "limit", "has_more"}`. What a
+[state capability](state-capabilities.md) refuses, its command prints as agents get it: `{"error": "VersionConflict",
+"message", "recovery", "retryable", "context"}`. An answer goes to standard output, how it goes to standard error.
+Commands that only read or write what is stored need no agents.
 """
 
 
