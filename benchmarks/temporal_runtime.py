@@ -90,7 +90,10 @@ def main() -> None:
     asked.add_argument("--quick", action="store_true")
     quick = asked.parse_args().quick
     with TemporalService() as service:
-        print(json.dumps(asyncio.run(measure(service.address, rounds=5 if quick else 15, steps=10)), indent=2))
+        figures = asyncio.run(measure(service.address, rounds=5 if quick else 15, steps=10))
+    for name, value in figures.items():
+        print(f"{name:<34}{value:>10,}")
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":
