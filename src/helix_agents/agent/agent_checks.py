@@ -1,7 +1,7 @@
 """What must hold for an agent to work, checked when it is defined."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from helix_agents.agent.calling import is_async
@@ -41,10 +41,19 @@ def check_definition(given: Mapping[str, Any]) -> None:
         raise DefinitionError(
             subject, f"persistent_agents={given['persistent_agents']!r} is no list; write persistent_agents=[…]."
         )
-    for each in given["hooks"]:
+    check_hooks(given["hooks"], subject)
+    _check_tools(given, subject)
+
+
+def check_hooks(hooks: Iterable[object], subject: str) -> None:
+    """Refuse hooks that nobody could call.
+
+    Raises:
+        DefinitionError: one is no Hooks object.
+    """
+    for each in hooks:
         if not isinstance(each, Hooks):
             raise DefinitionError(subject, f"hooks={each!r} is no Hooks object; did you mean to create one?")
-    _check_tools(given, subject)
 
 
 def is_adapter(model: object) -> bool:

@@ -10,6 +10,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from helix_agents.agent.failures import ControlFlow, RetryTool, ToolFailed
 from helix_agents.domain.errors import UnstorableValueError
+from helix_agents.domain.messages import says_nothing
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.texts import said_by, storable
 
@@ -54,11 +55,10 @@ def is_object(schema: dict[str, JSON]) -> bool:
 
 
 def arguments_json(arguments: Mapping[str, JSON] | str) -> bytes | str:
-    """A call's arguments as a JSON document; some models write nothing, or null, when there are none."""
+    """A call's arguments as a JSON document."""
     if not isinstance(arguments, str):
         return encode(dict(arguments))
-    text = arguments.strip()
-    return "{}" if text in ("", "null") else text
+    return "{}" if says_nothing(arguments) else arguments.strip()
 
 
 def adapter_for(form: Any) -> TypeAdapter[Any]:

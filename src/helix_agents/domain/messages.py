@@ -55,6 +55,11 @@ class ToolCall(Record):
     arguments: dict[str, JSON] | str = {}
 
 
+def says_nothing(arguments: str) -> bool:
+    """Whether a model wrote no arguments; some write nothing then, and some write null."""
+    return arguments.strip() in ("", "null")
+
+
 class AssistantMessage(Record, tag_field="role", tag="assistant"):
     """One reply of the model."""
 

@@ -18,7 +18,7 @@ from helix_agents.domain.chunks import (
 )
 from helix_agents.domain.errors import HelixError, ModelError, ModelUnavailableError, UnstorableValueError
 from helix_agents.domain.ids import ToolCallId
-from helix_agents.domain.messages import AssistantMessage, ToolCall
+from helix_agents.domain.messages import AssistantMessage, ToolCall, says_nothing
 from helix_agents.domain.records import check_record, decode, encode
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.scope import RunScope
@@ -181,8 +181,7 @@ class _StreamedCall:
 
     def whole(self) -> ToolCall:
         text = "".join(self.pieces)
-        # Some models write nothing, or null, when there are none.
-        if text.strip() in ("", "null"):
+        if says_nothing(text):
             return ToolCall(id=self.id, name=self.name)
         try:
             return ToolCall(id=self.id, name=self.name, arguments=decode(text, dict[str, Any]))

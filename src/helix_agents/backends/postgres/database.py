@@ -7,7 +7,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import asyncpg
 
@@ -97,10 +97,14 @@ class Database:
         mine, theirs = self.settings, other.settings
         return (mine.dsn, mine.schema) == (theirs.dsn, theirs.schema)
 
-    def use(self) -> "Database":
+    def use(self) -> Self:
         """Count one more part that needs the database open."""
         self._users += 1
         return self
+
+    def wake_everybody(self) -> None:
+        """Have whoever waits in this process look again."""
+        self.listener.wake_everybody()
 
     async def close(self) -> None:
         """Count one part less; the last one closes the connections."""

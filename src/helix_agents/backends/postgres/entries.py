@@ -15,6 +15,7 @@ from helix_agents.backends.entry_columns import (
     topic_of,
     within,
 )
+from helix_agents.backends.part import Part
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.entry_dump import PostgresDump
@@ -23,7 +24,6 @@ from helix_agents.backends.postgres.entry_restore import discard, restore, stage
 from helix_agents.backends.postgres.entry_rows import KnownRows, find_head, lock_head, read_unlocked
 from helix_agents.backends.postgres.entry_waiting import PostgresWaiting
 from helix_agents.backends.postgres.entry_writes import WRITE, telling_what_fills, values_of, write_plan
-from helix_agents.backends.postgres.part import Part
 from helix_agents.domain.audit import AuditRow
 from helix_agents.domain.capability_errors import QuotaExceeded
 from helix_agents.domain.entries import (
@@ -44,7 +44,7 @@ from helix_agents.ports.entries import EntryDump, EntryStore, Waiting
 UNLOCKED_TRIES = 3
 
 
-class PostgresEntryStore(Part):
+class PostgresEntryStore(Part[Database]):
     """The entries of one namespace in one database, for all processes that use it.
 
     There is no folder beside it: files need one that is given.

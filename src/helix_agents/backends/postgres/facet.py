@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from helix_agents.backends.part import Part
 from helix_agents.backends.postgres.database import Database
-from helix_agents.backends.postgres.part import Part
 from helix_agents.backends.postgres.state_writes import StateWrites
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId
@@ -17,7 +17,7 @@ from helix_agents.ports.state_store import StoreLimits
 _THERE = "SELECT 1 FROM __agents_sessions WHERE namespace = ? AND session_id = ?"
 
 
-class Facet(Part):
+class Facet(Part[Database]):
     """One facet of a store on an open database."""
 
     def __init__(self, database: Database, *, namespace: str, limits: StoreLimits, clock: Clock) -> None:

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.following_reader import FollowingReader, Look
+from helix_agents.backends.part import Part
 from helix_agents.backends.postgres.connection import Connection, Value
 from helix_agents.backends.postgres.database import Database
-from helix_agents.backends.postgres.part import Part
 from helix_agents.backends.postgres.settings import parse_url
 from helix_agents.backends.postgres.stream_rows import (
     APPEND,
@@ -68,7 +68,7 @@ _WATCH = (
 )
 
 
-class PostgresStreamManager(Part, RestingStreams):
+class PostgresStreamManager(Part[Database], RestingStreams):
     """Streams in one Postgres database; readers in other processes are notified."""
 
     def __init__(

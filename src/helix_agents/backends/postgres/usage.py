@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from helix_agents.backends.filters import usage_conditions
+from helix_agents.backends.part import Part
 from helix_agents.backends.postgres.connection import Connection, Row, Value
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.paging import read_page
-from helix_agents.backends.postgres.part import Part
 from helix_agents.backends.postgres.rows import children_of, find_run, find_session
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
@@ -65,7 +65,7 @@ def entry_of(row: Row) -> UsageEntry:
     return decode(row[0], UsageEntry)
 
 
-class PostgresUsageStore(Part):
+class PostgresUsageStore(Part[Database]):
     """What sessions used, in the same database as the sessions."""
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:

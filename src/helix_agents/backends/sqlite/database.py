@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 from weakref import WeakSet
 
 import apsw
@@ -99,10 +99,14 @@ class Database:
             raise
         return database
 
-    def use(self) -> "Database":
+    def use(self) -> Self:
         """Count one more part that needs the file open."""
         self._users += 1
         return self
+
+    def wake_everybody(self) -> None:
+        """Have whoever waits in this process look again."""
+        self.bell.wake_everybody_here()
 
     async def close(self) -> None:
         """Count one part less; the last one closes the file."""

@@ -17,6 +17,7 @@ from helix_agents.backends.entry_columns import (
     topic_of,
     within,
 )
+from helix_agents.backends.part import Part
 from helix_agents.backends.sqlite.connection import Connection, telling
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.entry_overview import read_overview
@@ -29,7 +30,6 @@ from helix_agents.backends.sqlite.entry_rows import (
     save_head,
     write_plan,
 )
-from helix_agents.backends.sqlite.part import Part
 from helix_agents.backends.wakeups import Waiter
 from helix_agents.domain.audit import AuditRow
 from helix_agents.domain.entries import (
@@ -50,7 +50,7 @@ from helix_agents.system import SystemClock
 DUMP_ROWS = 500
 
 
-class SQLiteEntryStore(Part):
+class SQLiteEntryStore(Part[Database]):
     """The entries of one namespace in one file, for all processes that use it."""
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:

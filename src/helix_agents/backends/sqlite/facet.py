@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from helix_agents.backends.part import Part
 from helix_agents.backends.sqlite.database import Database
-from helix_agents.backends.sqlite.part import Part
 from helix_agents.backends.sqlite.state_writes import StateWrites
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.limits import check_size
@@ -14,7 +14,7 @@ from helix_agents.ports.clock import Clock
 from helix_agents.ports.state_store import StoreLimits
 
 
-class Facet(Part):
+class Facet(Part[Database]):
     """One facet of a store on an open file."""
 
     def __init__(self, database: Database, *, namespace: str, limits: StoreLimits, clock: Clock) -> None:

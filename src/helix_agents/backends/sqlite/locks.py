@@ -2,9 +2,9 @@
 
 import asyncio
 
+from helix_agents.backends.part import Part
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.database import Database
-from helix_agents.backends.sqlite.part import Part
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.locks import Lock
@@ -15,7 +15,7 @@ from helix_agents.system import RandomIds, SystemClock
 LOOK_AGAIN = 0.5
 
 
-class SQLiteLockManager(Part):
+class SQLiteLockManager(Part[Database]):
     """Locks for all processes on one file."""
 
     def __init__(

@@ -7,10 +7,10 @@ from typing import TypeVar
 from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.following_reader import FollowingReader, Look
+from helix_agents.backends.part import Part
 from helix_agents.backends.resting_streams import RestingStreams
 from helix_agents.backends.sqlite.connection import Connection, Synchronous
 from helix_agents.backends.sqlite.database import Database
-from helix_agents.backends.sqlite.part import Part
 from helix_agents.backends.sqlite.stream_rows import StreamRow, append_chunks, delete_stream_rows, topic_of
 from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import StreamChunk
@@ -27,7 +27,7 @@ T = TypeVar("T")
 POLL_SECONDS = 0.5
 
 
-class SQLiteStreamManager(Part, RestingStreams):
+class SQLiteStreamManager(Part[Database], RestingStreams):
     """Streams in one SQLite file; readers in other processes are woken by its doorbell."""
 
     def __init__(

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from helix_agents.backends.filters import usage_conditions
+from helix_agents.backends.part import Part
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.paging import read_page
-from helix_agents.backends.sqlite.part import Part
 from helix_agents.backends.sqlite.rows import children_of, find_run, find_session
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
@@ -56,7 +56,7 @@ def entry_of(row: Row) -> UsageEntry:
     return decode(row[0], UsageEntry)
 
 
-class SQLiteUsageStore(Part):
+class SQLiteUsageStore(Part[Database]):
     """What sessions used, in the same file as the sessions."""
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:

@@ -12,7 +12,7 @@ from pydantic_ai.messages import ModelResponse, ModelResponsePart, TextPart, Thi
 from pydantic_core import to_jsonable_python
 
 from helix_agents.domain.errors import RecordTooNewError, SessionCorruptError
-from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall
+from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall, says_nothing
 from helix_agents.domain.records import JSON, Record, decode, decode_json, encode
 from helix_agents.llm.pydantic_ai.wording import legal_name, mended, mended_arguments
 from helix_agents.ports.llm import StopReason
@@ -156,8 +156,7 @@ def _refusal(response: ModelResponse) -> str | None:
 
 def read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, JSON] | str:
     """A call's arguments as values, or as the text they were if they cannot be read."""
-    # Some models write nothing, or null, when there are none.
-    if not args or (isinstance(args, str) and args.strip() in ("", "null")):
+    if not args or (isinstance(args, str) and says_nothing(args)):
         return {}
     if not isinstance(args, str):
         return mended_arguments(args)

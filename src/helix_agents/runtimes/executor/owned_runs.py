@@ -136,9 +136,7 @@ async def claim(
                 current = await store.get_current_run(run.session_id)
                 if current is not None and (current.fence, current.owner) == (mine, owner):
                     return current
-            # Only where it is needed: a store may be of the time before runs could move.
-            moving = {} if known_as is None else {"known_as": known_as}
-            return await store.claim_run(run.session_id, run.fence, owner, **moving)
+            return await store.claim_run(run.session_id, run.fence, owner, known_as=known_as)
         except HelixError as problem:
             if not problem.retryable or owner is None:
                 raise

@@ -6,7 +6,8 @@ from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from helix_agents.agent.agent import Agent
-from helix_agents.agent.hooks import Hooks, SomeHooks, each_hooks
+from helix_agents.agent.agent_checks import check_hooks
+from helix_agents.agent.hooks import SomeHooks, each_hooks
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.services import EngineOptions, OpenDeps
 from helix_agents.ports.entries import EntryStore
@@ -86,9 +87,7 @@ def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
         )
     if (grace := given.get("grace", 0)) is None or not grace >= 0:
         raise DefinitionError(kind.__name__, f"grace={grace!r} is no number of seconds.")
-    for each in each_hooks(given.get("hooks")):
-        if not isinstance(each, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(kind.__name__, f"hooks={each!r} is no Hooks object; did you mean to create one?")
+    check_hooks(each_hooks(given.get("hooks")), kind.__name__)
     if not isinstance(given.get("options"), EngineOptions | None):
         raise DefinitionError(kind.__name__, f"options={given['options']!r} is no EngineOptions(…).")
     own = inspect.signature(kind.__init__).parameters
