@@ -117,7 +117,7 @@ async def take(job: Job, folder: str, life: int) -> Any:
         )
         async with helix:
             if life == 0:
-                vars(backend.state)["claim_run"] = lambda *_: die()
+                vars(backend.state)["claim_run"] = lambda *_, **__: die()
                 await (await helix.execute(agent, "Hi", SESSION)).result()
             recovered = await helix.recover()
             handle = await helix.get_handle(agent, SESSION)

@@ -75,6 +75,18 @@ async def _steps_of(workflow: str) -> list[str]:
     return [step["function_name"].replace(f"helix_call_{EFFECT_SEQUENCE}", "call") for step in steps]
 
 
+def _held_up(gate: Gate) -> Agent[Any, Any, Any]:
+    """An agent whose tool waits until the gate is opened."""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait()
+        return "worked"
+
+    return Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+
+
 async def _enqueue(helix: Executor, prefix: str) -> str:
     """Put a run into the queue of an application; says what its workflow is called."""
     name = name_turn(prefix, "quick", "s-2", 1)
@@ -253,18 +265,12 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
         self, open_executor: OpenExecutor
     ) -> None:
         gate = Gate()
-
-        @tool
-        async def work() -> str:
-            """Work."""
-            await gate.wait()
-            return "worked"
+        worker = _held_up(gate)
 
         async def is_taken_again() -> bool:
             status = await DBOS.get_workflow_status_async(name)
             return status is not None and (status.dequeued_at or 0) > taken
 
-        worker = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
         both = {"agents": [worker, quick()], "max_running": 1}
         async with open_executor(placement="shared", poll_seconds=0.02, **both) as helix:
             busy = await helix.execute(worker, "Hi", SESSION, hooks=Hooks())
@@ -285,14 +291,8 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
         self, open_executor: OpenExecutor
     ) -> None:
         gate = Gate()
+        worker = _held_up(gate)
 
-        @tool
-        async def work() -> str:
-            """Work."""
-            await gate.wait()
-            return "worked"
-
-        worker = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
         async with open_executor(placement="shared", poll_seconds=0.02, agents=[worker]) as helix:
             handle = await helix.execute(worker, "Hi", SESSION)
             await gate.until_reached()
