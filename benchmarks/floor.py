@@ -24,15 +24,11 @@ CREATE TABLE checkpoints (
     stream_sequence INTEGER NOT NULL, source TEXT NOT NULL, created_at INTEGER NOT NULL
 );
 CREATE TABLE streams (key INTEGER PRIMARY KEY, latest INTEGER NOT NULL, batch INTEGER NOT NULL, filler TEXT NOT NULL);
-CREATE TABLE chunks (
-    id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, step INTEGER NOT NULL, type TEXT NOT NULL, body TEXT NOT NULL
-);
+CREATE TABLE chunks (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE usage (
-    key INTEGER PRIMARY KEY, session_id TEXT NOT NULL, run_id TEXT NOT NULL, step INTEGER NOT NULL, n INTEGER NOT NULL,
-    recorded_at INTEGER NOT NULL, body TEXT NOT NULL
+    id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, user_id TEXT,
+    agent_type TEXT, recorded_at INTEGER NOT NULL, entries TEXT NOT NULL
 );
-CREATE UNIQUE INDEX usage_once ON usage (run_id, step, n);
-CREATE INDEX usage_by_session ON usage (session_id, recorded_at);
 """
 # As many bytes as a session's row has in our table beside the columns above.
 FILLER = "x" * 60
@@ -114,11 +110,11 @@ class FloorSession:
         writes: str | None,
         now: int,
         *,
-        chunks: Sequence[tuple[str, str]] = (),
-        usage: Sequence[str] = (),
+        chunks: Sequence[str] = (),
+        usage: str | None = None,
     ) -> None:
         """One step: the session's row by compare-and-set, the messages, the state write, the checkpoint, and what the
-        step streamed (type and body of each chunk) and used."""
+        step streamed and used."""
 
         def work(connection: apsw.Connection) -> None:
             version, messages = self._version, self._messages
@@ -145,21 +141,18 @@ class FloorSession:
                 (self._key << 32 | version + 1, self._id, self._run, f"{self._run}.{step}", step, "active", *counts),
             )
             if chunks:
-                self._store_chunks(connection, step, chunks)
-            for n, body in enumerate(usage):
+                self._store_chunks(connection, chunks)
+            if usage is not None:
                 connection.execute(
-                    "INSERT INTO usage (session_id, run_id, step, n, recorded_at, body) VALUES (?, ?, ?, ?, ?, ?)",
-                    (self._id, self._run, step, n, now, body),
+                    "INSERT INTO usage VALUES (?, ?, 1, ?, NULL, 'bench', ?, ?)",
+                    (self._key << 32 | version + 1, self._run, step, now, usage),
                 )
             self._version, self._messages, self._writes = version + 1, messages + len(bodies), count
 
         await self._writer.write(work)
 
-    def _store_chunks(self, connection: apsw.Connection, step: int, chunks: Sequence[tuple[str, str]]) -> None:
+    def _store_chunks(self, connection: apsw.Connection, chunks: Sequence[str]) -> None:
         first = self._key << 32 | self._chunks + 1
-        connection.executemany(
-            "INSERT INTO chunks VALUES (?, ?, ?, ?, ?)",
-            [(first + place, self._run, step, kind, body) for place, (kind, body) in enumerate(chunks)],
-        )
+        connection.executemany("INSERT INTO chunks VALUES (?, ?)", list(enumerate(chunks, first)))
         self._chunks += len(chunks)
         connection.execute("UPDATE streams SET latest = ?, batch = batch + 1 WHERE key = ?", (self._chunks, self._key))

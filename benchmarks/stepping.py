@@ -140,12 +140,12 @@ class StoredStep(NamedTuple):
     """What one of our steps leaves in the file."""
 
     messages: list[str]
-    chunks: list[tuple[str, str]]
-    usage: list[str]
+    chunks: list[str]
+    usage: str
 
     @property
     def size(self) -> int:
-        return sum(map(len, (*self.messages, *self.usage, *(body for _, body in self.chunks))))
+        return sum(map(len, (*self.messages, self.usage, *self.chunks)))
 
 
 async def stored_step(folder: Path) -> StoredStep:
@@ -154,11 +154,15 @@ async def stored_step(folder: Path) -> StoredStep:
     async with stepping(f"sqlite:///{file}") as ours:
         await ours.run(3)
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
-    messages = connection.execute("SELECT body FROM __agents_messages ORDER BY id LIMIT 2 OFFSET 3").fetchall()
-    chunks = connection.execute("SELECT type, body FROM __agents_stream_chunks WHERE step = 2 ORDER BY id").fetchall()
-    usage = connection.execute("SELECT body FROM __agents_usage WHERE step = 2 ORDER BY n").fetchall()
+
+    def texts(query: str) -> list[str]:
+        return [text for (text,) in connection.execute(query)]
+
+    messages = texts("SELECT body FROM __agents_messages ORDER BY id LIMIT 2 OFFSET 3")
+    chunks = texts("SELECT body FROM __agents_stream_chunks WHERE body ->> 'step' = 2 ORDER BY id")
+    [usage] = texts("SELECT entries FROM __agents_usage_steps WHERE step = 2")
     connection.close()
-    return StoredStep([row[0] for row in messages], chunks, [row[0] for row in usage])
+    return StoredStep(messages, chunks, usage)
 
 
 class Floor:

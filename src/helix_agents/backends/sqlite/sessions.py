@@ -22,6 +22,7 @@ from helix_agents.backends.sqlite.rows import (
     save_session,
 )
 from helix_agents.backends.sqlite.stream_rows import delete_stream_rows
+from helix_agents.backends.sqlite.usage_rows import delete_session_usage
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_create, check_merge, check_saved
 from helix_agents.domain.errors import SessionAlreadyExistsError, StaleStateError, UnstorableValueError
@@ -305,10 +306,7 @@ class SQLiteSessions(Facet):
             connection.execute(
                 f"DELETE FROM {table} WHERE namespace = ? AND session_id = ?", (self._namespace, row.session_id)
             )
-        connection.execute(
-            "DELETE FROM __agents_usage WHERE namespace = ? AND root_session_id = ? AND session_id = ?",
-            (self._namespace, row.root_session_id, row.session_id),
-        )
+        delete_session_usage(connection, self._namespace, row.session_id)
         delete_session_entries(connection, self._namespace, row.session_id)
         connection.execute("DELETE FROM __agents_sessions WHERE key = ?", (row.key,))
         release_segments(connection, self._namespace, row.session_id)

@@ -42,9 +42,9 @@ WHERE namespace = ?9 AND stream_id = ?10 AND run_id = ?11 AND attempt = ?12 AND 
     AND status = 'active' AND max_chunks IS NULL
 RETURNING key, latest
 """
-_INSERT_CHUNK = "INSERT INTO __agents_stream_chunks (id, run_id, step, type, body) VALUES (?, ?, ?, ?, ?)"
+_INSERT_CHUNK = "INSERT INTO __agents_stream_chunks (id, body) VALUES (?, ?)"
+_SEQUENCE = "id & 4294967295"
 _CHUNK: type[StreamChunk] = cast("type[StreamChunk]", StreamChunk)
-_MARKER_TYPES = frozenset(str(kind.__struct_config__.tag) for kind in MARKERS)
 LAST_SEQUENCE = 0xFFFF_FFFF
 
 
@@ -116,12 +116,10 @@ class StreamRow:
         start = rules.search_from(self.head, claim.run_id, step, after)
         if start > self.head.latest:
             return 0
-        searched = self._connection.all(
-            "SELECT sequence, run_id = ? AND step >= ?, type FROM __agents_stream_chunks WHERE id BETWEEN ? AND ?"
-            " ORDER BY id",
-            (claim.run_id, step, self._id(start), self._id(self.head.latest)),
-        )
-        found = [(sequence, bool(fits) and kind not in _MARKER_TYPES) for sequence, fits, kind in searched]
+        found = [
+            (chunk.sequence, chunk.run_id == claim.run_id and chunk.step >= step and not isinstance(chunk, MARKERS))
+            for chunk in self._between(start, self.head.latest)
+        ]
         ranges = rules.ranges_of(found)
         if not ranges:
             return 0
@@ -142,18 +140,17 @@ class StreamRow:
         """The chunks after a number, the next `limit` of them."""
         if sequence >= self.head.latest:
             return ()
-        return self._chunks("", (self._id(max(sequence, 0)) + 1, self._id(self.head.latest), limit))
+        return self._between(max(sequence, 0) + 1, self.head.latest, limit)
 
     def of_run(self, run_id: str, from_step: int) -> tuple[StreamChunk, ...]:
         """The chunks of a run from a step on."""
-        return self._chunks(
-            "run_id = ? AND step >= ? AND ", (run_id, from_step, self._id(0), self._id(self.head.latest), -1)
-        )
+        chunks = self._between(0, self.head.latest)
+        return tuple(chunk for chunk in chunks if chunk.run_id == run_id and chunk.step >= from_step)
 
     def first_sequence(self) -> int | None:
         """The number of the oldest chunk there."""
         row = self._connection.one(
-            "SELECT sequence FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1",
+            f"SELECT {_SEQUENCE} FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1",
             (self._id(self.head.floor), self._id(self.head.latest)),
         )
         return row[0] if row is not None else None
@@ -173,7 +170,8 @@ class StreamRow:
 
     def _oldest_of_the_newest(self, count: int) -> int:
         row = self._connection.one(
-            "SELECT sequence FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1 OFFSET ?",
+            f"SELECT {_SEQUENCE} FROM __agents_stream_chunks WHERE id BETWEEN ? AND ?"
+            " ORDER BY id DESC LIMIT 1 OFFSET ?",
             (self._id(self.head.floor), self._id(self.head.latest), count - 1),
         )
         return row[0] if row is not None else self.head.latest + 1
@@ -184,11 +182,10 @@ class StreamRow:
         )
         return self._connection.changed()
 
-    def _chunks(self, condition: str, values: Sequence[str | int]) -> tuple[StreamChunk, ...]:
+    def _between(self, first: int, last: int, limit: int = -1) -> tuple[StreamChunk, ...]:
         rows = self._connection.all(
-            f"SELECT sequence, body FROM __agents_stream_chunks WHERE {condition}id BETWEEN ? AND ?"
-            " ORDER BY id LIMIT ?",
-            values,
+            f"SELECT {_SEQUENCE}, body FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
+            (self._id(first), self._id(last), limit),
         )
         return tuple(replace(decode(body, _CHUNK), sequence=sequence) for sequence, body in rows)
 
@@ -273,13 +270,7 @@ def _insert_chunks(
     connection: Connection, first: int, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()
 ) -> None:
     """Store chunks under consecutive ids; a body does not repeat the number that the id says."""
-    connection.execute_many(
-        _INSERT_CHUNK,
-        [
-            (number, chunk.run_id, chunk.step, chunk.__struct_config__.tag, body)
-            for number, chunk, body in zip(count(first), chunks, bodies or map(_body, chunks))
-        ],
-    )
+    connection.execute_many(_INSERT_CHUNK, zip(count(first), bodies or map(_body, chunks)))
 
 
 def _body(chunk: StreamChunk) -> str:

@@ -1,0 +1,47 @@
+-- What a step used is one row, under the number of its checkpoint. Where somebody else counts, each entry is a row.
+CREATE TABLE __agents_usage_steps (
+    id          INTEGER PRIMARY KEY,
+    run_id      TEXT    NOT NULL,
+    attempt     INTEGER NOT NULL,
+    step        INTEGER NOT NULL,
+    user_id     TEXT,
+    agent_type  TEXT,
+    recorded_at INTEGER NOT NULL,
+    entries     TEXT    NOT NULL
+);
+ALTER TABLE __agents_usage RENAME TO __agents_usage_entries;
+CREATE UNIQUE INDEX __agents_usage_entries_once
+    ON __agents_usage_entries (namespace, session_id, run_id, attempt, step, n);
+CREATE INDEX __agents_usage_entries_by_root ON __agents_usage_entries (namespace, root_session_id);
+DROP INDEX __agents_usage_of_tree;
+
+-- All entries. The order of the joins is the one that finds those of a session, or of a tree, without looking at others.
+CREATE VIEW __agents_usage AS
+SELECT namespace, session_id, root_session_id, run_id, attempt, step, n, source_type, source_name, user_id, agent_type,
+    recorded_at, body
+FROM __agents_usage_entries
+UNION ALL
+SELECT sessions.namespace, sessions.session_id, sessions.root_session_id, steps.run_id, steps.attempt, steps.step,
+    coalesce(entry.value ->> 'n', 0), entry.value ->> 'source_type', entry.value ->> 'source_name', steps.user_id,
+    steps.agent_type, steps.recorded_at, entry.value
+FROM __agents_sessions sessions
+CROSS JOIN __agents_segments segments
+    ON segments.namespace = sessions.namespace AND segments.session_id = sessions.session_id
+CROSS JOIN __agents_usage_steps steps
+    ON steps.id BETWEEN segments.segment << 32 AND segments.segment << 32 | 4294967295
+CROSS JOIN json_each(steps.entries) entry
+WHERE NOT EXISTS (
+    SELECT 1 FROM __agents_usage_entries first
+    WHERE first.namespace = sessions.namespace AND first.session_id = sessions.session_id
+        AND first.run_id = steps.run_id AND first.attempt = steps.attempt AND first.step = steps.step
+        AND first.n = coalesce(entry.value ->> 'n', 0)
+);
+
+-- A chunk says itself what run and step it is of.
+CREATE TABLE __agents_lean_chunks (
+    id   INTEGER PRIMARY KEY,
+    body TEXT    NOT NULL
+);
+INSERT INTO __agents_lean_chunks (id, body) SELECT id, body FROM __agents_stream_chunks ORDER BY id;
+DROP TABLE __agents_stream_chunks;
+ALTER TABLE __agents_lean_chunks RENAME TO __agents_stream_chunks;

@@ -1,0 +1,146 @@
+"""Rows of usage in SQLite: one per step for what its run used, one per entry for everything else."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from helix_agents.backends.sqlite.connection import Connection, Row, Value
+from helix_agents.backends.sqlite.rows import Place
+from helix_agents.domain.commits import StepCommit
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import JSON, Record, decode, encode
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.usage import SourceType, TokenCount, UsageEntry
+
+COLUMNS = (
+    "session_id, root_session_id, run_id, attempt, step, n, source_type, source_name, user_id, agent_type, recorded_at,"
+    " body"
+)
+_INSERT = (
+    f"INSERT INTO __agents_usage_entries (namespace, {COLUMNS}) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,"
+    " ?12, ?13 WHERE NOT EXISTS (SELECT 1 FROM __agents_usage WHERE namespace = ?1 AND session_id = ?2 AND run_id = ?4"
+    " AND attempt = ?5 AND step = ?6 AND n = ?7)"
+)
+_INSERT_STEP = (
+    "INSERT INTO __agents_usage_steps (id, run_id, attempt, step, user_id, agent_type, recorded_at, entries)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+class Spent(Record, forbid_unknown_fields=False):
+    """What an entry says beyond whose it is and when; all that is in the row of a step."""
+
+    n: int = 0
+    source_type: SourceType
+    source_name: str
+    tokens: TokenCount | None = None
+    amount: float = 0
+    success: bool = True
+    metadata: dict[str, JSON] = {}
+
+
+def insert_usage(connection: Connection, namespace: str, entries: Iterable[UsageEntry], now: int) -> int:
+    """Store entries; one that is there already counts nothing. Says how many were new."""
+    before = connection.raw.total_changes()
+    connection.execute_many(_INSERT, [_columns(namespace, entry, now) for entry in entries])
+    return connection.raw.total_changes() - before
+
+
+def spent_in_step(state: SessionState, commit: StepCommit) -> str | None:
+    """What a step used as the text of one row; None when it is not as simple as that: entries of something else, of a
+    later round, or with words of their own."""
+    if commit.round:
+        return None
+    fence = (commit.fence.run_id, commit.fence.attempt)
+    whose = (state.session_id, state.root_session_id, *fence, commit.step, state.agent_type, state.user_id)
+    spent: list[Spent] = []
+    for n, entry in enumerate(commit.usage):
+        whose_entry = (
+            entry.session_id,
+            entry.root_session_id,
+            entry.run_id,
+            entry.attempt,
+            entry.step,
+            entry.agent_type,
+            entry.user_id,
+        )
+        if entry.n != n or entry.metadata or entry.recorded_at or whose_entry != whose:
+            return None
+        spent.append(
+            Spent(
+                n=n,
+                source_type=entry.source_type,
+                source_name=entry.source_name,
+                tokens=entry.tokens,
+                amount=entry.amount,
+                success=entry.success,
+            )
+        )
+    return encode(spent).decode()
+
+
+def insert_step_usage(
+    connection: Connection, row: Place, state: SessionState, commit: StepCommit, spent: str, now: int
+) -> None:
+    """Store what a step used, as `spent_in_step` says it."""
+    fence = commit.fence
+    connection.execute(
+        _INSERT_STEP,
+        (row.checkpoint, fence.run_id, fence.attempt, commit.step, state.user_id, state.agent_type, now, spent),
+    )
+
+
+def delete_session_usage(connection: Connection, namespace: str, session_id: SessionId) -> None:
+    """Delete everything that a session used."""
+    connection.execute(
+        "DELETE FROM __agents_usage_entries WHERE namespace = ? AND session_id = ?", (namespace, session_id)
+    )
+    connection.execute(
+        "DELETE FROM __agents_usage_steps WHERE id IN (SELECT steps.id FROM __agents_segments segments"
+        " CROSS JOIN __agents_usage_steps steps"
+        " ON steps.id BETWEEN segments.segment << 32 AND segments.segment << 32 | 4294967295"
+        " WHERE segments.namespace = ? AND segments.session_id = ?)",
+        (namespace, session_id),
+    )
+
+
+def _columns(namespace: str, entry: UsageEntry, now: int) -> tuple[Value, ...]:
+    stamped = entry if entry.recorded_at else msgspec.structs.replace(entry, recorded_at=now)
+    return (
+        namespace,
+        stamped.session_id,
+        stamped.root_session_id,
+        stamped.run_id,
+        stamped.attempt,
+        stamped.step,
+        stamped.n,
+        stamped.source_type,
+        stamped.source_name,
+        stamped.user_id,
+        stamped.agent_type,
+        stamped.recorded_at,
+        encode(stamped).decode(),
+    )
+
+
+def entry_of(row: Row) -> UsageEntry:
+    """An entry, from its columns."""
+    session_id, root_session_id, run_id, attempt, step, _, _, _, user_id, agent_type, recorded_at, body = row
+    spent = decode(body, Spent)
+    return UsageEntry(
+        session_id=session_id,
+        root_session_id=root_session_id,
+        run_id=run_id,
+        attempt=attempt,
+        step=step,
+        n=spent.n,
+        source_type=spent.source_type,
+        source_name=spent.source_name,
+        tokens=spent.tokens,
+        amount=spent.amount,
+        success=spent.success,
+        agent_type=agent_type,
+        user_id=user_id,
+        metadata=spent.metadata,
+        recorded_at=recorded_at,
+    )
