@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
 
 import apsw
@@ -24,7 +24,7 @@ CREATE TABLE checkpoints (
     stream_sequence INTEGER NOT NULL, source TEXT NOT NULL, created_at INTEGER NOT NULL
 );
 CREATE TABLE streams (key INTEGER PRIMARY KEY, latest INTEGER NOT NULL, batch INTEGER NOT NULL, filler TEXT NOT NULL);
-CREATE TABLE chunks (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE chunks (id INTEGER PRIMARY KEY, first INTEGER NOT NULL, bodies TEXT NOT NULL);
 CREATE TABLE usage (
     id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, user_id TEXT,
     agent_type TEXT, recorded_at INTEGER NOT NULL, entries TEXT NOT NULL
@@ -32,6 +32,8 @@ CREATE TABLE usage (
 """
 # As many bytes as a session's row has in our table beside the columns above.
 FILLER = "x" * 60
+# How many chunks a step's row of them holds; the floor only counts with it.
+CHUNKS = 8
 
 
 class FloorWriter:
@@ -110,7 +112,7 @@ class FloorSession:
         writes: str | None,
         now: int,
         *,
-        chunks: Sequence[str] = (),
+        chunks: str | None = None,
         usage: str | None = None,
     ) -> None:
         """One step: the session's row by compare-and-set, the messages, the state write, the checkpoint, and what the
@@ -135,12 +137,12 @@ class FloorSession:
                 connection.execute(
                     "INSERT INTO state_log (id, writes) VALUES (?, ?)", (self._key << 32 | count, writes)
                 )
-            counts = (messages + len(bodies), count, 1, self._chunks + len(chunks), "staging", now)
+            counts = (messages + len(bodies), count, 1, self._chunks + (CHUNKS if chunks else 0), "staging", now)
             connection.execute(
                 "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (self._key << 32 | version + 1, self._id, self._run, f"{self._run}.{step}", step, "active", *counts),
             )
-            if chunks:
+            if chunks is not None:
                 self._store_chunks(connection, chunks)
             if usage is not None:
                 connection.execute(
@@ -151,8 +153,8 @@ class FloorSession:
 
         await self._writer.write(work)
 
-    def _store_chunks(self, connection: apsw.Connection, chunks: Sequence[str]) -> None:
+    def _store_chunks(self, connection: apsw.Connection, chunks: str) -> None:
         first = self._key << 32 | self._chunks + 1
-        connection.executemany("INSERT INTO chunks VALUES (?, ?)", list(enumerate(chunks, first)))
-        self._chunks += len(chunks)
+        self._chunks += CHUNKS
+        connection.execute("INSERT INTO chunks VALUES (?, ?, ?)", (first + CHUNKS - 1, first, chunks))
         connection.execute("UPDATE streams SET latest = ?, batch = batch + 1 WHERE key = ?", (self._chunks, self._key))

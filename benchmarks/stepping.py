@@ -140,12 +140,12 @@ class StoredStep(NamedTuple):
     """What one of our steps leaves in the file."""
 
     messages: list[str]
-    chunks: list[str]
+    chunks: str
     usage: str
 
     @property
     def size(self) -> int:
-        return sum(map(len, (*self.messages, self.usage, *self.chunks)))
+        return sum(map(len, (*self.messages, self.chunks, self.usage)))
 
 
 async def stored_step(folder: Path) -> StoredStep:
@@ -159,7 +159,7 @@ async def stored_step(folder: Path) -> StoredStep:
         return [text for (text,) in connection.execute(query)]
 
     messages = texts("SELECT body FROM __agents_messages ORDER BY id LIMIT 2 OFFSET 3")
-    chunks = texts("SELECT body FROM __agents_stream_chunks WHERE body ->> 'step' = 2 ORDER BY id")
+    [chunks] = texts("SELECT bodies FROM __agents_stream_chunks WHERE bodies ->> '$[#-1].step' = 2")
     [usage] = texts("SELECT entries FROM __agents_usage_steps WHERE step = 2")
     connection.close()
     return StoredStep(messages, chunks, usage)

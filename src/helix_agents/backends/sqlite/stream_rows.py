@@ -1,12 +1,9 @@
 """A stream as rows: how its head and its chunks are read and changed inside a transaction."""
 
 from collections.abc import Sequence
-from itertools import count
-from typing import cast
-
-from msgspec.structs import replace
 
 from helix_agents.backends import stream_rules as rules
+from helix_agents.backends.sqlite.chunk_rows import LAST_SEQUENCE, ChunkRows
 from helix_agents.backends.sqlite.connection import Connection, Row
 from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import MARKERS, StreamChunk
@@ -42,10 +39,6 @@ WHERE namespace = ?9 AND stream_id = ?10 AND run_id = ?11 AND attempt = ?12 AND 
     AND status = 'active' AND max_chunks IS NULL
 RETURNING key, latest
 """
-_INSERT_CHUNK = "INSERT INTO __agents_stream_chunks (id, body) VALUES (?, ?)"
-_SEQUENCE = "id & 4294967295"
-_CHUNK: type[StreamChunk] = cast("type[StreamChunk]", StreamChunk)
-LAST_SEQUENCE = 0xFFFF_FFFF
 
 
 def topic_of(namespace: str, stream_id: StreamId) -> str:
@@ -59,6 +52,7 @@ class StreamRow:
     def __init__(self, connection: Connection, namespace: str, key: int, head: StreamHead) -> None:
         self._connection = connection
         self._namespace = namespace
+        self._chunks = ChunkRows(connection, key)
         self.key = key
         self.head = head
 
@@ -118,13 +112,13 @@ class StreamRow:
             return 0
         found = [
             (chunk.sequence, chunk.run_id == claim.run_id and chunk.step >= step and not isinstance(chunk, MARKERS))
-            for chunk in self._between(start, self.head.latest)
+            for chunk in self._chunks.since(start, self.head.latest)
         ]
         ranges = rules.ranges_of(found)
         if not ranges:
             return 0
         for first, last in ranges:
-            self._delete(first, last)
+            self._chunks.delete(first, last)
         gone = sum(goes for _, goes in found)
         self._add(*rules.discarded(self.head, claim, step, ranges, gone, now, after))
         self.save()
@@ -132,7 +126,7 @@ class StreamRow:
 
     def truncate_below(self, floor: int) -> int:
         """Drop the chunks below a number; answers how many went. The caller saves."""
-        gone = self._delete(0, floor - 1)
+        gone = self._chunks.delete(0, floor - 1)
         self.head = rules.trimmed(self.head, floor, gone)
         return gone
 
@@ -140,57 +134,29 @@ class StreamRow:
         """The chunks after a number, the next `limit` of them."""
         if sequence >= self.head.latest:
             return ()
-        return self._between(max(sequence, 0) + 1, self.head.latest, limit)
+        return self._chunks.since(max(sequence, 0) + 1, self.head.latest, limit)
 
     def of_run(self, run_id: str, from_step: int) -> tuple[StreamChunk, ...]:
         """The chunks of a run from a step on."""
-        chunks = self._between(0, self.head.latest)
+        chunks = self._chunks.since(0, self.head.latest)
         return tuple(chunk for chunk in chunks if chunk.run_id == run_id and chunk.step >= from_step)
 
     def first_sequence(self) -> int | None:
         """The number of the oldest chunk there."""
-        row = self._connection.one(
-            f"SELECT {_SEQUENCE} FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1",
-            (self._id(self.head.floor), self._id(self.head.latest)),
-        )
-        return row[0] if row is not None else None
+        return self._chunks.oldest(self.head.floor, self.head.latest)
 
     def remove(self) -> None:
         """Remove the stream and everything in it."""
-        self._delete(0, LAST_SEQUENCE)
+        self._chunks.delete(0, LAST_SEQUENCE)
         self._connection.execute("DELETE FROM __agents_streams WHERE key = ?", (self.key,))
         self._connection.ring(topic_of(self._namespace, self.head.stream_id))
 
     def _add(self, head: StreamHead, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()) -> None:
         """Store numbered chunks; the caller saves the head that goes with them."""
-        _insert_chunks(self._connection, self._id(chunks[0].sequence) if chunks else 0, chunks, bodies)
+        self._chunks.add(chunks[0].sequence if chunks else 0, chunks, bodies)
         self.head = head
         if head.max_chunks is not None and head.count > head.max_chunks:
-            self.truncate_below(self._oldest_of_the_newest(head.max_chunks))
-
-    def _oldest_of_the_newest(self, count: int) -> int:
-        row = self._connection.one(
-            f"SELECT {_SEQUENCE} FROM __agents_stream_chunks WHERE id BETWEEN ? AND ?"
-            " ORDER BY id DESC LIMIT 1 OFFSET ?",
-            (self._id(self.head.floor), self._id(self.head.latest), count - 1),
-        )
-        return row[0] if row is not None else self.head.latest + 1
-
-    def _delete(self, first: int, last: int) -> int:
-        self._connection.execute(
-            "DELETE FROM __agents_stream_chunks WHERE id BETWEEN ? AND ?", (self._id(first), self._id(last))
-        )
-        return self._connection.changed()
-
-    def _between(self, first: int, last: int, limit: int = -1) -> tuple[StreamChunk, ...]:
-        rows = self._connection.all(
-            f"SELECT {_SEQUENCE}, body FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
-            (self._id(first), self._id(last), limit),
-        )
-        return tuple(replace(decode(body, _CHUNK), sequence=sequence) for sequence, body in rows)
-
-    def _id(self, sequence: int) -> int:
-        return self.key << 32 | sequence
+            self.truncate_below(self._chunks.newest(head.max_chunks, head.floor, head.latest))
 
 
 def claim_stream(
@@ -248,7 +214,7 @@ def _end(connection: Connection, namespace: str, last: StreamAppend, rest: Strea
     if found is None:
         return False
     key, latest = found
-    _insert_chunks(connection, key << 32 | latest - size + 1, last.chunks)
+    ChunkRows(connection, key).add(latest - size + 1, last.chunks)
     connection.ring(topic_of(namespace, last.stream_id))
     return True
 
@@ -261,20 +227,9 @@ def _extend(connection: Connection, namespace: str, append: StreamAppend, now: i
     if found is None:
         return None
     key, latest = found
-    _insert_chunks(connection, key << 32 | latest - size + 1, append.chunks, append.bodies)
+    ChunkRows(connection, key).add(latest - size + 1, append.chunks, append.bodies)
     connection.ring(topic_of(namespace, append.stream_id))
     return latest
-
-
-def _insert_chunks(
-    connection: Connection, first: int, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()
-) -> None:
-    """Store chunks under consecutive ids; a body does not repeat the number that the id says."""
-    connection.execute_many(_INSERT_CHUNK, zip(count(first), bodies or map(_body, chunks)))
-
-
-def _body(chunk: StreamChunk) -> str:
-    return encode(replace(chunk, sequence=0) if chunk.sequence else chunk).decode()
 
 
 def delete_stream_rows(connection: Connection, namespace: str, stream_id: StreamId) -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from helix_agents.domain.errors import InvalidPageError, StaleStateError, StoreClosedError, UnstorableValueError
-from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.domain.usage import SourceTotal, TokenCount, UsageEntry, UsageFilter, UsageRollup
 from helix_agents.ports.backend import Backend
 from helix_agents.testing.clock import ManualClock
@@ -16,7 +16,7 @@ from helix_agents.testing.contracts.contract import Contract
 from helix_agents.testing.contracts.handles import Closable, Handles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.requirements.usage import USAGE
-from helix_agents.testing.scenes import SESSION, commit, start
+from helix_agents.testing.scenes import RUN, SESSION, commit, fence_of, start, start_child
 
 
 class OpenParts(Protocol):
@@ -39,6 +39,11 @@ def used(n: int = 0, session_id: str = SESSION, **fields: Any) -> UsageEntry:
         **fields,
     }
     return UsageEntry(session_id=session_id, n=n, **settings)
+
+
+def spent(n: int = 0, step: int = 1, session_id: str = SESSION, **fields: Any) -> UsageEntry:
+    """One thing that a step of the usual run used, as the engine says it."""
+    return used(n, session_id, **{"step": step, "agent_type": "writer", **fields})
 
 
 FULL = used(
@@ -125,6 +130,82 @@ class UsageStoreContract(Contract):
             assert (await parts.usage.query_usage()).total == 2
         await commit(parts.state, 2, usage=(used(), used(step=2)))
         assert (await parts.usage.query_usage()).total == 3
+
+    @proves("usage.with-the-step", "usage.never-twice")
+    async def test_what_a_step_used_and_somebody_recorded_counts_once(self, parts: Backend) -> None:
+        await start(parts.state)
+        assert await parts.usage.record_usage([spent(1, 2)]) == 1
+        for step in (1, 2):
+            dearer = TokenCount(total=999)
+            await commit(parts.state, step, usage=(spent(0, step), spent(1, step, tokens=dearer), spent(2, step)))
+        assert await parts.usage.record_usage([spent(0, 1), spent(0, 2), spent(3, 2)]) == 1
+        found = (await parts.usage.query_usage(UsageFilter(session_id=SESSION))).items
+        assert sorted((entry.step, entry.n) for entry in found) == [(1, 0), (1, 1), (1, 2), *((2, n) for n in range(4))]
+        assert (await parts.usage.get_usage_rollup(SESSION)).tokens.total == 999 + 6 * 15
+
+    @proves("usage.with-the-step", "usage.round-trip")
+    async def test_what_steps_used_comes_back_as_it_was(self, parts: Backend, clock: ManualClock) -> None:
+        await start(parts.state, create=CreateSession(agent_type="writer", user_id="ann"))
+        plain = spent(user_id="ann", amount=3)
+        tool = spent(1, user_id="ann", source_type="tool", source_name='search "日本', tokens=None, success=False)
+        custom = spent(2, user_id="ann", source_type="custom", source_name="pages", metadata={"a": [None, 2**80]})
+        other = spent(0, 2, user_id="bob", recorded_at=123)
+        await commit(parts.state, 1, usage=(plain, tool))
+        await commit(parts.state, 2, usage=(other, custom))
+        now = clock.now_ms()
+        expected = [replace(entry, recorded_at=entry.recorded_at or now) for entry in (plain, tool, custom, other)]
+        found = (await parts.usage.query_usage()).items
+        assert sorted(found, key=lambda entry: (entry.step, entry.n)) == sorted(
+            expected, key=lambda entry: (entry.step, entry.n)
+        )
+
+    @proves("usage.filtered", "usage.rolled-up")
+    async def test_what_steps_used_is_found_by_every_filter(
+        self, handles: Handles[Backend], clock: ManualClock
+    ) -> None:
+        parts, elsewhere = await handles.open(), await handles.open(namespace="elsewhere")
+        await start(parts.state, create=CreateSession(agent_type="writer", user_id="ann"))
+        await start(elsewhere.state)
+        await commit(elsewhere.state, usage=(spent(),))
+        run = await start_child(parts.state)
+        first = clock.now_ms()
+        await commit(parts.state, usage=(spent(user_id="ann"), spent(1, user_id="ann", source_type="tool")))
+        clock.advance(10)
+        below = spent(0, session_id="child", root_session_id=SESSION, run_id=run, agent_type="helper")
+        await commit(parts.state, session_id="child", fence=fence_of(run), usage=(below,))
+
+        async def found(**where: Any) -> list[tuple[str, int]]:
+            page = await parts.usage.query_usage(UsageFilter(**where))
+            return [(entry.session_id, entry.n) for entry in page.items]
+
+        own = [(SESSION, 1), (SESSION, 0)]
+        assert await found() == [("child", 0), *own]
+        assert await found(session_id=SESSION) == await found(run_id=RUN) == await found(user_id="ann") == own
+        assert await found(root_session_id=SESSION) == [("child", 0), *own]
+        assert await found(session_id="child") == await found(run_id=run) == await found(agent_type="helper")
+        assert await found(source_type="tool") == await found(session_id=SESSION, source_type="tool") == own[:1]
+        assert await found(source_name="model-1", recorded_to=first) == own
+        assert await found(recorded_from=first + 1) == [("child", 0)]
+        assert (await parts.usage.get_usage_rollup(SESSION)).sessions == 2
+        assert (await parts.usage.get_usage_rollup("child")).tokens.total == 15
+        assert await parts.usage.delete_usage(SESSION) == 2
+        assert await found() == [("child", 0)]
+        assert (await elsewhere.usage.query_usage()).total == 1
+
+    @proves("usage.with-the-step", "usage.deleted")
+    async def test_what_steps_used_stays_spent_when_the_session_goes_back(self, parts: Backend) -> None:
+        await start(parts.state)
+        told = [await commit(parts.state, step, usage=(spent(0, step),)) for step in (1, 2, 3)]
+        point = BranchPoint(from_session_id=SESSION, checkpoint_id=told[0].checkpoint_id)
+        await parts.state.clone_session(point, "branch")
+        await start(parts.state, run_id="r-2", rewind_to=told[0].checkpoint_id)
+        await commit(parts.state, 2, fence=fence_of("r-2"), usage=(spent(0, 2, run_id="r-2"),))
+        assert (await parts.usage.get_usage_rollup(SESSION)).tokens.total == 60
+        assert (await parts.usage.get_usage_rollup("branch")).tokens.total == 0
+        await parts.state.delete_session(SESSION)
+        assert (await parts.usage.query_usage()).total == 0
+        await start(parts.state)
+        assert (await parts.usage.get_usage_rollup(SESSION)).tokens.total == 0
 
     @proves("usage.filtered")
     async def test_entries_are_found_by_every_filter(self, parts: Backend) -> None:

@@ -37,11 +37,14 @@ WHERE NOT EXISTS (
         AND first.n = coalesce(entry.value ->> 'n', 0)
 );
 
--- A chunk says itself what run and step it is of.
+-- Chunks that came together are one row, under the id of the last of them; they say themselves what run and step they
+-- are of.
 CREATE TABLE __agents_lean_chunks (
-    id   INTEGER PRIMARY KEY,
-    body TEXT    NOT NULL
+    id     INTEGER PRIMARY KEY,
+    first  INTEGER NOT NULL,
+    bodies TEXT    NOT NULL
 );
-INSERT INTO __agents_lean_chunks (id, body) SELECT id, body FROM __agents_stream_chunks ORDER BY id;
+INSERT INTO __agents_lean_chunks (id, first, bodies)
+SELECT id, id, '[' || body || ']' FROM __agents_stream_chunks ORDER BY id;
 DROP TABLE __agents_stream_chunks;
 ALTER TABLE __agents_lean_chunks RENAME TO __agents_stream_chunks;

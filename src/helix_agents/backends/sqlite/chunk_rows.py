@@ -1,0 +1,96 @@
+"""A stream's chunks as rows: those that came together are one row, under the id of the last of them."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.records import decode, encode
+
+LAST_SEQUENCE = 0xFFFF_FFFF
+_INSERT = "INSERT INTO __agents_stream_chunks (id, first, bodies) VALUES (?, ?, ?)"
+
+
+class ChunkRows:
+    """The chunks of the stream with this key, inside a transaction."""
+
+    def __init__(self, connection: Connection, key: int) -> None:
+        self._connection = connection
+        self._key = key
+
+    def add(self, first: int, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()) -> None:
+        """Store chunks under consecutive numbers, which their bodies do not repeat."""
+        if chunks:
+            self._insert(self._id(first), bodies or [_body(chunk) for chunk in chunks])
+
+    def since(self, first: int, latest: int, limit: int = -1) -> tuple[StreamChunk, ...]:
+        """The chunks from a number on, the next `limit` of them."""
+        found: list[StreamChunk] = []
+        for begin, bodies in self._connection.each(
+            "SELECT first, bodies FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id",
+            (self._id(first), self._id(latest)),
+        ):
+            number = begin & LAST_SEQUENCE
+            chunks = decode(bodies, list[StreamChunk])
+            skipped = max(first - number, 0)
+            found.extend(replace(chunk, sequence=at) for at, chunk in enumerate(chunks[skipped:], number + skipped))
+            if 0 <= limit <= len(found):
+                return tuple(found[:limit])
+        return tuple(found)
+
+    def oldest(self, floor: int, latest: int) -> int | None:
+        """The number of the oldest chunk there."""
+        row = self._connection.one(
+            "SELECT first FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1",
+            (self._id(floor), self._id(latest)),
+        )
+        return row[0] & LAST_SEQUENCE if row is not None else None
+
+    def newest(self, count: int, floor: int, latest: int) -> int:
+        """The number with which the newest `count` chunks begin."""
+        for last, first in self._connection.each(
+            "SELECT id, first FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id DESC",
+            (self._id(floor), self._id(latest)),
+        ):
+            if last - first + 1 >= count:
+                return (last - count + 1) & LAST_SEQUENCE
+            count -= last - first + 1
+        return latest + 1
+
+    def delete(self, first: int, last: int) -> int:
+        """Delete the chunks with the numbers from one to another; says how many there were."""
+        low, high = self._id(first), self._id(last)
+        self._part(low)
+        self._part(high + 1)
+        row = self._connection.one(
+            "SELECT coalesce(sum(id - first + 1), 0) FROM __agents_stream_chunks WHERE id BETWEEN ? AND ?", (low, high)
+        )
+        assert row is not None
+        self._connection.execute("DELETE FROM __agents_stream_chunks WHERE id BETWEEN ? AND ?", (low, high))
+        return row[0]
+
+    def _part(self, at: int) -> None:
+        """Have a row begin with this id, if a chunk with it came together with the one before."""
+        row = self._connection.one(
+            "SELECT id, first, bodies FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1",
+            (at, self._id(LAST_SEQUENCE)),
+        )
+        if row is None or row[1] >= at:
+            return
+        last, first, text = row
+        bodies = [bytes(body).decode() for body in decode(text, list[msgspec.Raw])]
+        self._connection.execute("DELETE FROM __agents_stream_chunks WHERE id = ?", (last,))
+        self._insert(first, bodies[: at - first])
+        self._insert(at, bodies[at - first :])
+
+    def _insert(self, first: int, bodies: Sequence[str]) -> None:
+        self._connection.execute(_INSERT, (first + len(bodies) - 1, first, f"[{','.join(bodies)}]"))
+
+    def _id(self, sequence: int) -> int:
+        return self._key << 32 | sequence
+
+
+def _body(chunk: StreamChunk) -> str:
+    return encode(replace(chunk, sequence=0) if chunk.sequence else chunk).decode()
