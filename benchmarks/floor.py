@@ -21,14 +21,10 @@ CREATE TABLE state_log (id INTEGER PRIMARY KEY, writes TEXT NOT NULL, base TEXT)
 CREATE TABLE checkpoints (
     id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, run_id TEXT, step_id TEXT, step_count INTEGER NOT NULL,
     status TEXT NOT NULL, message_count INTEGER NOT NULL, state_count INTEGER NOT NULL, has_writes INTEGER NOT NULL,
-    stream_sequence INTEGER NOT NULL, source TEXT NOT NULL, created_at INTEGER NOT NULL
+    stream_sequence INTEGER NOT NULL, source TEXT NOT NULL, created_at INTEGER NOT NULL, used TEXT
 );
 CREATE TABLE streams (key INTEGER PRIMARY KEY, latest INTEGER NOT NULL, batch INTEGER NOT NULL, filler TEXT NOT NULL);
 CREATE TABLE chunks (id INTEGER PRIMARY KEY, first INTEGER NOT NULL, bodies TEXT NOT NULL);
-CREATE TABLE usage (
-    id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, user_id TEXT,
-    agent_type TEXT, recorded_at INTEGER NOT NULL, entries TEXT NOT NULL
-);
 """
 # As many bytes as a session's row has in our table beside the columns above.
 FILLER = "x" * 60
@@ -137,18 +133,13 @@ class FloorSession:
                 connection.execute(
                     "INSERT INTO state_log (id, writes) VALUES (?, ?)", (self._key << 32 | count, writes)
                 )
-            counts = (messages + len(bodies), count, 1, self._chunks + (CHUNKS if chunks else 0), "staging", now)
+            counts = (messages + len(bodies), count, 1, self._chunks + (CHUNKS if chunks else 0), "staging", now, usage)
             connection.execute(
-                "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (self._key << 32 | version + 1, self._id, self._run, f"{self._run}.{step}", step, "active", *counts),
             )
             if chunks is not None:
                 self._store_chunks(connection, chunks)
-            if usage is not None:
-                connection.execute(
-                    "INSERT INTO usage VALUES (?, ?, 1, ?, NULL, 'bench', ?, ?)",
-                    (self._key << 32 | version + 1, self._run, step, now, usage),
-                )
             self._version, self._messages, self._writes = version + 1, messages + len(bodies), count
 
         await self._writer.write(work)

@@ -160,7 +160,7 @@ async def stored_step(folder: Path) -> StoredStep:
 
     messages = texts("SELECT body FROM __agents_messages ORDER BY id LIMIT 2 OFFSET 3")
     [chunks] = texts("SELECT bodies FROM __agents_stream_chunks WHERE bodies ->> '$[#-1].step' = 2")
-    [usage] = texts("SELECT entries FROM __agents_usage_steps WHERE step = 2")
+    [usage] = texts("SELECT used FROM __agents_checkpoints WHERE step_count = 2")
     connection.close()
     return StoredStep(messages, chunks, usage)
 

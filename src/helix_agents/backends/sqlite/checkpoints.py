@@ -37,12 +37,15 @@ def write_checkpoint(
     step_id: str | None = None,
     step_count: int | None = None,
     stream_sequence: int = 0,
+    used: str | None = None,
 ) -> None:
-    """Write a checkpoint of the session as its row stands and move the row's pointer to it."""
+    """Write a checkpoint of the session as its row stands and move the row's pointer to it; with it stays what its step
+    used."""
     number = row.segment << 32 | row.version
     connection.execute(
         "INSERT INTO __agents_checkpoints (id, session_id, run_id, step_id, step_count, status, message_count,"
-        " state_count, has_writes, stream_sequence, source, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " state_count, has_writes, stream_sequence, source, created_at, used)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             number,
             row.session_id,
@@ -56,6 +59,7 @@ def write_checkpoint(
             stream_sequence,
             source,
             now,
+            used,
         ),
     )
     row.checkpoint = number

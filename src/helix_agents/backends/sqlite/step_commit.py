@@ -25,7 +25,7 @@ from helix_agents.backends.sqlite.staging import stage, take_staged
 from helix_agents.backends.sqlite.state_writes import StateWrites
 from helix_agents.backends.sqlite.stream_rows import append_chunks, end_with_commit
 from helix_agents.backends.sqlite.sub_sessions import add_refs, some_went_on, update_ref
-from helix_agents.backends.sqlite.usage_rows import insert_step_usage, insert_usage, spent_in_step
+from helix_agents.backends.sqlite.usage_rows import insert_usage, used_in_step
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit, awaited_children, stream_end_of
 from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
@@ -79,13 +79,13 @@ class EncodedStep:
     writes: str | None = field(init=False)
     detail: str = field(init=False)
     suspension: str | None = field(init=False)
-    spent: str | None = field(init=False)
+    used: str | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.suspension = encode_suspension(self.state.suspension_context)
         self.writes = encode(self.commit.writes).decode() if self.commit.writes.ops else None
         self.detail = encode(SessionDetail.of(self.state)).decode()
-        self.spent = spent_in_step(self.state, self.commit) if self.commit.usage else None
+        self.used = used_in_step(self.state, self.commit)
 
 
 def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWrites) -> Committed:
@@ -124,6 +124,7 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
         step_id=meta.step_id,
         step_count=meta.step_count,
         stream_sequence=sequence,
+        used=step.used,
     )
     extra = _side_rows(connection, step, row)
     end = stream_end_of(commit, again=extra.again)
@@ -221,9 +222,7 @@ def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitE
     flag = read_flag(connection, namespace, row.session_id) if commit.take_stop or commit.suspend else None
     if is_taken(flag, commit):
         drop_flag(connection, namespace, row.session_id, commit.fence.run_id)
-    if step.spent is not None:
-        insert_step_usage(connection, row, step.state, commit, step.spent, now)
-    elif commit.usage:
+    if commit.usage and step.used is None:
         insert_usage(connection, namespace, commit.usage, now)
     if commit.entries or commit.audit:
         owner = step.state.agent_type

@@ -1,11 +1,10 @@
-"""Rows of usage in SQLite: one per step for what its run used, one per entry for everything else."""
+"""Usage as rows in SQLite: what a step used stands in its checkpoint, everything else in a row per entry."""
 
 from collections.abc import Iterable
 
 import msgspec
 
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
-from helix_agents.backends.sqlite.rows import Place
 from helix_agents.domain.commits import StepCommit
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON, Record, decode, encode
@@ -21,14 +20,10 @@ _INSERT = (
     " ?12, ?13 WHERE NOT EXISTS (SELECT 1 FROM __agents_usage WHERE namespace = ?1 AND session_id = ?2 AND run_id = ?4"
     " AND attempt = ?5 AND step = ?6 AND n = ?7)"
 )
-_INSERT_STEP = (
-    "INSERT INTO __agents_usage_steps (id, run_id, attempt, step, user_id, agent_type, recorded_at, entries)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
 
 
 class Spent(Record, forbid_unknown_fields=False):
-    """What an entry says beyond whose it is and when; all that is in the row of a step."""
+    """What an entry says beyond whose it is and when."""
 
     n: int = 0
     source_type: SourceType
@@ -39,6 +34,16 @@ class Spent(Record, forbid_unknown_fields=False):
     metadata: dict[str, JSON] = {}
 
 
+class Used(Record):
+    """What a step used, as its checkpoint keeps it."""
+
+    attempt: int = 1
+    step: int
+    user_id: str | None = None
+    agent_type: str | None = None
+    entries: list[Spent]
+
+
 def insert_usage(connection: Connection, namespace: str, entries: Iterable[UsageEntry], now: int) -> int:
     """Store entries; one that is there already counts nothing. Says how many were new."""
     before = connection.raw.total_changes()
@@ -46,27 +51,29 @@ def insert_usage(connection: Connection, namespace: str, entries: Iterable[Usage
     return connection.raw.total_changes() - before
 
 
-def spent_in_step(state: SessionState, commit: StepCommit) -> str | None:
-    """What a step used as the text of one row; None when it is not as simple as that: entries of something else, of a
-    later round, or with words of their own."""
-    if commit.round:
+def used_in_step(state: SessionState, commit: StepCommit) -> str | None:
+    """What a step used as a text for its checkpoint; None when it is not as simple as that: entries of something else,
+    of a later round, or with words of their own."""
+    if commit.round or not commit.usage:
         return None
-    fence = (commit.fence.run_id, commit.fence.attempt)
-    whose = (state.session_id, state.root_session_id, *fence, commit.step, state.agent_type, state.user_id)
-    spent: list[Spent] = []
+    run_id, attempt, step = commit.fence.run_id, commit.fence.attempt, commit.step
+    session_id, root, agent_type, user_id = state.session_id, state.root_session_id, state.agent_type, state.user_id
+    entries: list[Spent] = []
     for n, entry in enumerate(commit.usage):
-        whose_entry = (
-            entry.session_id,
-            entry.root_session_id,
-            entry.run_id,
-            entry.attempt,
-            entry.step,
-            entry.agent_type,
-            entry.user_id,
-        )
-        if entry.n != n or entry.metadata or entry.recorded_at or whose_entry != whose:
+        if (
+            entry.n != n
+            or entry.step != step
+            or entry.run_id != run_id
+            or entry.attempt != attempt
+            or entry.session_id != session_id
+            or entry.root_session_id != root
+            or entry.agent_type != agent_type
+            or entry.user_id != user_id
+            or entry.metadata
+            or entry.recorded_at
+        ):
             return None
-        spent.append(
+        entries.append(
             Spent(
                 n=n,
                 source_type=entry.source_type,
@@ -76,18 +83,7 @@ def spent_in_step(state: SessionState, commit: StepCommit) -> str | None:
                 success=entry.success,
             )
         )
-    return encode(spent).decode()
-
-
-def insert_step_usage(
-    connection: Connection, row: Place, state: SessionState, commit: StepCommit, spent: str, now: int
-) -> None:
-    """Store what a step used, as `spent_in_step` says it."""
-    fence = commit.fence
-    connection.execute(
-        _INSERT_STEP,
-        (row.checkpoint, fence.run_id, fence.attempt, commit.step, state.user_id, state.agent_type, now, spent),
-    )
+    return encode(Used(attempt=attempt, step=step, user_id=user_id, agent_type=agent_type, entries=entries)).decode()
 
 
 def delete_session_usage(connection: Connection, namespace: str, session_id: SessionId) -> None:
@@ -96,10 +92,10 @@ def delete_session_usage(connection: Connection, namespace: str, session_id: Ses
         "DELETE FROM __agents_usage_entries WHERE namespace = ? AND session_id = ?", (namespace, session_id)
     )
     connection.execute(
-        "DELETE FROM __agents_usage_steps WHERE id IN (SELECT steps.id FROM __agents_segments segments"
-        " CROSS JOIN __agents_usage_steps steps"
+        "UPDATE __agents_checkpoints SET used = NULL WHERE id IN (SELECT steps.id FROM __agents_segments segments"
+        " CROSS JOIN __agents_checkpoints steps"
         " ON steps.id BETWEEN segments.segment << 32 AND segments.segment << 32 | 4294967295"
-        " WHERE segments.namespace = ? AND segments.session_id = ?)",
+        " WHERE segments.namespace = ? AND segments.session_id = ? AND steps.used IS NOT NULL)",
         (namespace, session_id),
     )
 

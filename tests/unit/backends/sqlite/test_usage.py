@@ -15,18 +15,18 @@ pytestmark = pytest.mark.may_block("looks into the file")
 
 
 def rows(path: Path) -> tuple[Any, ...]:
-    """How many steps there are, and how many entries that are rows of their own."""
+    """How many checkpoints say what their step used, and how many entries are rows of their own."""
     connection = apsw.Connection(str(path))
     try:
         (counts,) = connection.execute(
-            "SELECT (SELECT count(*) FROM __agents_usage_steps), (SELECT count(*) FROM __agents_usage_entries)"
+            "SELECT (SELECT count(used) FROM __agents_checkpoints), (SELECT count(*) FROM __agents_usage_entries)"
         )
     finally:
         connection.close()
     return counts
 
 
-async def test_what_a_step_used_is_one_row_and_goes_with_its_session(tmp_path: Path) -> None:
+async def test_what_a_step_used_stands_in_its_checkpoint_and_goes_with_its_session(tmp_path: Path) -> None:
     async with await open_backend(f"sqlite:///{tmp_path}/helix.db") as backend:
         await start(backend.state)
         for step in (1, 2):

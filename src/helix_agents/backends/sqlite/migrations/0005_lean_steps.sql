@@ -1,14 +1,5 @@
--- What a step used is one row, under the number of its checkpoint. Where somebody else counts, each entry is a row.
-CREATE TABLE __agents_usage_steps (
-    id          INTEGER PRIMARY KEY,
-    run_id      TEXT    NOT NULL,
-    attempt     INTEGER NOT NULL,
-    step        INTEGER NOT NULL,
-    user_id     TEXT,
-    agent_type  TEXT,
-    recorded_at INTEGER NOT NULL,
-    entries     TEXT    NOT NULL
-);
+-- What a step used stands in its checkpoint. Where somebody else counts, each entry is a row.
+ALTER TABLE __agents_checkpoints ADD COLUMN used TEXT;
 ALTER TABLE __agents_usage RENAME TO __agents_usage_entries;
 CREATE UNIQUE INDEX __agents_usage_entries_once
     ON __agents_usage_entries (namespace, session_id, run_id, attempt, step, n);
@@ -21,20 +12,21 @@ SELECT namespace, session_id, root_session_id, run_id, attempt, step, n, source_
     recorded_at, body
 FROM __agents_usage_entries
 UNION ALL
-SELECT sessions.namespace, sessions.session_id, sessions.root_session_id, steps.run_id, steps.attempt, steps.step,
-    coalesce(entry.value ->> 'n', 0), entry.value ->> 'source_type', entry.value ->> 'source_name', steps.user_id,
-    steps.agent_type, steps.recorded_at, entry.value
+SELECT sessions.namespace, sessions.session_id, sessions.root_session_id, steps.run_id,
+    coalesce(steps.used ->> 'attempt', 1), steps.used ->> 'step', coalesce(entry.value ->> 'n', 0),
+    entry.value ->> 'source_type', entry.value ->> 'source_name', steps.used ->> 'user_id', steps.used ->> 'agent_type',
+    steps.created_at, entry.value
 FROM __agents_sessions sessions
 CROSS JOIN __agents_segments segments
     ON segments.namespace = sessions.namespace AND segments.session_id = sessions.session_id
-CROSS JOIN __agents_usage_steps steps
-    ON steps.id BETWEEN segments.segment << 32 AND segments.segment << 32 | 4294967295
-CROSS JOIN json_each(steps.entries) entry
+CROSS JOIN __agents_checkpoints steps
+    ON steps.id BETWEEN segments.segment << 32 AND segments.segment << 32 | 4294967295 AND steps.used IS NOT NULL
+CROSS JOIN json_each(steps.used, '$.entries') entry
 WHERE NOT EXISTS (
     SELECT 1 FROM __agents_usage_entries first
     WHERE first.namespace = sessions.namespace AND first.session_id = sessions.session_id
-        AND first.run_id = steps.run_id AND first.attempt = steps.attempt AND first.step = steps.step
-        AND first.n = coalesce(entry.value ->> 'n', 0)
+        AND first.run_id = steps.run_id AND first.attempt = coalesce(steps.used ->> 'attempt', 1)
+        AND first.step = steps.used ->> 'step' AND first.n = coalesce(entry.value ->> 'n', 0)
 );
 
 -- Chunks that came together are one row, under the id of the last of them; they say themselves what run and step they
