@@ -9,7 +9,7 @@ from helix_agents.backends.part import Part
 from helix_agents.backends.postgres.connection import Connection, Row, Value
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.paging import read_page
-from helix_agents.backends.postgres.rows import children_of, find_run, find_session
+from helix_agents.backends.postgres.rows import children_of, find_run
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -96,17 +96,14 @@ class PostgresUsageStore(Part[Database]):
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         async def work(connection: Connection) -> UsageRollup:
-            session = await find_session(connection, self._namespace, session_id)
-            root = session.root_session_id if session is not None else session_id
+            members = [session_id, *await children_of(connection, self._namespace, session_id)]
+            # Without its sessions beside it, usage still knows the root of every entry.
             rows = await connection.all(
-                "SELECT body FROM __agents_usage WHERE namespace = ? AND root_session_id = ? ORDER BY key",
-                (self._namespace, root),
+                "SELECT body FROM __agents_usage"
+                " WHERE namespace = ? AND (session_id = ANY(?) OR root_session_id = ?) ORDER BY key",
+                (self._namespace, members, session_id),
             )
-            entries = [entry_of(row) for row in rows]
-            if root == session_id:
-                return roll_up(entries)
-            below = {session_id, *await children_of(connection, self._namespace, session_id)}
-            return roll_up(entry for entry in entries if entry.session_id in below)
+            return roll_up(map(entry_of, rows))
 
         return await self._db.read(work)
 

@@ -65,7 +65,7 @@ class RedisUsageStore(Facet):
     ) -> Page[UsageEntry]:
         check_page(offset, limit)
         asked = where or UsageFilter()
-        places = await self._places(await self._order_for(asked))
+        places = await self._places(await self._orders_for(asked))
         if asked.session_id is not None:
             places = [place for place in places if place[1] == asked.session_id]
         found = [entry for entry in await self._entries(places) if matches(entry, asked)]
@@ -80,14 +80,14 @@ class RedisUsageStore(Facet):
 
         members = await self._read("usage_rollup", session_id, work)
         # Without its sessions beside it, usage still knows the root of every entry.
-        places = {*members, *await self._places(f"used/{session_id}")}
+        places = {*members, *await self._places((f"used/{session_id}",))}
         names = {name for _, name in members}
         entries = await self._entries(sorted(places))
         return roll_up(e for e in entries if e.session_id in names or e.root_session_id == session_id)
 
     async def delete_usage(self, session_id: SessionId) -> int:
-        order = await self._order_for(UsageFilter(session_id=session_id))
-        places = [place for place in await self._places(order) if place[1] == session_id]
+        orders = await self._orders_for(UsageFilter(session_id=session_id))
+        places = [place for place in await self._places(orders) if place[1] == session_id]
         return sum([await self._delete(*place) for place in places])
 
     async def _delete(self, tag: str, session_id: SessionId) -> int:
@@ -107,21 +107,26 @@ class RedisUsageStore(Facet):
 
         return await self._write("delete_usage", session_id, work, tag=tag)
 
-    async def _order_for(self, where: UsageFilter) -> str:
-        """The order with the fewest sessions that holds all a filter can find: those of one tree, where it is known."""
+    async def _orders_for(self, where: UsageFilter) -> tuple[str, ...]:
+        """The orders with the fewest sessions that hold all a filter can find."""
         root, session_id = where.root_session_id, where.session_id
-        if root is None and session_id is None and where.run_id is not None:
+        if root is not None:
+            return (f"used/{root}",)
+        if session_id is None and where.run_id is not None:
             run = await self._space.entry(entry_id("r", where.run_id), RunEntry)
             session_id = run.run.session_id if run is not None else None
-        if root is None and session_id is not None:
-            session = await self._space.entry(entry_id("s", session_id), SessionEntry)
-            root = session.session.root_session_id if session is not None else None
-        return index.USED if root is None else f"used/{root}"
+        if session_id is None:
+            return (index.USED,)
+        # What a session below another one used was once told of its root alone.
+        session = await self._space.entry(entry_id("s", session_id), SessionEntry)
+        roots = () if session is None else (f"used/{session.session.root_session_id}",)
+        return tuple(dict.fromkeys((f"used/{session_id}", *roots)))
 
-    async def _places(self, order: str) -> list[Place]:
-        """Where usage lies that an order of the index names."""
-        found = await self._space.find(order)
-        return [(tag, session_id) for tag, session_id in (names_of(name) for name, _ in found.entries)]
+    async def _places(self, orders: Iterable[str]) -> list[Place]:
+        """Where usage lies that orders of the index name."""
+        found = await self._space.find(*orders)
+        named = dict.fromkeys(name for name, _ in found.entries)
+        return [(tag, session_id) for tag, session_id in map(names_of, named)]
 
     async def _entries(self, places: Iterable[Place]) -> list[UsageEntry]:
         async def read(tag: str, session_id: SessionId) -> list[UsageEntry]:

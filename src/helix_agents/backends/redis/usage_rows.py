@@ -27,9 +27,9 @@ def field_of(entry: UsageEntry) -> str:
 
 
 def used_entry(tag: str, session_id: SessionId, roots: Iterable[SessionId]) -> Entry:
-    """What the index tells of a session's usage."""
+    """What the index tells of a session's usage: it is found by every root that an entry names, and by the session."""
     names = tuple(sorted(set(roots)))
-    orders = ((index.USED, 0.0), *((f"used/{root}", 0.0) for root in names))
+    orders = ((index.USED, 0.0), *((f"used/{name}", 0.0) for name in sorted({*names, session_id})))
     return Entry(entry_id("u", tag, session_id), encode(UsedEntry(roots=names)), orders)
 
 

@@ -22,7 +22,6 @@ from helix_agents.backends.sqlite.rows import (
     save_session,
 )
 from helix_agents.backends.sqlite.stream_rows import delete_stream_rows
-from helix_agents.backends.sqlite.usage_rows import delete_session_usage
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_create, check_merge, check_saved
 from helix_agents.domain.errors import SessionAlreadyExistsError, StaleStateError, UnstorableValueError
@@ -53,6 +52,7 @@ _OWNED_TABLES = (
     "__agents_interrupt_flags",
     "__agents_pending_calls",
     "__agents_effects",
+    "__agents_usage_entries",
 )
 
 
@@ -306,7 +306,6 @@ class SQLiteSessions(Facet):
             connection.execute(
                 f"DELETE FROM {table} WHERE namespace = ? AND session_id = ?", (self._namespace, row.session_id)
             )
-        delete_session_usage(connection, self._namespace, row.session_id)
         delete_session_entries(connection, self._namespace, row.session_id)
         connection.execute("DELETE FROM __agents_sessions WHERE key = ?", (row.key,))
         release_segments(connection, self._namespace, row.session_id)

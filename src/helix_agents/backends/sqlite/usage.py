@@ -9,7 +9,7 @@ from helix_agents.backends.part import Part
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.paging import read_page
-from helix_agents.backends.sqlite.rows import children_of, find_run, find_session
+from helix_agents.backends.sqlite.rows import children_of, find_run
 from helix_agents.backends.sqlite.usage_rows import COLUMNS, delete_session_usage, entry_of, insert_usage
 from helix_agents.domain.door import check_usage
 from helix_agents.domain.ids import SessionId
@@ -17,6 +17,9 @@ from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll_up
 from helix_agents.ports.clock import Clock
 from helix_agents.system import SystemClock
+
+_OF_SESSION = f"SELECT {COLUMNS} FROM __agents_usage WHERE namespace = ? AND session_id = ?"
+_OF_ROOT = f"SELECT {COLUMNS} FROM __agents_usage_entries WHERE namespace = ? AND root_session_id = ?"
 
 
 class SQLiteUsageStore(Part[Database]):
@@ -55,16 +58,11 @@ class SQLiteUsageStore(Part[Database]):
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         def work(connection: Connection) -> UsageRollup:
-            root = self._root_of(connection, session_id) or session_id
-            rows = connection.all(
-                f"SELECT {COLUMNS} FROM __agents_usage WHERE namespace = ? AND root_session_id = ?",
-                (self._namespace, root),
-            )
-            entries = [entry_of(row) for row in rows]
-            if root == session_id:
-                return roll_up(entries)
-            below = {session_id, *children_of(connection, self._namespace, session_id)}
-            return roll_up(entry for entry in entries if entry.session_id in below)
+            members = (session_id, *children_of(connection, self._namespace, session_id))
+            rows = [row for each in members for row in connection.all(_OF_SESSION, (self._namespace, each))]
+            # Without its sessions beside it, usage still knows the root of every entry.
+            rows += connection.all(_OF_ROOT, (self._namespace, session_id))
+            return roll_up(entry_of(row) for row in dict.fromkeys(rows))
 
         return await self._db.read(work)
 
@@ -86,7 +84,3 @@ class SQLiteUsageStore(Part[Database]):
             return where
         run = find_run(connection, self._namespace, where.run_id)
         return where if run is None else msgspec.structs.replace(where, session_id=run.session_id)
-
-    def _root_of(self, connection: Connection, session_id: SessionId) -> SessionId | None:
-        session = find_session(connection, self._namespace, session_id)
-        return session.root_session_id if session is not None else None

@@ -284,6 +284,36 @@ class UsageStoreContract(Contract):
         await parts.state.delete_session("b")
         assert [entry.session_id for entry in (await parts.usage.query_usage()).items] == ["unknown"]
 
+    @proves("usage.another-root")
+    async def test_an_entry_of_another_root_is_its_sessions_all_the_same(self, parts: Backend) -> None:
+        await parts.state.create_session("root")
+        await parts.state.create_session("child", CreateSession(parent_session_id="root"))
+        await parts.usage.record_usage(
+            [
+                used(0, "root", run_id="r-1", root_session_id="elsewhere"),
+                used(1, "child", run_id="r-2", root_session_id="child"),
+                used(2, "child", run_id="r-2", root_session_id="root"),
+                used(3, "child", run_id="r-2", root_session_id="elsewhere"),
+            ]
+        )
+
+        async def found(**where: Any) -> list[int]:
+            return sorted(entry.n for entry in (await parts.usage.query_usage(UsageFilter(**where))).items)
+
+        assert await found(session_id="root") == [0]
+        assert await found(session_id="child") == [1, 2, 3]
+        assert await found(session_id="child", root_session_id="elsewhere") == [3]
+        assert await found(root_session_id="elsewhere") == [0, 3]
+        assert await found(root_session_id="root") == [2]
+        assert (await parts.usage.get_usage_rollup("root")).tokens.total == 60
+        assert (await parts.usage.get_usage_rollup("child")).tokens.total == 45
+        assert (await parts.usage.get_usage_rollup("elsewhere")).tokens.total == 30
+        # It is there once, whatever root it names the second time.
+        assert await parts.usage.record_usage([used(3, "child", run_id="r-2", root_session_id="root")]) == 0
+        assert await parts.usage.delete_usage("child") == 3
+        await parts.state.delete_session("root")
+        assert await found() == []
+
     @proves("usage.closed")
     async def test_a_closed_part_refuses_work_and_those_beside_it_go_on(self, parts: Backend) -> None:
         works: list[tuple[Closable, Callable[[], Awaitable[Any]]]] = [

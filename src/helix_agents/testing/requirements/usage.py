@@ -14,6 +14,7 @@ USAGE = requirements(
             "usage.paged": "query_usage pages like every listing, newest first.",
             "usage.rolled-up": "The rollup adds up a session and every session below it, per source and in sum.",
             "usage.deleted": "delete_usage removes the entries of one session; deleting the session removes them too.",
+            "usage.another-root": "An entry that names another root than its session's is found with its session too.",
             "usage.closed": "Closing twice is fine; a closed part refuses work by name, and those beside it go on.",
             "usage.namespaces-apart": "A namespace sees nothing of another one.",
         },

@@ -1,6 +1,9 @@
 -- What a step used stands in its checkpoint. Where somebody else counts, each entry is a row.
 ALTER TABLE __agents_checkpoints ADD COLUMN used TEXT;
 ALTER TABLE __agents_usage RENAME TO __agents_usage_entries;
+DELETE FROM __agents_usage_entries WHERE key NOT IN (
+    SELECT min(key) FROM __agents_usage_entries GROUP BY namespace, session_id, run_id, attempt, step, n
+);
 CREATE UNIQUE INDEX __agents_usage_entries_once
     ON __agents_usage_entries (namespace, session_id, run_id, attempt, step, n);
 CREATE INDEX __agents_usage_entries_by_root ON __agents_usage_entries (namespace, root_session_id);
