@@ -2,6 +2,9 @@
 
 from helix_agents.domain.records import Record
 
+FORGOTTEN_AFTER_MS = 86_400_000
+"""How long a store may keep a lock that nobody holds, and how often it looks for such."""
+
 
 class Lock(Record):
     """Held until `expires_at` unless renewed. Tokens only grow: what the lock protects can refuse a smaller one."""

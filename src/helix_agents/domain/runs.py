@@ -85,6 +85,10 @@ class KnownAs(Record):
     workflow_id: str | None
 
 
+DEAD_LEASES_LAST_MS = 86_400_000
+"""How long a store may keep a lease that ran out; longer than any two clocks are apart."""
+
+
 class Lease(Record):
     """A process says it is alive until then; the runs it owns are orphans afterwards."""
 

@@ -1,4 +1,8 @@
-"""Locks in Postgres: one row per key, whose token only grows."""
+"""Locks in Postgres: one row per key, whose token only grows.
+
+Rows of keys that nobody asks for any more go. The highest of their tokens stays, as that of a key that no lock can
+have, and whoever asks for one of those keys later gets a higher one.
+"""
 
 import asyncio
 
@@ -7,12 +11,21 @@ from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.database import Database
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.domain.ids import check_id
-from helix_agents.domain.locks import Lock
+from helix_agents.domain.locks import FORGOTTEN_AFTER_MS, Lock
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.system import RandomIds
 
 # A notification wakes a waiter when a lock is released; of leases that run out nobody is told.
 LOOK_AGAIN = 0.5
+# What is released has run out, too.
+FORGET = """
+WITH gone AS (
+    DELETE FROM __agents_locks WHERE namespace = ?1 AND key <> '' AND expires_at < ?2 RETURNING token
+)
+INSERT INTO __agents_locks AS held (namespace, key, token, expires_at)
+SELECT ?1, '', max(token), 0 FROM gone HAVING count(*) > 0
+ON CONFLICT (namespace, key) DO UPDATE SET token = greatest(held.token, excluded.token)
+"""
 
 
 class PostgresLockManager(Part[Database]):
@@ -30,10 +43,12 @@ class PostgresLockManager(Part[Database]):
         self._namespace = namespace
         self._clock = clock or database.clock
         self._ids = ids or RandomIds()
+        self._looked_at = 0
 
     async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
         check_id(key, "lock key")
-        holder = owner or self._ids.new("lock")
+        holder = check_id(owner, "owner") if owner is not None else self._ids.new("lock")
+        await self._forget_old_ones()
         lock = await self._try(key, ttl_ms, holder)
         if lock is not None:
             return lock
@@ -81,12 +96,33 @@ class PostgresLockManager(Part[Database]):
                 " VALUES (?1, ?2, 1, ?3, ?4)"
                 " ON CONFLICT (namespace, key) DO UPDATE SET token = held.token + 1, owner = excluded.owner,"
                 " expires_at = excluded.expires_at WHERE held.owner IS NULL OR held.expires_at <= ?5"
-                " RETURNING token",
+                " RETURNING token, xmax = 0",
                 (self._namespace, key, owner, now + ttl_ms, now),
             )
-            return Lock(key=key, token=row[0], owner=owner, expires_at=now + ttl_ms) if row is not None else None
+            if row is None:
+                return None
+            # A statement of its own sees what was kept of a row that went while the one before waited for it.
+            token = await self._above_forgotten(connection, key) if row[1] else row[0]
+            return Lock(key=key, token=token, owner=owner, expires_at=now + ttl_ms)
 
         return await self._db.write(work)
+
+    async def _above_forgotten(self, connection: Connection, key: str) -> int:
+        row = await connection.one(
+            "UPDATE __agents_locks SET token = greatest(token, 1 + coalesce("
+            "(SELECT token FROM __agents_locks WHERE namespace = ?1 AND key = ''), 0))"
+            " WHERE namespace = ?1 AND key = ?2 RETURNING token",
+            (self._namespace, key),
+        )
+        assert row is not None
+        return row[0]
+
+    async def _forget_old_ones(self) -> None:
+        """Let go of locks that nobody has held for long, now and then."""
+        now = self._clock.now_ms()
+        if now - self._looked_at >= FORGOTTEN_AFTER_MS:
+            self._looked_at = now
+            await self._db.execute(FORGET, (self._namespace, now - FORGOTTEN_AFTER_MS))
 
     def _topic(self, key: str) -> str:
         return f"lock/{self._namespace}/{key}"

@@ -26,6 +26,7 @@ from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.runs import (
+    DEAD_LEASES_LAST_MS,
     Fence,
     KnownAs,
     Lease,
@@ -81,8 +82,15 @@ async def store_current(connection: Connection, row: Place, run: RunRecord) -> N
     row.attempt, row.running = run.attempt, run.status == "running"
 
 
+# Leases of processes that died go with it. Whoever renews at the same moment has some of them in hand already.
 _RENEW = f"""
-INSERT INTO __agents_leases (namespace, owner, expires_at) VALUES (?, ?, ?)
+WITH dead AS (
+    DELETE FROM __agents_leases l USING (
+        SELECT owner FROM __agents_leases WHERE namespace = ?1 AND owner <> ?2 AND expires_at < ?4
+        FOR UPDATE SKIP LOCKED
+    ) AS d WHERE l.namespace = ?1 AND l.owner = d.owner
+)
+INSERT INTO __agents_leases (namespace, owner, expires_at) VALUES (?1, ?2, ?3)
 ON CONFLICT (namespace, owner) DO UPDATE SET expires_at = excluded.expires_at RETURNING {SERVER_MS}
 """
 
@@ -181,9 +189,10 @@ class PostgresRuns(Facet):
 
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
         check_id(owner, "owner")
-        lease = Lease(owner=owner, expires_at=self._clock.now_ms() + ttl_ms)
+        now = self._clock.now_ms()
+        lease = Lease(owner=owner, expires_at=now + ttl_ms)
         asked = time.monotonic()
-        row = await self._db.call(_RENEW, (self._namespace, lease.owner, lease.expires_at))
+        row = await self._db.call(_RENEW, (self._namespace, lease.owner, lease.expires_at, now - DEAD_LEASES_LAST_MS))
         if row is not None:
             self._db.clock.heard(row[0], asked)
         return lease

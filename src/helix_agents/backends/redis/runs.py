@@ -27,6 +27,7 @@ from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import decode
 from helix_agents.domain.runs import (
+    DEAD_LEASES_LAST_MS,
     Fence,
     KnownAs,
     Lease,
@@ -42,8 +43,6 @@ from helix_agents.domain.runs import (
     updated,
 )
 from helix_agents.domain.session_changes import changed
-
-DEAD_LEASES_LAST_MS = 86_400_000
 
 
 def settle_current_run(tx: Transaction, known: Known[Session], status: RunStatus, reason: str | None) -> None:

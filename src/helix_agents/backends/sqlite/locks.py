@@ -1,4 +1,8 @@
-"""Locks in SQLite: one row per key, whose token only grows."""
+"""Locks in SQLite: one row per key, whose token only grows.
+
+Rows of keys that nobody asks for any more go. The highest of their tokens stays, as that of a key that no lock can
+have, and whoever asks for one of those keys later gets a higher one.
+"""
 
 import asyncio
 
@@ -7,12 +11,14 @@ from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.domain.ids import check_id
-from helix_agents.domain.locks import Lock
+from helix_agents.domain.locks import FORGOTTEN_AFTER_MS, Lock
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.system import RandomIds, SystemClock
 
 # The doorbell wakes a waiter when a lock is released; leases that run out ring no bell.
 LOOK_AGAIN = 0.5
+# What is released has run out, too.
+_OLD = "namespace = ? AND key <> '' AND expires_at < ?"
 
 
 class SQLiteLockManager(Part[Database]):
@@ -30,10 +36,12 @@ class SQLiteLockManager(Part[Database]):
         self._namespace = namespace
         self._clock = clock or SystemClock()
         self._ids = ids or RandomIds()
+        self._looked_at = 0
 
     async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
         check_id(key, "lock key")
-        holder = owner or self._ids.new("lock")
+        holder = check_id(owner, "owner") if owner is not None else self._ids.new("lock")
+        await self._forget_old_ones()
         lock = await self._try(key, ttl_ms, holder)
         if lock is not None:
             return lock
@@ -77,15 +85,38 @@ class SQLiteLockManager(Part[Database]):
         def work(connection: Connection) -> Lock | None:
             # A row is kept when its lock is free, so that the next token is higher than any before.
             row = connection.one(
-                "INSERT INTO __agents_locks (namespace, key, token, owner, expires_at) VALUES (?, ?, 1, ?, ?)"
+                "INSERT INTO __agents_locks AS held (namespace, key, token, owner, expires_at)"
+                " VALUES (?1, ?2,"
+                " 1 + coalesce((SELECT token FROM __agents_locks WHERE namespace = ?1 AND key = ''), 0), ?3, ?4)"
                 " ON CONFLICT (namespace, key) DO UPDATE SET token = token + 1, owner = excluded.owner,"
-                " expires_at = excluded.expires_at WHERE __agents_locks.owner IS NULL OR __agents_locks.expires_at <= ?"
+                " expires_at = excluded.expires_at WHERE held.owner IS NULL OR held.expires_at <= ?5"
                 " RETURNING token",
                 (self._namespace, key, owner, now + ttl_ms, now),
             )
             return Lock(key=key, token=row[0], owner=owner, expires_at=now + ttl_ms) if row is not None else None
 
         return await self._db.write(work)
+
+    async def _forget_old_ones(self) -> None:
+        """Let go of locks that nobody has held for long, now and then."""
+        now = self._clock.now_ms()
+        if now - self._looked_at < FORGOTTEN_AFTER_MS:
+            return
+        self._looked_at = now
+        old = (self._namespace, now - FORGOTTEN_AFTER_MS)
+
+        def work(connection: Connection) -> None:
+            row = connection.one(f"SELECT max(token) FROM __agents_locks WHERE {_OLD}", old)
+            if row is None or row[0] is None:
+                return
+            connection.execute(
+                "INSERT INTO __agents_locks AS held (namespace, key, token, expires_at) VALUES (?, '', ?, 0)"
+                " ON CONFLICT (namespace, key) DO UPDATE SET token = max(token, excluded.token)",
+                (self._namespace, row[0]),
+            )
+            connection.execute(f"DELETE FROM __agents_locks WHERE {_OLD}", old)
+
+        await self._db.write(work)
 
     def _check_held(self, connection: Connection, lock: Lock) -> None:
         row = connection.one(

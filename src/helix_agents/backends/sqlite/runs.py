@@ -21,6 +21,7 @@ from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.runs import (
+    DEAD_LEASES_LAST_MS,
     Fence,
     KnownAs,
     Lease,
@@ -169,13 +170,18 @@ class SQLiteRuns(Facet):
 
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
         check_id(owner, "owner")
-        lease = Lease(owner=owner, expires_at=self._clock.now_ms() + ttl_ms)
+        now = self._clock.now_ms()
+        lease, forgotten = Lease(owner=owner, expires_at=now + ttl_ms), now - DEAD_LEASES_LAST_MS
 
         def work(connection: Connection) -> Lease:
             connection.execute(
                 "INSERT INTO __agents_leases (namespace, owner, expires_at) VALUES (?, ?, ?)"
                 " ON CONFLICT (namespace, owner) DO UPDATE SET expires_at = excluded.expires_at",
                 (self._namespace, lease.owner, lease.expires_at),
+            )
+            # There are as many rows as processes, so that this looks at a few.
+            connection.execute(
+                "DELETE FROM __agents_leases WHERE namespace = ? AND expires_at < ?", (self._namespace, forgotten)
             )
             return lease
 

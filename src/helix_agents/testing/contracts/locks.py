@@ -19,6 +19,7 @@ from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.workers import Processes
 
 PATIENCE = 30.0
+A_MONTH_MS = 30 * 24 * 60 * 60 * 1000
 
 
 class OpenLocks(Protocol):
@@ -85,6 +86,22 @@ class LockManagerContract(Contract):
                 clock.advance(1_000)
         assert tokens == sorted(set(tokens))
         assert tokens[0] > 0
+
+    @proves("locks.tokens-grow", "locks.loser-is-told")
+    async def test_a_token_is_higher_after_however_long_a_time(
+        self, handles: Handles[LockManager], clock: ManualClock
+    ) -> None:
+        one, two = await handles.open(), await handles.open()
+        for _ in range(3):
+            await one.release(await one.acquire("door", ttl_ms=1_000))
+        stopped = await one.acquire("door", ttl_ms=1_000)
+        for _ in range(3):
+            clock.advance(A_MONTH_MS)
+            await two.acquire("gate", ttl_ms=1_000)
+        taken = await two.acquire("door", ttl_ms=1_000)
+        assert taken.token > stopped.token
+        with pytest.raises(LockLostError):
+            await one.release(stopped)
 
     @proves("locks.lease-runs-out", "locks.loser-is-told", "locks.tokens-grow")
     async def test_a_holder_stopped_past_its_lease_loses_the_lock(
@@ -157,6 +174,8 @@ class LockManagerContract(Contract):
         for key in ("", "x" * 257, "a\x00b", " padded"):
             with pytest.raises(InvalidIdError):
                 await locks.acquire(key, ttl_ms=1_000)
+            with pytest.raises(InvalidIdError):
+                await locks.acquire("door", ttl_ms=1_000, owner=key)
 
     @proves("locks.one-holder-across-processes")
     async def test_of_many_processes_one_holds_at_a_time(self, store_url: str, processes: Processes) -> None:

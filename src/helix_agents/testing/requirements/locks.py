@@ -15,7 +15,7 @@ _HOLDING = promised_by(
         "locks.waiter-is-served": "A waiting caller gets the lock when it is released by another handle.",
         "locks.waiter-gives-up": "A waiting caller is told after its timeout.",
         "locks.keys-apart": "Locks of different keys and namespaces have nothing to do with each other.",
-        "locks.bad-key-refused": "A key that can never be is refused.",
+        "locks.bad-key-refused": "A key or an owner that can never be is refused.",
     },
 )
 _ACROSS_PROCESSES = promised_by(
