@@ -149,7 +149,8 @@ class InMemoryEntryStore(Handle):
             events = tx.tables.entries.events
             newest_first = sorted(events, reverse=True)
             crowded = newest_first[keep][0] if len(newest_first) > keep else 0
-            old = max((event.revision for event in events.values() if event.at < before_ms), default=0)
+            young = min((event.revision for event in events.values() if event.at >= before_ms), default=None)
+            old = max((place[0] for place in events if young is None or place[0] < young), default=0)
             up_to = max(crowded, old, head_of(tx).compacted)
             for place in [place for place in events if place[0] <= up_to]:
                 tx.remove(events, place)

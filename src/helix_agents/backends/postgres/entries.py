@@ -43,6 +43,18 @@ from helix_agents.ports.entries import EntryDump, EntryStore, Waiting
 # As often a write reads without a lock. One that others were faster than so many times waits for its turn.
 UNLOCKED_TRIES = 3
 
+# Up to where announced changes are gone, and up to where they are too many or too old. What is too old is looked for
+# from the oldest on, of which few are left: the log is in the order of time.
+_DUE = """
+SELECT compacted, coalesce(greatest(
+    (SELECT revision FROM __agents_entry_events WHERE namespace = ?1 ORDER BY revision DESC LIMIT 1 OFFSET ?2),
+    (SELECT max(revision) FROM __agents_entry_events WHERE namespace = ?1 AND revision < coalesce(
+        (SELECT revision FROM __agents_entry_events WHERE namespace = ?1 AND at >= ?3 ORDER BY revision LIMIT 1),
+        9223372036854775807))
+), 0)
+FROM __agents_entry_heads WHERE namespace = ?1
+"""
+
 
 class PostgresEntryStore(Part[Database]):
     """The entries of one namespace in one database, for all processes that use it.
@@ -219,20 +231,15 @@ class PostgresEntryStore(Part[Database]):
         return row[0] if row is not None else 0
 
     async def prune_events(self, *, before_ms: int, keep: int) -> int:
+        # Looking goes through much of the log, and most of the time nothing is due: writers do not wait for that.
+        compacted, up_to = await self._db.one(_DUE, (self._namespace, keep, before_ms)) or (0, 0)
+        if up_to <= compacted:
+            return compacted
+
         async def work(connection: Connection) -> int:
             head = await find_head(connection, self._namespace)
-            if head is None:
-                return 0
-            due = await connection.one(
-                "SELECT greatest("
-                " (SELECT revision FROM __agents_entry_events WHERE namespace = ?1"
-                " ORDER BY revision DESC LIMIT 1 OFFSET ?2),"
-                " (SELECT max(revision) FROM __agents_entry_events WHERE namespace = ?1 AND at < ?3))",
-                (self._namespace, keep, before_ms),
-            )
-            up_to = (due[0] if due is not None else 0) or 0
-            if up_to <= head.compacted:
-                return head.compacted
+            if head is None or up_to <= head.compacted:
+                return head.compacted if head is not None else 0
             await connection.execute(
                 "DELETE FROM __agents_entry_events WHERE namespace = ? AND revision <= ?", (self._namespace, up_to)
             )

@@ -11,6 +11,7 @@ from helix_agents.backends.entry_columns import (
     EVENT,
     SUMMARY,
     VERSION,
+    Head,
     entry_of,
     event_of,
     events_within,
@@ -220,22 +221,15 @@ class SQLiteEntryStore(Part[Database]):
         return await self._db.read(work)
 
     async def prune_events(self, *, before_ms: int, keep: int) -> int:
+        # Looking goes through much of the log, and most of the time nothing is due: writers do not wait for that.
+        head, up_to = await self._db.read(lambda connection: self._due(connection, before_ms, keep))
+        if head is None or up_to <= head.compacted:
+            return head.compacted if head is not None else 0
+
         def work(connection: Connection) -> int:
             head = find_head(connection, self._namespace)
-            if head is None:
-                return 0
-            crowded = connection.one(
-                "SELECT revision FROM __agents_entry_events WHERE namespace = ?"
-                " ORDER BY revision DESC LIMIT 1 OFFSET ?",
-                (self._namespace, keep),
-            )
-            old = connection.one(
-                "SELECT max(revision) FROM __agents_entry_events WHERE namespace = ? AND at < ?",
-                (self._namespace, before_ms),
-            )
-            up_to = max(crowded[0] if crowded is not None else 0, (old[0] if old is not None else 0) or 0)
-            if up_to <= head.compacted:
-                return head.compacted
+            if head is None or up_to <= head.compacted:
+                return head.compacted if head is not None else 0
             connection.execute(
                 "DELETE FROM __agents_entry_events WHERE namespace = ? AND revision <= ?", (self._namespace, up_to)
             )
@@ -243,6 +237,25 @@ class SQLiteEntryStore(Part[Database]):
             return up_to
 
         return await self._db.write(work)
+
+    def _due(self, connection: Connection, before_ms: int, keep: int) -> tuple[Head | None, int]:
+        """The head, and the revision up to which announced changes are too old or too many."""
+        crowded = connection.one(
+            "SELECT revision FROM __agents_entry_events WHERE namespace = ? ORDER BY revision DESC LIMIT 1 OFFSET ?",
+            (self._namespace, keep),
+        )
+        # From the oldest on, of which few are left: the log is in the order of time.
+        young = connection.one(
+            "SELECT revision FROM __agents_entry_events WHERE namespace = ? AND at >= ? ORDER BY revision LIMIT 1",
+            (self._namespace, before_ms),
+        )
+        condition, bound = ("", ()) if young is None else (" AND revision < ?", (young[0],))
+        old = connection.one(
+            f"SELECT max(revision) FROM __agents_entry_events WHERE namespace = ?{condition}",
+            (self._namespace, *bound),
+        )
+        up_to = max(crowded[0] if crowded is not None else 0, (old[0] if old is not None else 0) or 0)
+        return find_head(connection, self._namespace), up_to
 
     @asynccontextmanager
     async def listen(self) -> AsyncGenerator[Waiter]:
