@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 
 from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents.capabilities.approval_rows import ApprovalRow
+from helix_agents.capabilities.approvals import decide_approval
 from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.notifying import PUT_OFF_MS, deliver_notices
-from helix_agents.capabilities.scopes import JOURNAL, OUTBOX, SESSIONS
+from helix_agents.capabilities.paging import every_entry
+from helix_agents.capabilities.scopes import APPROVALS, JOURNAL, OUTBOX, SESSIONS
 from helix_agents.capabilities.settings import Limits
-from helix_agents.domain.capability_errors import ApprovalPending, SessionNotFound
+from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, SessionNotFound
 from helix_agents.domain.entries import EntryPage, EntryTransaction, Put
+from helix_agents.domain.records import encode
 from helix_agents.testing import call, reply
 from helix_agents.testing.clock import ManualClock
 from tests.capabilities.test_agent_tools import bundle_of
@@ -51,6 +55,22 @@ async def test_where_no_state_may_be_kept_the_system_is_well_all_the_same(world:
         health = await state.call("system.health")
         quotas = [each["detail"] for each in health["checks"] if each["name"].startswith("quota")]
         assert (health["status"], quotas) == ("ok", ["0 of 0 bytes"] * 2)
+
+
+async def test_who_was_never_active_is_told_as_far_back_as_changes_are_known(each_world: World) -> None:
+    day = 24 * 60 * 60 * 1000
+    clock = ManualClock(20_000 * day)
+    each_world.limits = Limits(event_age_ms=7 * day)
+    async with each_world.open("ann", clock=clock) as ann, each_world.open("bob", clock=clock) as bob:
+        await bob.shared.set("long ago", 1, expected_version=0)
+        clock.advance(10 * day + 5)
+        await bob.shared.set("now", 1, expected_version=0)
+        first = await ann.call("state.briefing.generate", detail_level="detailed")
+        assert first["briefing"]["since"] == "2024-10-07T00:00:00.000Z"
+        assert first["briefing"]["window"] == {"from": 1, "to": 2}
+        assert [change["key"] for change in first["briefing"]["state_changes"]] == ["now"]
+        clock.advance(day // 2)
+        assert await ann.call("state.briefing.generate", detail_level="detailed") == first
 
 
 async def test_files_that_were_made_changed_and_deleted_are_reported(world: World) -> None:
@@ -366,6 +386,56 @@ async def test_a_request_that_nobody_decided_in_time_waits_no_more(world: World)
         [asked] = (await state.call("approvals.list"))["approvals"]
         assert asked["status"] == "expired"
         assert (await sweep_state(state.gateway))["approvals_expired"] == 0
+
+
+async def test_who_asks_looks_at_open_requests_alone_and_decided_ones_go_in_time(each_world: World) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    async with each_world.open(clock=clock) as state:
+        store = state.gateway.store
+        asked: list[str] = []
+        for approved in (True, False, None):
+            with pytest.raises(ApprovalPending) as pending:
+                await state.call("state.backup.create")
+            asked.append(pending.value.context["approval_id"])
+            if approved is not None:
+                await decide_approval(state.gateway, asked[-1], approved=approved, by="ada", reason="so")
+            clock.advance(1)
+        assert [entry.key async for entry in every_entry(store, APPROVALS)] == asked[2:]
+        shown = (await state.call("approvals.list"))["approvals"]
+        assert [(each["approval_id"], each["status"]) for each in shown] == list(
+            zip(reversed(asked), ("pending", "rejected", "executed"), strict=True)
+        )
+        [one] = (await state.call("approvals.list", approval_id=asked[0]))["approvals"]
+        assert one["status"] == "executed"
+        with pytest.raises(InvalidInput, match="decided already"):
+            await decide_approval(state.gateway, asked[0], approved=True, by="ada")
+        clock.advance(each_world.limits.remembered_ms)
+        await sweep_state(state.gateway)
+        # The one that nobody decided was over just now.
+        assert [each["approval_id"] for each in (await state.call("approvals.list"))["approvals"]] == asked[2:]
+        decided = [row.entry for row in await store.list_audit() if "rejected" in row.entry]
+        assert len(decided) == 1
+
+
+async def test_requests_that_an_older_version_left_among_the_open_ones_are_put_away(world: World) -> None:
+    async with world.open() as state:
+        old = ApprovalRow(
+            digest="d",
+            agent="ann",
+            face="mcp",
+            capability="state.backup.create",
+            inputs={},
+            status="executed",
+            requested_at="",
+            expires_at=0,
+            result={"backup_id": "b"},
+        )
+        put = Put(scope=APPROVALS, key="approval-1", value=encode(old).decode())
+        await state.gateway.store.transact(EntryTransaction(changes=(put,), owner="ann"))
+        await sweep_state(state.gateway)
+        assert (await state.gateway.store.usage(APPROVALS)).keys == 0
+        [shown] = (await state.call("approvals.list", approval_id="approval-1"))["approvals"]
+        assert shown["result"] == {"backup_id": "b"}
 
 
 async def test_the_janitor_delivers_notices_of_agents(world: World, webhook: str) -> None:

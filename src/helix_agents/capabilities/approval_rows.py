@@ -3,8 +3,10 @@
 from typing import Literal, TypeAlias
 
 from helix_agents.capabilities.calls import Face
+from helix_agents.capabilities.scopes import APPROVALS, DECIDED
 from helix_agents.domain.entries import Entry
 from helix_agents.domain.records import JSON, Record, decode
+from helix_agents.ports.entries import EntryStore
 
 Status: TypeAlias = Literal["pending", "approved", "executing", "executed", "failed", "rejected", "expired"]
 OPEN: tuple[Status, ...] = ("pending", "approved", "executing")
@@ -32,3 +34,13 @@ class ApprovalRow(Record):
 def row_of(entry: Entry) -> ApprovalRow:
     """A stored request."""
     return decode(entry.value or "", ApprovalRow)
+
+
+async def find_approval(store: EntryStore, approval_id: str) -> Entry | None:
+    """A request, open or over; None when there is none, or none any more."""
+    # In the order in which it moves, so that it is not missed on its way.
+    for scope in (APPROVALS, DECIDED):
+        entry = await store.find(scope, approval_id)
+        if entry is not None:
+            return entry
+    return None

@@ -3,6 +3,9 @@
 pending → approved → executing → executed | failed, or pending → rejected | expired. Every arrow is a compare-and-set,
 so of two clicks one counts. The stored call runs, not one that a caller sends again. A process that dies while it runs
 leaves `executing`; what the call made durable was remembered with it, so `resume_approvals` knows whether to run it.
+
+A request that is over moves to a scope of its own, so that nobody who asks looks at those that were decided before. It
+can be read there for as long as answers are remembered; the audit log says for ever who decided what.
 """
 
 from typing import Any
@@ -10,14 +13,14 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.context import Approval
-from helix_agents.capabilities.approval_rows import ApprovalRow, Status, row_of
+from helix_agents.capabilities.approval_rows import OPEN, ApprovalRow, Status, find_approval, row_of
 from helix_agents.capabilities.calls import Call, Caller
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.paging import every_entry
-from helix_agents.capabilities.scopes import APPROVALS
+from helix_agents.capabilities.scopes import APPROVALS, DECIDED
 from helix_agents.capabilities.values import shown_time
 from helix_agents.domain.capability_errors import ApprovalRejected, CapabilityError, InvalidInput, VersionConflict
-from helix_agents.domain.entries import Entry, EntryTransaction, Put
+from helix_agents.domain.entries import Change, Entry, EntryTransaction, Put, Remove
 from helix_agents.domain.records import JSON, encode
 
 LEASE_MS = 10 * 60 * 1000
@@ -108,6 +111,9 @@ async def expire_approvals(gateway: Gateway) -> int:
         row = row_of(entry)
         if row.status == "pending" and row.expires_at <= gateway.store.now_ms():
             expired += await _move(gateway, entry.key, entry, row, status="expired") is not None
+        elif row.status not in OPEN:
+            # An older version left it here.
+            await _store(gateway, entry, row)
     return expired
 
 
@@ -124,7 +130,7 @@ async def resume_approvals(gateway: Gateway) -> int:
 
 
 async def _load(gateway: Gateway, approval_id: str) -> tuple[Entry, ApprovalRow]:
-    entry = await gateway.store.find(APPROVALS, approval_id)
+    entry = await find_approval(gateway.store, approval_id)
     if entry is None:
         raise InvalidInput(f"There is no request {approval_id[:80]!r}.", {"approval_id": approval_id[:80]})
     return entry, row_of(entry)
@@ -144,9 +150,20 @@ async def _move(
         "decided_by": moved.decided_by,
         "digest": row.digest,
     }
-    put = Put(scope=APPROVALS, key=approval_id, value=encode(moved).decode(), expected_version=entry.version)
+    return moved if await _store(gateway, entry, moved, line) else None
+
+
+async def _store(gateway: Gateway, entry: Entry, row: ApprovalRow, *audit: dict[str, JSON]) -> bool:
+    """Store a request where it belongs, unless somebody changed it since; whether it was done."""
+    value = encode(row).decode()
+    changes: tuple[Change, ...] = (Put(scope=APPROVALS, key=entry.key, value=value, expected_version=entry.version),)
+    if row.status not in OPEN:
+        changes = (
+            Remove(scope=APPROVALS, key=entry.key, expected_version=entry.version, forget=True),
+            Put(scope=DECIDED, key=entry.key, value=value, expected_version=0),
+        )
     try:
-        await gateway.store.transact(EntryTransaction(changes=(put,), owner=row.agent, audit=(line,)))
+        await gateway.store.transact(EntryTransaction(changes=changes, owner=row.agent, audit=audit))
     except VersionConflict:
-        return None
-    return moved
+        return False
+    return True

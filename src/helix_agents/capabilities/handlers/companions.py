@@ -2,6 +2,7 @@
 
 from typing import cast
 
+from helix_agents.capabilities.approval_rows import find_approval
 from helix_agents.capabilities.calls import Call, rows_of
 from helix_agents.capabilities.catalogue import find_capability
 from helix_agents.capabilities.health import look_at_health
@@ -9,7 +10,7 @@ from helix_agents.capabilities.inbox import read_messages
 from helix_agents.capabilities.minted_sessions import create_session as mint
 from helix_agents.capabilities.minted_sessions import end_session as end
 from helix_agents.capabilities.paging import every_entry
-from helix_agents.capabilities.scopes import ALERTS, APPROVALS
+from helix_agents.capabilities.scopes import ALERTS, APPROVALS, DECIDED
 from helix_agents.capabilities.values import canonical, shown_time
 from helix_agents.domain.capability_errors import InvalidInput
 from helix_agents.domain.entries import Entry, Put
@@ -82,17 +83,22 @@ async def end_session(call: Call) -> dict[str, JSON]:
 async def list_approvals(call: Call) -> dict[str, JSON]:
     """The agent's own requests; an operator sees all."""
     wanted = call.inputs["approval_id"]
-    newest_first = await _newest_first(call, APPROVALS)
+    if wanted is None:
+        # What is decided meanwhile is among both.
+        entries = {entry.key: entry for scope in (APPROVALS, DECIDED) for entry in await _newest_first(call, scope)}
+    else:
+        entry = await find_approval(call.store, wanted)
+        entries = {} if entry is None else {wanted: entry}
+    rows = sorted(rows_of(list(entries.values())), key=lambda row: (row["requested_at"], row["id"]), reverse=True)
     found: list[JSON] = []
-    for row in rows_of(newest_first):
+    for row in rows:
         row.setdefault("status", "pending")
         if not call.caller.is_operator and row["agent"] != call.caller.agent:
             continue
-        if wanted is None or wanted == row["id"]:
-            shown = ["capability", "agent", "status", "inputs", "result", "reason", "requested_at"]
-            # What a person is shown before deciding may name other agents.
-            shown += ["preview", "face"] if call.caller.is_operator else []
-            found.append({"approval_id": row["id"], **{name: row[name] for name in shown if name in row}})
+        shown = ["capability", "agent", "status", "inputs", "result", "reason", "requested_at"]
+        # What a person is shown before deciding may name other agents.
+        shown += ["preview", "face"] if call.caller.is_operator else []
+        found.append({"approval_id": row["id"], **{name: row[name] for name in shown if name in row}})
     return {"approvals": found, "count": len(found)}
 
 
