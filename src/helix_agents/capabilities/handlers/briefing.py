@@ -9,21 +9,24 @@ from helix_agents.capabilities.health import look_at_health
 from helix_agents.capabilities.inbox import read_messages
 from helix_agents.capabilities.manifests import compare, look_at_files
 from helix_agents.capabilities.scopes import ACTIVITY, ALERTS, APPROVALS, BACKUPS, SHARED
+from helix_agents.capabilities.settings import HOUR_MS
 from helix_agents.capabilities.values import parse_time, parsed, shown_time
 from helix_agents.domain.entries import EntryEvent, EntryTransaction, Overview, Put
 from helix_agents.domain.records import JSON
 
 SYSTEM = (ALERTS, APPROVALS, BACKUPS)
 MOST_ITEMS = 50
+DAY_MS = 24 * HOUR_MS
 
 
 async def generate(call: Call) -> dict[str, JSON]:
     """The briefing. Asking for it moves nothing: the window begins where the agent's last session ended."""
     last = await _last_activity(call)
-    if call.inputs["since"] is None:
-        since, start = last.get("at", 0), last.get("revision", 0)
+    if call.inputs["since"] is None and last:
+        since, start = last["at"], last["revision"]
     else:
-        since = parse_time(call.inputs["since"], call.store.now_ms())
+        now, given = call.store.now_ms(), call.inputs["since"]
+        since = parse_time(given, now) if given is not None else _as_far_as_known(now, call.limits.event_age_ms)
         start = await call.store.revision_at(since)
     seen = await call.store.overview(SYSTEM, runs_since=since)
     events = await _events(call, start, seen.revision)
@@ -70,6 +73,12 @@ async def mark_activity(call: Call) -> None:
     }
     put = Put(scope=ACTIVITY, key=call.caller.agent, value=msgspec.json.encode(row).decode())
     await call.store.transact(EntryTransaction(changes=(put,), owner=call.caller.agent))
+
+
+def _as_far_as_known(now: int, event_age_ms: int) -> int:
+    """Where the window of an agent begins that was never active before: changes are told for so long. At the beginning
+    of a day, so that the same window is asked for all day long."""
+    return max(0, (now - event_age_ms) // DAY_MS * DAY_MS)
 
 
 async def _last_activity(call: Call) -> dict[str, Any]:
