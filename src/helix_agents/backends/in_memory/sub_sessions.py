@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from helix_agents.backends.in_memory.handle import Handle, own
 from helix_agents.backends.in_memory.rows import current_run, session_row
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import went_on
-from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, linked, updated
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, added, linked, updated
 
 
 def add_refs(tx: Transaction, session_id: SessionId, refs: Iterable[SubSessionRef]) -> None:
@@ -18,9 +16,7 @@ def add_refs(tx: Transaction, session_id: SessionId, refs: Iterable[SubSessionRe
     for ref in refs:
         rows = tx.within(tx.tables.refs, session_id)
         if ref.sub_session_id not in rows:
-            created_at = ref.created_at or tx.now
-            stamped = msgspec.structs.replace(ref, created_at=created_at, updated_at=ref.updated_at or created_at)
-            tx.put(rows, ref.sub_session_id, stamped)
+            tx.put(rows, ref.sub_session_id, added(ref, tx.now))
 
 
 def update_ref(tx: Transaction, session_id: SessionId, update: SubSessionRefUpdate) -> SubSessionRef | None:

@@ -11,7 +11,7 @@ from helix_agents.domain import door
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record, decode, encode
 from helix_agents.domain.runs import went_on
-from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, linked, updated
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, added, linked, updated
 
 
 class _RefRow(Record):
@@ -39,9 +39,7 @@ class Refs:
         """Add references; one to a child that is referred to already is left as it is."""
         for ref in refs:
             if ref.sub_session_id not in self._rows:
-                at = ref.created_at or self._tx.now
-                stamped = msgspec.structs.replace(ref, created_at=at, updated_at=ref.updated_at or at)
-                self._put(_RefRow(place=len(self._rows), ref=stamped))
+                self._put(_RefRow(place=len(self._rows), ref=added(ref, self._tx.now)))
 
     def update(self, update: SubSessionRefUpdate) -> SubSessionRef | None:
         """Change a reference; None when the session has no such child."""

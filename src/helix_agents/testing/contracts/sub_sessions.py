@@ -34,10 +34,11 @@ class SubSessionsContract(StoreContract):
         )
         await store.add_sub_session_refs(SESSION, [child_ref("child-9", created_at=4, updated_at=4), full])
         clock.advance(1)
-        await store.add_sub_session_refs(SESSION, [child_ref("child-1")])
+        await store.add_sub_session_refs(SESSION, [child_ref("child-1", created_at=5)])
         found = await store.get_sub_session_refs(SESSION)
         assert [ref.sub_session_id for ref in found] == ["child-9", "child-2", "child-1"]
         assert found[1] == full
+        assert (found[2].created_at, found[2].updated_at) == (5, clock.now_ms())
 
     @proves("refs.added-once")
     async def test_a_reference_that_is_there_is_left_as_it_is(self, store: SessionStateStore) -> None:
