@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from helix_agents.agent.schemas import jsonable
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.state_type import NoState, StateT
+from helix_agents.domain.door import check_name
 from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
@@ -166,6 +167,7 @@ class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
             name=name, amount=amount, tokens=tokens, success=success, metadata=jsonable(metadata or {})
         )
         check_record(report)
+        check_name(name, "name of what was used")
         self.link.record_usage(report)
 
 

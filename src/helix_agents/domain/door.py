@@ -1,9 +1,10 @@
 """The check at the door of every store: each id and each value that a write brings in, before anything is written."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import SettleSession, StartRun, StepCommit
@@ -12,8 +13,8 @@ from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import AnsweredElsewhere, ApprovalAnswer, SubmitAnswer, ToolAnswer
-from helix_agents.domain.records import check_given, check_json, check_record
-from helix_agents.domain.runs import RunMetadata, RunUpdate
+from helix_agents.domain.records import Record, check_given, check_json, check_record
+from helix_agents.domain.runs import KnownAs, RunMetadata, RunUpdate
 from helix_agents.domain.sessions import (
     CreateSession,
     InterruptFlag,
@@ -46,11 +47,46 @@ def _check_optional(value: str | None, kind: str) -> None:
         check_id(value, kind)
 
 
+def check_name(value: str | None, what: str) -> None:
+    """A name that is no id: any text that a database can look for.
+
+    Raises:
+        UnstorableValueError: it holds a zero character.
+    """
+    if value is not None and "\0" in value:
+        raise UnstorableValueError(what, f"{value!r} holds a zero character")
+
+
+def check_number(value: int, what: str) -> None:
+    """A number that stores keep apart from JSON, where any fits.
+
+    Raises:
+        UnstorableValueError: it needs more than 64 bits.
+    """
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UnstorableValueError(what, f"{value} does not fit into 64 bits")
+
+
+@cache
+def _numbers_of(kind: type[Record]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.type in (int, int | None))
+
+
+def check_numbers(record: Record) -> None:
+    """The numbers of a record, or of a filter."""
+    for name in _numbers_of(type(record)):
+        value = getattr(record, name)
+        if value is not None:
+            check_number(value, f"{type(record).__name__}.{name}")
+
+
 def check_create(session_id: SessionId, options: CreateSession) -> None:
     """What a new session is told about itself: its ids, its first state, tags and metadata."""
     check_id(session_id)
     check_json(options.custom_state, "custom state")
     check_record(options)
+    check_numbers(options)
+    check_name(options.agent_type, "agent type")
     _check_optional(options.parent_session_id, "parent session id")
     _check_optional(options.root_session_id, "root session id")
     _check_optional(options.stream_id, "stream id")
@@ -68,6 +104,7 @@ def check_merge(writes: StepWrites) -> None:
 def check_answer(submission: SubmitAnswer) -> None:
     """What somebody answered."""
     check_record(submission)
+    check_numbers(submission)
     match submission.answer:
         case ToolAnswer(result=given) | ApprovalAnswer(edited_input=given):
             check_json(given, f"answer to call {submission.tool_call_id!r}")
@@ -89,6 +126,8 @@ def check_saved(state: SessionState) -> None:
     """The ids that saving a session's record may change, and its state."""
     check_json(state.custom_state, "custom state")
     check_record(state)
+    check_numbers(state)
+    check_name(state.agent_type, "agent type")
     _check_record(state)
 
 
@@ -103,6 +142,8 @@ def check_run(run_id: RunId, metadata: RunMetadata) -> None:
     """What is said of a run recorded outside the engine."""
     check_id(run_id, "run id")
     check_record(metadata)
+    check_numbers(metadata)
+    check_name(metadata.workflow_id, "workflow id")
     _check_optional(metadata.previous_run_id, "run id")
     _check_optional(metadata.parent_run_id, "run id")
     _check_optional(metadata.owner, "owner")
@@ -111,12 +152,21 @@ def check_run(run_id: RunId, metadata: RunMetadata) -> None:
 def check_run_update(update: RunUpdate) -> None:
     """What becomes of a run recorded outside the engine."""
     check_record(update)
+    check_numbers(update)
+
+
+def check_claim(owner: str | None, known_as: KnownAs | None) -> None:
+    """Who takes a run over, and under which name it is known from then on."""
+    _check_optional(owner, "owner")
+    if known_as is not None:
+        check_name(known_as.workflow_id, "workflow id")
 
 
 def check_checkpoint(meta: CheckpointMeta) -> None:
     """Where a checkpoint stands."""
     _check_place(meta)
     check_record(meta)
+    check_numbers(meta)
 
 
 def _check_place(meta: CheckpointMeta) -> None:
@@ -134,6 +184,7 @@ def check_ref(ref: SubSessionRef) -> None:
     check_id(ref.sub_session_id)
     check_id(ref.tool_call_id, "tool call id")
     check_record(ref)
+    check_name(ref.name, "name of a sub-session")
 
 
 def check_ref_update(update: SubSessionRefUpdate) -> None:
@@ -145,6 +196,9 @@ def check_usage(entry: UsageEntry) -> None:
     """A usage entry."""
     _check_usage_ids(entry)
     check_record(entry)
+    check_numbers(entry)
+    check_name(entry.source_name, "name of what was used")
+    check_name(entry.agent_type, "agent type")
 
 
 def _check_usage_ids(entry: UsageEntry) -> None:
@@ -169,6 +223,8 @@ def check_start(start: StartRun) -> None:
     _check_optional(start.previous_run_id, "run id")
     _check_optional(start.parent_run_id, "run id")
     _check_optional(start.owner, "owner")
+    check_numbers(start)
+    check_name(start.workflow_id, "workflow id")
     if start.create is not None:
         check_create(start.session_id, start.create)
     if start.parent is not None:

@@ -57,6 +57,7 @@ def test_usage_is_reported_under_its_name() -> None:
     [
         {"name": 5},
         {"name": "\ud800"},
+        {"name": "a\0b"},
         {"name": "pages", "amount": float("inf")},
         {"name": "pages", "amount": "many"},
         {"name": "pages", "tokens": TokenCount(prompt=None)},  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 
 from helix_agents.backends.in_memory.handle import Handle
+from helix_agents.domain.door import check_numbers
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.locks import Lock
@@ -52,6 +53,7 @@ class InMemoryLockManager(Handle):
                 return None
             token = tx.tables.last_token.get(key, 0) + 1
             lock = Lock(key=key, token=token, owner=owner, expires_at=tx.now + ttl_ms)
+            check_numbers(lock)
             tx.put(tx.tables.last_token, key, token)
             tx.put(tx.tables.locks, key, lock)
         return lock

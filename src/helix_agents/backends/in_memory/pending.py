@@ -124,6 +124,8 @@ class InMemoryPending(Handle):
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[PendingCall]:
         check_page(offset, limit)
+        if where is not None:
+            door.check_numbers(where)
         asked = where or PendingFilter()
         with self._reading() as tables:
             found = [call for call in _all_calls(tables) if matches(call, asked, _user(tables, call))]

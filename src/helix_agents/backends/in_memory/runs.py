@@ -103,6 +103,7 @@ class InMemoryRuns(Handle):
         check_id(owner, "owner")
         async with self._writing("renew_lease") as tx:
             lease = Lease(owner=owner, expires_at=tx.now + ttl_ms)
+            door.check_numbers(lease)
             tx.put(tx.tables.leases, owner, lease)
         return lease
 
@@ -132,6 +133,7 @@ class InMemoryRuns(Handle):
     async def claim_run(
         self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
     ) -> RunRecord:
+        door.check_claim(owner, known_as)
         async with self._writing("claim_run") as tx:
             run = claimed(session_id, current_run(tx.tables, session_id), fence, owner, known_as)
             put_run(tx, run)

@@ -186,6 +186,8 @@ class InMemorySessions(Handle):
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[SessionSummary]:
         check_page(offset, limit)
+        if where is not None:
+            door.check_numbers(where)
         asked = where or SessionFilter()
         with self._reading() as tables:
             found = [row.record for row in tables.sessions.values() if matches(row.record, asked)]

@@ -39,6 +39,8 @@ class InMemoryUsageStore(Handle):
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[UsageEntry]:
         check_page(offset, limit)
+        if where is not None:
+            door.check_numbers(where)
         asked = where or UsageFilter()
         with self._reading() as tables:
             found = [entry for entry in tables.usage.values() if matches(entry, asked)]

@@ -117,14 +117,14 @@ class Connection:
 
     async def one(self, statement: str, values: Sequence[Value] = ()) -> Row | None:
         """The first row, or None."""
-        row = await self.raw.fetchrow(self._statements[statement], *(_askable(values) if self._asks else values))
+        row = await self.raw.fetchrow(self._statements[statement], *(askable(*values) if self._asks else values))
         if self._seam is not None:
             await self._pass(statement)
         return row
 
     async def all(self, statement: str, values: Sequence[Value] = ()) -> list[Row]:
         """Every row."""
-        rows = await self.raw.fetch(self._statements[statement], *(_askable(values) if self._asks else values))
+        rows = await self.raw.fetch(self._statements[statement], *(askable(*values) if self._asks else values))
         if self._seam is not None:
             await self._pass(statement)
         return rows
@@ -143,7 +143,7 @@ class Connection:
             raise ConnectionGoneError(str(problem)) from problem
 
 
-def _askable(values: Sequence[Value]) -> list[Value]:
+def askable(*values: Value) -> list[Value]:
     """Values to ask by. No text in the database holds a zero character, and no id a control character: so with this
     one in its place nothing is found, as it should be."""
     return [_without_zero(value) for value in values]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from helix_agents.backends.filters import pending_conditions
-from helix_agents.backends.postgres.connection import Connection, Row, Value
+from helix_agents.backends.postgres.connection import Connection, Row, Value, askable
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.rows import Place, children_of, find_run, find_session, lock_tree_of
@@ -72,7 +72,7 @@ async def find_calls(
     connection: Connection, namespace: str, session_id: SessionId, call_ids: Sequence[ToolCallId]
 ) -> dict[ToolCallId, PendingCall]:
     """Calls by id, asked for at their root or at their owner; a transaction that writes keeps them from others."""
-    rows = await connection.all(f"{_NAMED}{connection.lock}", (namespace, session_id, call_ids))
+    rows = await connection.all(f"{_NAMED}{connection.lock}", askable(namespace, session_id, call_ids))
     calls = sorted(map(call_of, rows), key=lambda call: call.root_session_id == session_id)
     return {call.tool_call_id: call for call in calls}
 
@@ -223,7 +223,7 @@ class PostgresPending(Facet):
 
         async def work(connection: Connection) -> tuple[PendingCall, ...]:
             # A call that somebody else has in hand is being answered, given up or expired there.
-            due = map(call_of, await connection.all(f"{statement} FOR UPDATE SKIP LOCKED", values))
+            due = map(call_of, await connection.all(f"{statement} FOR UPDATE SKIP LOCKED", askable(*values)))
             return tuple(await change_calls(connection, self._namespace, due, lambda call: expire(call, now)))
 
         return await self._db.write(work)
@@ -245,7 +245,8 @@ class PostgresPending(Facet):
 
     async def _lock_tree_of(self, connection: Connection, submission: SubmitAnswer) -> None:
         """Keep the run that may wait for this answer from going to sleep over it."""
-        found = await connection.one(_NAMED, (self._namespace, submission.session_id, (submission.tool_call_id,)))
+        asked = askable(self._namespace, submission.session_id, (submission.tool_call_id,))
+        found = await connection.one(_NAMED, asked)
         if found is not None:
             await lock_tree_of(connection, self._namespace, call_of(found).root_session_id)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from helix_agents.backends.postgres.connection import Connection, Row, Value
+from helix_agents.backends.postgres.connection import Connection, Row, Value, askable
 from helix_agents.backends.session_rows import RUN_COLUMNS, RUN_FIELDS, put_record
 from helix_agents.domain.errors import RunAlreadyExistsError, SessionAlreadyExistsError, SessionNotFoundError
 from helix_agents.domain.records import decode_json, encode
@@ -98,7 +98,7 @@ async def find_session(
     connection: Connection, namespace: str, session_id: str, *, keep: bool = True
 ) -> SessionRow | None:
     """The session's row, or None; a transaction that writes keeps it from others, unless it only looks."""
-    row = await connection.one(f"{_FIND}{connection.lock if keep else ''}", (namespace, session_id))
+    row = await connection.one(f"{_FIND}{connection.lock if keep else ''}", askable(namespace, session_id))
     return SessionRow(*row) if row is not None else None
 
 
@@ -141,14 +141,14 @@ async def lock_tree_of(connection: Connection, namespace: str, session_id: str) 
     It comes before any lock on a row, and rows of parents before those of children, so that nobody waits in a circle.
     A session never changes its tree, so its root may be read before the lock is there.
     """
-    await connection.execute(_LOCK_TREE, (namespace, session_id))
+    await connection.execute(_LOCK_TREE, askable(namespace, session_id))
 
 
 async def own_children(connection: Connection, namespace: str, session_id: str) -> list[str]:
     """The sessions right below this one."""
     found = await connection.all(
         "SELECT session_id FROM __agents_sessions WHERE namespace = ? AND parent_session_id = ? ORDER BY session_id",
-        (namespace, session_id),
+        askable(namespace, session_id),
     )
     return [row[0] for row in found]
 
@@ -229,7 +229,7 @@ def _column(run: RunRecord, name: str) -> Value:
 async def find_run(connection: Connection, namespace: str, run_id: str) -> RunRecord | None:
     """The run with this id, or None."""
     row = await connection.one(
-        f"SELECT {RUN_COLUMNS} FROM __agents_runs WHERE namespace = ? AND run_id = ?", (namespace, run_id)
+        f"SELECT {RUN_COLUMNS} FROM __agents_runs WHERE namespace = ? AND run_id = ?", askable(namespace, run_id)
     )
     return run_of(row) if row is not None else None
 

@@ -4,7 +4,7 @@ import time
 
 import msgspec
 
-from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.connection import Connection, askable
 from helix_agents.backends.postgres.database_clock import SERVER_MS
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.paging import read_page
@@ -21,7 +21,7 @@ from helix_agents.backends.postgres.rows import (
     save_session,
 )
 from helix_agents.backends.session_rows import RUN_COLUMNS, record_of
-from helix_agents.domain.door import check_run, check_run_update
+from helix_agents.domain.door import check_claim, check_run, check_run_update
 from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -206,7 +206,7 @@ class PostgresRuns(Facet):
 
     async def release_lease(self, owner: str) -> None:
         await self._db.execute(
-            "DELETE FROM __agents_leases WHERE namespace = ? AND owner = ?", (self._namespace, owner)
+            "DELETE FROM __agents_leases WHERE namespace = ? AND owner = ?", askable(self._namespace, owner)
         )
 
     async def list_orphans(
@@ -227,6 +227,8 @@ class PostgresRuns(Facet):
     async def claim_run(
         self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
     ) -> RunRecord:
+        check_claim(owner, known_as)
+
         async def work(connection: Connection) -> RunRecord:
             row = await load_session(connection, self._namespace, session_id)
             run = claimed(session_id, await current_run(connection, row), fence, owner, known_as)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.backends.postgres.checkpoints import commit_at
-from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.connection import Connection, askable
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.rows import Place, load_session, put
 from helix_agents.backends.postgres.runs import current_run
@@ -73,7 +73,7 @@ async def drop_staged(connection: Connection, row: Place, step_id: StepId | None
     """Remove what is staged, for one step or for all; says how many rows went."""
     return await connection.execute(
         "DELETE FROM __agents_staging WHERE namespace = ?1 AND session_id = ?2 AND (?3::text IS NULL OR step_id = ?3)",
-        (row.namespace, row.session_id, step_id),
+        askable(row.namespace, row.session_id, step_id),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.connection import Connection, askable
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.rows import find_session, load_session
 from helix_agents.backends.postgres.runs import current_run
@@ -50,7 +50,7 @@ async def update_ref(
     row = await connection.one(
         "SELECT key, body FROM __agents_sub_session_refs WHERE namespace = ? AND session_id = ? AND sub_session_id = ?"
         " FOR UPDATE",
-        (namespace, session_id, update.sub_session_id),
+        askable(namespace, session_id, update.sub_session_id),
     )
     if row is None:
         return None

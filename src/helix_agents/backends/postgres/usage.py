@@ -6,7 +6,7 @@ import msgspec
 
 from helix_agents.backends.filters import usage_conditions
 from helix_agents.backends.part import Part
-from helix_agents.backends.postgres.connection import Connection, Row, Value
+from helix_agents.backends.postgres.connection import Connection, Row, Value, askable
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.rows import children_of, find_run
@@ -109,7 +109,7 @@ class PostgresUsageStore(Part[Database]):
 
     async def delete_usage(self, session_id: SessionId) -> int:
         return await self._db.execute(
-            "DELETE FROM __agents_usage WHERE namespace = ? AND session_id = ?", (self._namespace, session_id)
+            "DELETE FROM __agents_usage WHERE namespace = ? AND session_id = ?", askable(self._namespace, session_id)
         )
 
     async def _in_its_session(self, where: UsageFilter) -> UsageFilter:

@@ -9,6 +9,7 @@ from helix_agents.backends.redis.keyspace import ServerClock
 from helix_agents.backends.redis.projection import keyspace_on
 from helix_agents.backends.redis.server import RedisServer
 from helix_agents.backends.redis.transaction import Known, Transaction
+from helix_agents.domain.door import check_numbers
 from helix_agents.domain.errors import LockHeldError, LockLostError, StoreClosedError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.locks import Lock
@@ -81,6 +82,7 @@ class RedisLockManager:
                 return None
             token = known.value.token + 1
             lock = Lock(key=key, token=token, owner=owner, expires_at=tx.now + ttl_ms)
+            check_numbers(lock)
             _put(tx, known, _LockRow(token=token, held=lock))
             return lock
 

@@ -226,6 +226,8 @@ class RedisPending(Facet):
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[PendingCall]:
         check_page(offset, limit)
+        if where is not None:
+            door.check_numbers(where)
         asked = where or PendingFilter()
         fitting: list[PendingCall]
         if asked.root_session_id is not None or asked.session_id is not None or asked.user_id is not None:

@@ -146,6 +146,7 @@ class RedisRuns(Facet):
         check_id(owner, "owner")
         now = self._clock.now_ms()
         lease = Lease(owner=owner, expires_at=now + ttl_ms)
+        door.check_numbers(lease)
         key = self._space.index.slot.key("leases")
         commands = (
             ("ZADD", key, lease.expires_at, owner),
@@ -194,6 +195,8 @@ class RedisRuns(Facet):
     async def claim_run(
         self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
     ) -> RunRecord:
+        door.check_claim(owner, known_as)
+
         async def work(tx: Transaction) -> RunRecord:
             known = await load_session(tx, session_id)
             run = claimed(session_id, known.value.run, fence, owner, known_as)

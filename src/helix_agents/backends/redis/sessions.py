@@ -249,6 +249,8 @@ class RedisSessions(Facet):
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[SessionSummary]:
         check_page(offset, limit)
+        if where is not None:
+            door.check_numbers(where)
         asked = where or SessionFilter()
         if self._space.state_ttl_ms is not None:
             await forget_vanished(self._space, self._clock)

@@ -64,6 +64,8 @@ class RedisUsageStore(Facet):
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[UsageEntry]:
         check_page(offset, limit)
+        if where is not None:
+            door.check_numbers(where)
         asked = where or UsageFilter()
         places = await self._places(await self._orders_for(asked))
         if asked.session_id is not None:

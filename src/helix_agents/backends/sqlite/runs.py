@@ -16,7 +16,7 @@ from helix_agents.backends.sqlite.rows import (
     save_run,
     save_session,
 )
-from helix_agents.domain.door import check_run, check_run_update
+from helix_agents.domain.door import check_claim, check_run, check_run_update
 from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -225,6 +225,8 @@ class SQLiteRuns(Facet):
     async def claim_run(
         self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None
     ) -> RunRecord:
+        check_claim(owner, known_as)
+
         def work(connection: Connection) -> RunRecord:
             row = load_session(connection, self._namespace, session_id)
             run = claimed(session_id, current_run(connection, row), fence, owner, known_as)

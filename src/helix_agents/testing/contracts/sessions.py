@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.errors import (
     InvalidIdError,
+    RunNotFoundError,
     SessionAlreadyExistsError,
     SessionNotFoundError,
     UnstorableValueError,
 )
-from helix_agents.domain.pending import PendingFilter, SubmitAnswer, ToolAnswer
+from helix_agents.domain.pending import AnswerNotFound, PendingFilter, SubmitAnswer, ToolAnswer
+from helix_agents.domain.runs import KnownAs, RunMetadata, RunUpdate
 from helix_agents.domain.sessions import CreateSession, SessionFilter, SessionState, TracingContext, WorkspaceRef
 from helix_agents.domain.writes import Append, Replace, StepWrites
 from helix_agents.ports.state_store import SessionStateStore
@@ -206,6 +208,57 @@ class SessionsContract(StoreContract):
         assert await store.get_pending_call(impossible, impossible) is None
         assert (await store.list_sessions(SessionFilter(user_id=impossible))).total == 0
         await store.delete_session(impossible)
+        for operation in ON_ONE_SESSION.values():
+            with pytest.raises(SessionNotFoundError):
+                await operation(store, impossible)
+        with pytest.raises(RunNotFoundError):
+            await store.update_run_status(impossible, "completed")
+        for session, call in ((impossible, "call-1"), (SESSION, impossible)):
+            assert await store.submit_answer(answer(call, session)) == AnswerNotFound()
+        assert await store.expire_pending(session_id=impossible) == ()
+        await store.release_lease(impossible)
+
+    @proves("values.numbers-fit")
+    @pytest.mark.parametrize("number", [2**63, -(2**70)], ids=repr)
+    async def test_a_number_that_is_too_large_is_refused(self, store: SessionStateStore, number: int) -> None:
+        run = (await start(store)).run
+        state = await store.load_state(SESSION)
+        asks = (
+            lambda: store.create_session("s-2", CreateSession(expires_at=number)),
+            lambda: store.save_state(SESSION, replace(state, step_count=number)),
+            lambda: store.create_run(SESSION, "r-2", RunMetadata(turn=number)),
+            lambda: store.update_run_status(run.run_id, "failed", RunUpdate(step_count=number)),
+            lambda: store.create_checkpoint(SESSION, CheckpointMeta(step_id="step", step_count=number)),
+            lambda: start(store, SESSION, "r-2", start_sequence=number),
+            lambda: store.submit_answer(answer("call-1", expires_at=number)),
+            lambda: store.renew_lease("worker-1", number),
+            lambda: store.list_sessions(SessionFilter(created_from=number)),
+            lambda: store.list_pending(PendingFilter(created_before=number)),
+        )
+        for ask in asks:
+            with pytest.raises(UnstorableValueError):
+                await ask()
+        assert await store.load_state(SESSION) == state
+        assert await store.get_current_run(SESSION) == run
+
+    @proves("values.names-are-text")
+    async def test_a_name_with_a_zero_character_is_refused(self, store: SessionStateStore) -> None:
+        run = (await start(store)).run
+        state = await store.load_state(SESSION)
+        writes = (
+            lambda: store.create_session("s-2", CreateSession(agent_type="a\0b")),
+            lambda: store.save_state(SESSION, replace(state, agent_type="a\0b")),
+            lambda: store.create_run(SESSION, "r-2", RunMetadata(workflow_id="a\0b")),
+            lambda: store.claim_run(SESSION, run.fence, "worker-1", known_as=KnownAs(workflow_id="a\0b")),
+            lambda: store.add_sub_session_refs(SESSION, [child_ref("child", name="a\0b")]),
+        )
+        for write in writes:
+            with pytest.raises(UnstorableValueError):
+                await write()
+        with pytest.raises(InvalidIdError):
+            await store.claim_run(SESSION, run.fence, "a\0b")
+        assert await store.load_state(SESSION) == state
+        assert await store.get_current_run(SESSION) == run
 
     @proves("ids.are-data")
     async def test_no_session_id_reaches_another_session(self, store: SessionStateStore) -> None:

@@ -96,10 +96,12 @@ class UsageStoreContract(Contract):
     @proves("usage.round-trip")
     async def test_an_entry_that_could_not_be_read_back_is_refused(self, parts: Backend) -> None:
         wrong: Any = "unheard-of"
-        for fields in ({"source_type": wrong}, {"tokens": wrong}):
+        for fields in ({"source_type": wrong}, {"tokens": wrong}, {"source_name": "a\0b"}, {"recorded_at": 2**63}):
             with pytest.raises(UnstorableValueError):
                 await parts.usage.record_usage([used(), used(1, **fields)])
         assert (await parts.usage.query_usage()).total == 0
+        with pytest.raises(UnstorableValueError):
+            await parts.usage.query_usage(UsageFilter(recorded_to=2**63))
 
     @proves("usage.never-twice")
     async def test_an_entry_written_again_counts_nothing(self, handles: Handles[Backend]) -> None:

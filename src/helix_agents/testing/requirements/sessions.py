@@ -44,7 +44,9 @@ _IDS = promised_by(
     {
         "values.unstorable-refused": "A value that JSON would quietly change, such as NaN or bytes, is refused.",
         "ids.impossible-refused": "An id that is empty, too long or unprintable is refused where it would enter.",
-        "ids.impossible-is-absent": "Reading by an id that can never be finds nothing.",
+        "ids.impossible-is-absent": "Asking by an id that can never be finds nothing, whatever is asked.",
+        "values.numbers-fit": "A number of a record that needs more than 64 bits is refused.",
+        "values.names-are-text": "A name with a zero character is refused.",
         "ids.are-data": "No session id can reach another session, whatever characters it has.",
         "ids.values-are-data": "User, tag and metadata values are compared as they are, whatever characters they have.",
         "ids.namespaces-are-apart": "A namespace sees nothing of another one, and may use the same ids.",
