@@ -10,7 +10,7 @@ from helix_agents.backends.redis.facet import Facet
 from helix_agents.backends.redis.index import entry_id, names_of
 from helix_agents.backends.redis.keyspace import NO_LIMITS, ServerClock
 from helix_agents.backends.redis.projection import keyspace_on
-from helix_agents.backends.redis.rows import RunEntry, SessionEntry, find_session, tree
+from helix_agents.backends.redis.rows import RunEntry, Session, SessionEntry, find_session, tree
 from helix_agents.backends.redis.server import RedisServer
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.backends.redis.usage_rows import field_of, unused_entry, used_entry
@@ -41,7 +41,7 @@ class RedisUsageStore(Facet):
 
     async def _record(self, session_id: SessionId, entries: Sequence[UsageEntry]) -> int:
         async def work(tx: Transaction) -> int:
-            await find_session(tx, session_id)
+            session = await find_session(tx, session_id)
             key, guard_key = tx.slot.usage(session_id), tx.slot.usage_guard(session_id)
             guard: Known[None] = await tx.load(guard_key, (), lambda _: None)
             (rows,) = await tx.read(("HGETALL", key))
@@ -55,6 +55,10 @@ class RedisUsageStore(Facet):
                 stamped = msgspec.structs.replace(entry, recorded_at=entry.recorded_at or tx.now)
                 tx.do("HSETNX", key, field, encode(stamped))
                 roots.add(entry.root_session_id)
+            if session is not None:
+                # From now on a step of the session tells the index nothing of its usage.
+                roots.add(session.value.record.root_session_id)
+                _mark(tx, session, used=True)
             tx.index(guard_key, used_entry(tx.tag, session_id, roots), ("u", tx.tag, session_id))
             return len(new)
 
@@ -100,10 +104,8 @@ class RedisUsageStore(Facet):
             (count,) = await tx.read(("HLEN", key))
             tx.change(guard)
             tx.do("UNLINK", key)
-            if session is not None and session.value.row.used:
-                session.value.set(used=False)
-                tx.change(session)
-                tx.do("HSET", session.key, *session.value.unstored()[0])
+            if session is not None:
+                _mark(tx, session, used=False)
             tx.index(guard_key, unused_entry(tx.tag, session_id, tx.now), ("u", tx.tag, session_id))
             return count
 
@@ -142,6 +144,14 @@ class RedisUsageStore(Facet):
         if not self._closed:
             self._closed = True
             await self._keyspace.server.close()
+
+
+def _mark(tx: Transaction, session: Known[Session], *, used: bool) -> None:
+    """Have the session know whether the index tells of its usage."""
+    if session.value.row.used != used:
+        session.value.set(used=used)
+        tx.change(session)
+        tx.do("HSET", session.key, *session.value.unstored()[0])
 
 
 _: type[UsageStore] = RedisUsageStore

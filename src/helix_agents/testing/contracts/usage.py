@@ -288,7 +288,7 @@ class UsageStoreContract(Contract):
 
     @proves("usage.another-root")
     async def test_an_entry_of_another_root_is_its_sessions_all_the_same(self, parts: Backend) -> None:
-        await parts.state.create_session("root")
+        await start(parts.state, "root")
         await parts.state.create_session("child", CreateSession(parent_session_id="root"))
         await parts.usage.record_usage(
             [
@@ -302,12 +302,13 @@ class UsageStoreContract(Contract):
         async def found(**where: Any) -> list[int]:
             return sorted(entry.n for entry in (await parts.usage.query_usage(UsageFilter(**where))).items)
 
-        assert await found(session_id="root") == [0]
+        await commit(parts.state, session_id="root", usage=(used(4, "root"),))
+        assert await found(session_id="root") == [0, 4]
         assert await found(session_id="child") == [1, 2, 3]
         assert await found(session_id="child", root_session_id="elsewhere") == [3]
         assert await found(root_session_id="elsewhere") == [0, 3]
-        assert await found(root_session_id="root") == [2]
-        assert (await parts.usage.get_usage_rollup("root")).tokens.total == 60
+        assert await found(root_session_id="root") == [2, 4]
+        assert (await parts.usage.get_usage_rollup("root")).tokens.total == 75
         assert (await parts.usage.get_usage_rollup("child")).tokens.total == 45
         assert (await parts.usage.get_usage_rollup("elsewhere")).tokens.total == 30
         # It is there once, whatever root it names the second time.
