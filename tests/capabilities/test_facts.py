@@ -452,6 +452,8 @@ async def test_a_session_ends_when_it_is_not_used_and_leaves_nothing(each_world:
     each_world.limits = Limits(session_idle_ms=1_000)
     async with each_world.open() as plain:
         state = await plain.with_session()
+        await state.session.set("gone", "secret")
+        await state.session.clear()
         await state.session.set("k", "secret")
         store = plain.gateway.store
         later = store.now_ms() + 5_000
@@ -459,7 +461,8 @@ async def test_a_session_ends_when_it_is_not_used_and_leaves_nothing(each_world:
         with pytest.raises(SessionNotFound):
             await state.session.get("k")
         assert (await sweep_state(plain.gateway))["sessions_ended"] == 1
-        assert (await store.usage(f"session:{state.caller.session_id}")).keys == 0
+        async with store.dump([f"session:{state.caller.session_id}"]) as dump:
+            assert [row async for rows in dump.rows() for row in rows] == []
 
 
 async def test_a_session_that_is_used_while_idle_ones_are_ended_lives_on(

@@ -54,7 +54,7 @@ class MintedSession:
         return [entry.key for entry in page.items]
 
     async def clear(self) -> int:
-        return (await self._change(Clear(scope=self._scope))).removed
+        return (await self._change(Clear(scope=self._scope, forget=True))).removed
 
     async def _change(self, *changes: Change) -> Changed:
         _, version = await self._find()
@@ -123,7 +123,7 @@ async def sweep_sessions(store: EntryStore) -> int:
 async def _end(store: EntryStore, session_id: str, version: int | None = None) -> list[Change]:
     changes: list[Change] = [
         Remove(scope=SESSIONS, key=session_id, expected_version=version, forget=True),
-        Clear(scope=session_scope(session_id)),
+        Clear(scope=session_scope(session_id), forget=True),
     ]
     async for entry in every_entry(store, SUBSCRIPTIONS):
         subscription = subscription_of(entry)

@@ -65,10 +65,11 @@ class Remove(Record, tag_field="kind", tag="remove"):
 
 
 class Clear(Record, tag_field="kind", tag="clear"):
-    """Remove every key of a scope."""
+    """Remove every key of a scope; with `forget` nothing tells any more that there was one."""
 
     scope: str
     keep_versions: int | None = 0
+    forget: bool = False
 
 
 Change: TypeAlias = Put | Remove | Clear

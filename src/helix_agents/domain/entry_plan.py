@@ -60,6 +60,7 @@ class Plan:
     """The rows to write, in any order: no two of them are about the same row.
 
     `forgotten` rows go altogether; `dropped` keys lose all older versions, `pruned` keys those up to a version.
+    `erased` scopes come first: of them everything goes, and then what the plan writes there is written.
     """
 
     revision: int
@@ -71,6 +72,7 @@ class Plan:
     dropped: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     pruned: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     forgotten: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    erased: set[str] = field(default_factory=set[str])
     usages: dict[str, ScopeUsage] = field(default_factory=dict[str, ScopeUsage])
     events: list[EntryEvent] = field(default_factory=list[EntryEvent])
     results: list[Changed] = field(default_factory=list[Changed])
@@ -142,6 +144,8 @@ def plan_changes(
                 plan.results.append(_put(plan, rows, change))
             case Remove():
                 plan.results.append(_remove(plan, rows, change))
+            case Clear(scope=scope, forget=True):
+                plan.results.append(_erase(plan, rows, scope))
             case Clear(scope=scope, keep_versions=keep):
                 plan.results.append(_clear(plan, rows, scope, keep))
     return plan
@@ -231,10 +235,21 @@ def _remove(plan: Plan, rows: Rows, change: Remove) -> Changed:
 
 
 def _clear(plan: Plan, rows: Rows, scope: str, keep_versions: int | None) -> Changed:
-    keys = {entry.key for entry in rows.living(scope)} | {key for held, key in plan.entries if held == scope}
+    stored = () if scope in plan.erased else rows.living(scope)
+    keys = {entry.key for entry in stored} | {key for held, key in plan.entries if held == scope}
     removed = sum(
         _remove(plan, rows, Remove(scope=scope, key=key, keep_versions=keep_versions)).removed for key in sorted(keys)
     )
+    return Changed(version=0, removed=removed)
+
+
+def _erase(plan: Plan, rows: Rows, scope: str) -> Changed:
+    removed = _usage(plan, rows, scope).keys
+    for place in [place for place in plan.entries if place[0] == scope]:
+        del plan.entries[place]
+    plan.versions = [each for each in plan.versions if each.scope != scope]
+    plan.usages.pop(scope, None)
+    plan.erased.add(scope)
     return Changed(version=0, removed=removed)
 
 
@@ -242,11 +257,14 @@ def _present(plan: Plan, rows: Rows, scope: str, key: str) -> Entry | None:
     """The key as the changes before this one left it."""
     if (scope, key) in plan.entries:
         return plan.entries[scope, key]
-    return None if (scope, key) in plan.forgotten else rows.find(scope, key)
+    gone = scope in plan.erased or (scope, key) in plan.forgotten
+    return None if gone else rows.find(scope, key)
 
 
 def _usage(plan: Plan, rows: Rows, scope: str) -> ScopeUsage:
-    return plan.usages[scope] if scope in plan.usages else rows.usage(scope)
+    if scope in plan.usages:
+        return plan.usages[scope]
+    return ScopeUsage(scope=scope) if scope in plan.erased else rows.usage(scope)
 
 
 def _history(plan: Plan, rows: Rows, before: Entry | None, keep: int | None, version: int) -> tuple[int, int]:
@@ -273,7 +291,7 @@ def _history(plan: Plan, rows: Rows, before: Entry | None, keep: int | None, ver
 
 def _still_older(plan: Plan, rows: Rows, scope: str, key: str, up_to: int) -> int:
     """The weight of older versions in the store that the changes before this one have left there."""
-    if (scope, key) in plan.dropped:
+    if scope in plan.erased or (scope, key) in plan.dropped:
         return 0
     pruned = plan.pruned.get((scope, key), 0)
     return rows.older(scope, key, up_to) - (rows.older(scope, key, min(pruned, up_to)) if pruned else 0)

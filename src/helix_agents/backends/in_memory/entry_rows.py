@@ -66,6 +66,8 @@ class MemoryRows:
 def write_plan(tx: Transaction, plan: Plan) -> None:
     """Write the rows of a plan."""
     tables = tx.tables.entries
+    for scope in plan.erased:
+        _erase(tx, scope)
     for place in plan.dropped:
         tx.remove(tables.versions, place)
     for place, last in plan.pruned.items():
@@ -124,7 +126,11 @@ def rewind_session_entries(tx: Transaction, session_id: SessionId, *, to: int, m
 
 def delete_session_entries(tx: Transaction, session_id: SessionId) -> None:
     """Destroy what a session kept."""
-    scope, tables = session_scope(session_id), tx.tables.entries
+    _erase(tx, session_scope(session_id))
+
+
+def _erase(tx: Transaction, scope: str) -> None:
+    tables = tx.tables.entries
     for key in tables.entries.get(scope, {}):
         tx.remove(tables.versions, (scope, key))
     tx.remove(tables.entries, scope)

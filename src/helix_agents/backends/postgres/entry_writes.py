@@ -16,6 +16,7 @@ from helix_agents.domain.records import JSON, encode
 
 T = TypeVar("T")
 
+_ERASE = "SELECT __agents_delete_scopes(?, ?)"
 WRITE = f"SELECT __agents_write_entries({', '.join('?' * 14)})"
 
 
@@ -64,6 +65,8 @@ async def write_plan(
     connection: Connection, namespace: str, head: Head, plan: Plan, audit: Sequence[dict[str, JSON]] = ()
 ) -> Head:
     """Store a plan under the lock; answers the head as it is then."""
+    if plan.erased:
+        await connection.execute(_ERASE, (namespace, sorted(plan.erased)))
     head, values = values_of(namespace, head, plan, audit)
     await connection.execute(WRITE, values)
     return head
@@ -106,7 +109,7 @@ async def rewind_session_entries(
 async def delete_session_entries(connection: Connection, namespace: str, session_ids: Sequence[SessionId]) -> None:
     """Destroy what some sessions kept."""
     scopes = [session_scope(session_id) for session_id in session_ids]
-    await connection.execute("SELECT __agents_delete_scopes(?, ?)", (namespace, scopes))
+    await connection.execute(_ERASE, (namespace, scopes))
 
 
 async def _write_changes(

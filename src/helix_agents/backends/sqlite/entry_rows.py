@@ -97,6 +97,8 @@ class SQLiteRows:
 
 def write_plan(connection: Connection, namespace: str, plan: Plan) -> None:
     """Write the rows of a plan."""
+    for scope in plan.erased:
+        _erase(connection, namespace, scope)
     for scope, key in plan.dropped:
         connection.execute(
             "DELETE FROM __agents_entry_versions WHERE namespace = ? AND scope = ? AND key = ?",
@@ -207,10 +209,12 @@ def rewind_session_entries(
 
 def delete_session_entries(connection: Connection, namespace: str, session_id: SessionId) -> None:
     """Destroy what a session kept."""
+    _erase(connection, namespace, session_scope(session_id))
+
+
+def _erase(connection: Connection, namespace: str, scope: str) -> None:
     for table in ("__agents_entries", "__agents_entry_versions", "__agents_entry_usage"):
-        connection.execute(
-            f"DELETE FROM {table} WHERE namespace = ? AND scope = ?", (namespace, session_scope(session_id))
-        )
+        connection.execute(f"DELETE FROM {table} WHERE namespace = ? AND scope = ?", (namespace, scope))
 
 
 def _columns(entry: Entry) -> tuple[Value, ...]:

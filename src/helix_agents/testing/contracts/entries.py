@@ -7,7 +7,7 @@ import pytest
 from helix_agents.domain.audit_verification import verify_rows
 from helix_agents.domain.capability_errors import InvalidInput, KeyNotFound, QuotaExceeded, VersionConflict
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.entries import weight
+from helix_agents.domain.entries import Clear, weight
 from helix_agents.domain.records import decode_json, encode
 from helix_agents.domain.runs import RunStatus
 from helix_agents.domain.sessions import CreateSession
@@ -21,7 +21,18 @@ from helix_agents.testing.contracts.entry_moves import EntryMovesContract
 from helix_agents.testing.contracts.entry_processes import EntryProcessesContract
 from helix_agents.testing.contracts.entry_sessions import EntrySessionsContract
 from helix_agents.testing.contracts.handles import Handles
-from helix_agents.testing.entry_scenes import KEPT, SCOPE, history, put, recount, remove, set_value, values, write
+from helix_agents.testing.entry_scenes import (
+    KEPT,
+    SCOPE,
+    everything,
+    history,
+    put,
+    recount,
+    remove,
+    set_value,
+    values,
+    write,
+)
 from helix_agents.testing.requirements.registry import proves
 
 PATIENCE = 30.0
@@ -54,6 +65,25 @@ class EntryStoreContract(
         assert (await write(store, remove("a\0b"))).results[0].removed == 0
         assert await store.find(SCOPE, "a\0b") is None
         assert await values(store) == {"k": 1}
+
+    @proves("entries.cleared")
+    async def test_a_cleared_scope_counts_on_and_a_forgotten_one_begins_anew(self, store: EntryStore) -> None:
+        for key in ("a", "b"):
+            await set_value(store, key, 1)
+            await set_value(store, key, 2)
+        await write(store, remove("b"), put("other", 1, "agent:bob"))
+        assert (await write(store, Clear(scope=SCOPE))).results[0].removed == 1
+        assert (await set_value(store, "a", 3)).version == 3
+        done = await write(store, put("c", 1), Clear(scope=SCOPE, forget=True), put("a", 4), put("d", 5))
+        assert [each.version for each in done.results] == [1, 0, 1, 1]
+        assert done.results[1].removed == 2
+        assert await everything(store) == [("a", ((1, 4),)), ("d", ((1, 5),))]
+        usage = await store.usage(SCOPE)
+        assert (usage.keys, usage.bytes) == await recount(store)
+        assert (await write(store, Clear(scope=SCOPE, forget=True))).results[0].removed == 2
+        async with store.dump([SCOPE, "agent:bob"]) as dump:
+            assert [row.scope async for rows in dump.rows() for row in rows] == ["agent:bob"]
+        assert [each.scope for each in await store.list_scopes()] == ["agent:bob"]
 
     @proves("entries.compare-and-set")
     async def test_an_expected_version_decides(self, store: EntryStore) -> None:

@@ -8,6 +8,7 @@ _VALUES = promised_by(
         "entries.versions-count-on": "A key's version rises by one with every value, also across its deletion.",
         "entries.compare-and-set": "A write that expects a version is made on exactly that version, 0 being no key.",
         "entries.deleted-is-gone": "A deleted key is found by nothing, and its history is gone.",
+        "entries.cleared": "A cleared scope holds no key; one that is forgotten is as if it had never been.",
         "entries.history-kept": "As many versions as asked for stay readable, exactly as they were written.",
         "entries.usage-exact": "What a scope weighs is the weight of every kept version, at all times.",
         "entries.quota-refused": "A write over the limit is refused, names what is largest, and changes nothing.",
