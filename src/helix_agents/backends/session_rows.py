@@ -122,6 +122,7 @@ def record_of(row: SessionColumns) -> SessionState:
         mode=row.mode,
         version=row.version,
         resume_count=row.resume_count,
+        resumed=detail.resumed,
         message_count=row.message_count,
         current_run_id=row.run_id,
         checkpoint_id=checkpoint_name(row.checkpoint),

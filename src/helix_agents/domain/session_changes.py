@@ -97,6 +97,7 @@ def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
         tags=given.tags,
         metadata=given.metadata,
         workspace_ref=given.workspace_ref,
+        resumed=given.resumed,
     )
 
 
@@ -172,6 +173,7 @@ def started(session: SessionState, start: StartRun, message_count: int, now: int
         message_count=message_count,
         step_count=session.step_count if start.keep_step_count else 0,
         resume_count=session.resume_count + start.count_resume,
+        resumed=start.count_resume,
         output=None,
         error=None,
         failure_reason=None,

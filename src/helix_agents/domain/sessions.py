@@ -97,6 +97,8 @@ class WorkspaceRef(Record):
 class SessionState(Record):
     """A session as the store knows it.
 
+    `resumed` says that its current run goes on with what an earlier one left.
+
     Pending calls, ownership, completed markers and the interrupt flag are rows of their own that others may write
     at any time: `load_state` assembles them here and `save_state` ignores them.
     """
@@ -126,6 +128,7 @@ class SessionState(Record):
     mode: SessionMode | None = None
     version: int = 1
     resume_count: int = 0
+    resumed: bool = False
     message_count: int = 0
     current_run_id: RunId | None = None
     checkpoint_id: CheckpointId | None = None
@@ -152,6 +155,7 @@ class SessionDetail(Record):
     suspended_step_id: StepId | None = None
     tracing_context: TracingContext | None = None
     workspace_ref: WorkspaceRef | None = None
+    resumed: bool = False
 
     @classmethod
     def of(cls, state: SessionState) -> "SessionDetail":
@@ -166,6 +170,7 @@ class SessionDetail(Record):
             suspended_step_id=state.suspended_step_id,
             tracing_context=state.tracing_context,
             workspace_ref=state.workspace_ref,
+            resumed=state.resumed,
         )
 
 

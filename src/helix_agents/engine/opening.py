@@ -403,7 +403,7 @@ def _in_words(answer: KnownAnswer | None) -> str:
 async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: Note) -> None:
     """Readers and hooks hear of the beginning; what hooks make of it is noted for the first commit."""
     session, run = scope.session, scope.run
-    resumed = session.suspension_context is not None or (session.resume_count > 0 and run.previous_run_id is not None)
+    resumed = session.suspension_context is not None or session.resumed
     step = session.step_count
     if resumed and run.previous_run_id is not None:
         chunk = scope.chunk(

@@ -193,6 +193,7 @@ def test_a_started_session_is_fresh():
         failure_reason="f",
         interrupt_context=InterruptContext(),
         resume_count=1,
+        resumed=True,
         expires_at=5,
         **SUSPENDED,
     )
@@ -219,6 +220,7 @@ def test_a_start_keeps_and_counts_what_it_says():
         updated_at=NOW,
         current_run_id="r-2",
         resume_count=2,
+        resumed=True,
         expires_at=99,
         agent_version=5,
     )

@@ -85,6 +85,7 @@ WRITTEN_FIELDS: dict[str, Any] = {
     "metadata": {"k": "v", "empty": ""},
     "workspace_ref": WorkspaceRef(provider_id="p", ref="r"),
     "mode": "standard",
+    "resumed": True,
 }
 
 

@@ -28,6 +28,7 @@ from helix_agents.agent.hook_events import (
 )
 from helix_agents.agent.hooks import HOOK_NAMES, Hooks
 from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import RunStarted
 from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
@@ -39,6 +40,7 @@ from helix_agents.testing.contracts.executor.stage import (
     Gate,
     OpenExecutor,
     ScenarioContract,
+    chunks_of,
     completed,
     failed,
     runs_of,
@@ -241,6 +243,17 @@ class HooksContract(ScenarioContract):
             "on_message",
             "on_agent_complete",
         ]
+
+    async def test_a_turn_after_one_that_was_resumed_starts_like_any_other(self, helix: Executor) -> None:
+        told = Recorder()
+        agent = _agent(call("locate", {"city": "Rome"}), "There.", "Again.", hooks=told)
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="41.9 N"))
+        await completed(await helix.resume(agent, SESSION))
+        handle = await helix.execute(agent, "And now?", SESSION)
+        assert isinstance((await chunks_of(handle))[0], RunStarted)
+        assert [event.turn for event in told.of(AgentStartEvent)] == [1, 3]
+        assert len(told.of(AgentResumedEvent)) == 1
 
     async def test_an_approved_call_has_the_full_order_and_a_denied_one_no_after_tool(self, helix: Executor) -> None:
         told = Recorder()

@@ -13,7 +13,7 @@ from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentSuspendedEvent, MessageEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
-from helix_agents.domain.chunks import RunInterrupted, TextDelta
+from helix_agents.domain.chunks import RunInterrupted, RunResumed, TextDelta
 from helix_agents.domain.errors import (
     ModelUnavailableError,
     NothingToResumeError,
@@ -96,6 +96,7 @@ class StoppingContract(ScenarioContract):
             assert (session.status, session.interrupt_flag) == ("interrupted", None)
             resumed = await other.resume(_agent("Never.", "And the rest."), SESSION)
             assert await completed(resumed) == "And the rest."
+            assert isinstance((await chunks_of(resumed))[0], RunResumed)
             assert await spoken(other) == [
                 "user: Count",
                 f"assistant: {seen} (interrupt)",
