@@ -11,17 +11,18 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd
-from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.errors import StateSizeExceededError, StoreUnavailableError
 from helix_agents.domain.rendering import surviving
 from helix_agents.engine.anywhere import Effects
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.ports.state_store import StoreLimits
 from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.contract import ExecutorContract
 from helix_agents.testing.contracts.executor.family import assert_well_told
-from helix_agents.testing.contracts.executor.stage import SESSION, OpenExecutor, OpenParts
+from helix_agents.testing.contracts.executor.stage import SESSION, OpenExecutor, OpenParts, spoken
 from helix_agents.testing.scattered import ScatteredExecutor
 from tests.scenarios.test_in_process import LONG_LEASE_MS, MEMORIES
 
@@ -104,6 +105,22 @@ class TestEffectsThatShareNothing(ExecutorContract):
         assert kept == ["n1", "n1"]
         assert [chunk.result for chunk in said if isinstance(chunk, ToolEnd)] == ["noted"]
         assert sum(isinstance(chunk, StatePatch) for chunk in said) == 1
+
+    async def test_a_finishing_tool_whose_result_is_too_large_to_rest_does_not_finish_the_run(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        @tool(finish_with=True)
+        async def publish(ctx: ToolContext[Diary, None], length: int) -> str:
+            """Publish."""
+            ctx.state.done.append(f"published {length}")
+            return "x" * length
+
+        script = [call("publish", {"length": 2_000}), call("publish", {"length": 5})]
+        agent = Agent(name="writer", model=ScriptedModel(script), tools=[publish], state=Diary)
+        async with open_executor(limits=StoreLimits(staged_write_bytes=4_000)) as helix:
+            assert await (await helix.execute(agent, "Go", SESSION)).output() == "xxxxx"
+            assert (await spoken(helix))[2] == f"error publish#call_1_1: {StateSizeExceededError.code}"
+            assert (await helix.sessions.get(SESSION)).custom_state == {"done": ["published 5"]}
 
     async def test_effects_whose_answers_were_lost_with_that_of_their_commit_change_nothing(
         self, open_executor: OpenExecutor, parts: Backend, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.records import Record, decode, decode_json, encode
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.desk import Desk, Note, RestingReply, RestingResult
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -151,7 +152,9 @@ def _refused(result: RestingResult, refused: StateSizeExceededError) -> RestingR
         error=True,
         code=refused.code,
     )
-    return msgspec.structs.replace(result, message=told, writes=type(result.writes)(), input={}, output=None)
+    return msgspec.structs.replace(
+        result, message=told, writes=NO_WRITES, entries=(), input={}, finishes=False, output=None
+    )
 
 
 _: type[Desk] = StoreDesk
