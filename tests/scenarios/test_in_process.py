@@ -12,6 +12,7 @@ import pytest
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import ask_human
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.runtimes.executor import core
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
@@ -67,6 +68,29 @@ class InProcess(ExecutorContract):
                     await asyncio.sleep(0)
 
         await within(stop_and_leave())
+
+    async def test_a_model_that_is_named_is_opened_once_and_closed_with_the_executor(
+        self, open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened: list[str] = []
+        closed: list[str] = []
+
+        class Named(ScriptedModel):
+            async def close(self) -> None:
+                closed.append(self.name)
+
+        def open_model(name: str) -> Named:
+            opened.append(name)
+            return Named(["One.", "Two."], name=name)
+
+        monkeypatch.setattr(core, "open_model", open_model)
+        agent = Agent(name="writer", model="some:model")
+        async with open_executor() as helix:
+            await completed(await helix.execute(agent, "Hi", SESSION))
+            for number in range(2):
+                await completed(await helix.execute(agent, "Hi", f"other-{number}", model="another:model"))
+            assert (opened, closed) == (["some:model", "another:model"], [])
+        assert closed == opened
 
     async def test_runs_that_an_engine_looks_after_hide_none_that_nobody_drives(
         self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock

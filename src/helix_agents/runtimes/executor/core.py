@@ -490,18 +490,20 @@ class ExecutorCore:
             InvalidInputError, UnknownModelError, MissingExtraError: it cannot be begun like this.
         """
         check_of_one_call(hooks, model, works=self._runtime.works)
-        adapter = open_model(model) if isinstance(model, str) else model
+        adapter = self._opened(model) if isinstance(model, str) else model
         if adapter is None and self._runtime.works:
             for each in AgentRegistry([agent]).everyone():
                 self._model_of(each)
         return adapter
 
     def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
-        if not isinstance(agent.model, str):
-            return agent.model
-        adapter = self._models.get(agent.model)
+        return self._opened(agent.model) if isinstance(agent.model, str) else agent.model
+
+    def _opened(self, name: str) -> LLMAdapter:
+        """The model of this name, opened once and closed with the executor."""
+        adapter = self._models.get(name)
         if adapter is None:
-            adapter = self._models[agent.model] = open_model(agent.model)
+            adapter = self._models[name] = open_model(name)
         return adapter
 
 
