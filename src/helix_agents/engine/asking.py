@@ -79,7 +79,6 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
             calls=tuple(plan.calls),
             rejections=plan.rejections,
             previews=plan.previews,
-            output=plan.output,
             writes=draft.writes(),
             usage=(spent, *scope.counted(step, notes)),
             **_told(scope, told, begun),

@@ -25,7 +25,6 @@ class RestingReply(Record):
     calls: tuple[PlannedCall, ...] = ()
     rejections: dict[ToolCallId, ToolMessage] = {}
     previews: dict[ToolCallId, JSON] = {}
-    output: JSON = None
     writes: StepWrites = NO_WRITES
     usage: tuple[UsageEntry, ...] = ()
     notices: tuple[UserMessage, ...] = ()

@@ -27,7 +27,6 @@ class Plan:
         self.calls: list[PlannedCall] = []
         self.rejections: dict[ToolCallId, ToolMessage] = {}
         self.previews: dict[ToolCallId, JSON] = {}
-        self.output: JSON = None
         self.children_before: int | None = None
 
     def add(self, call: ToolCall, kind: CallKind, child_session_id: SessionId | None = None, **limits: Any) -> None:
@@ -59,14 +58,13 @@ async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage, notes:
 def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan) -> None:
     assert scope.agent.output_type is not None
     try:
-        output = scope.agent.output_type.parse(call.arguments)
+        scope.agent.output_type.parse(call.arguments)
     except ToolInputError as problem:
         plan.reject(call, INVALID_ARGUMENTS, str(problem))
         return
     if any(planned.kind == "finish" for planned in plan.calls):
         plan.reject(call, INVALID_ARGUMENTS, "The result was handed in already in this reply; once is enough.")
         return
-    plan.output = output
     plan.add(call, "finish")
 
 

@@ -31,7 +31,7 @@ async def salvage(services: Services, session: SessionState, run: RunRecord) -> 
     reply = next((message for message in seen if isinstance(message, AssistantMessage)), None)
     if reply is None:
         return heal(snapshot.messages)
-    step_id = f"{run.run_id}.{session.step_count + 1}"
+    step_id = step_id_of(run.run_id, session.step_count + 1)
     kept = msgspec.structs.replace(reply, id=step_id, thinking=(), interrupted="crash")
     return (kept, *map(_cut_short, kept.tool_calls))
 

@@ -22,7 +22,6 @@ from helix_agents.engine.remote_stops import is_elsewhere
 from helix_agents.ports.state_store import SessionStateStore
 
 MAX_ERROR_BYTES = 8_192
-MAX_RESULT_BYTES = 1_000_000
 
 
 async def submit(

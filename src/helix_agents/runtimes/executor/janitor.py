@@ -8,7 +8,7 @@ from typing import TypeVar
 from helix_agents.domain.errors import ConflictError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.pending import READY, PendingFilter
+from helix_agents.domain.pending import READY, PendingFilter, ready_since
 from helix_agents.domain.records import Record
 from helix_agents.engine.cleanup import CleanupSummary, expired_session_cleanup, is_over
 from helix_agents.engine.log import log_event, log_exception
@@ -149,8 +149,8 @@ class Janitor:
         latest = store.now_ms() - self._resume_grace_ms
         where = PendingFilter(states=tuple(READY))
         ready = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
-        since = ((call.root_session_id, call.answered_at or call.expired_at or 0) for call in ready)
-        return list(dict.fromkeys(root for root, at in since if at <= latest))
+        since = ((call.root_session_id, ready_since(call)) for call in ready)
+        return list(dict.fromkeys(root for root, at in since if at is not None and at <= latest))
 
     async def _resume_each(
         self, resume: Callable[[SessionId], Awaitable[int]], session_ids: Iterable[SessionId]
