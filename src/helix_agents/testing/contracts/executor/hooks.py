@@ -393,6 +393,17 @@ class HooksContract(ScenarioContract):
         assert (result.code, result.error) == (code, text)
         assert [line.split(":")[0] for line in await spoken(helix)] == ["user", "assistant", "result note#call_1_1"]
 
+    async def test_a_hook_of_the_end_changes_nothing_about_how_the_run_ends(
+        self, helix: Executor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(ctx: RunContext[Any, Any], event: AgentCompleteEvent) -> None:
+            raise FailRun("too late")
+
+        with caplog.at_level(logging.INFO, "helix_agents"):
+            agent = _agent("Done.", hooks=Hooks(on_agent_complete=refuse))
+            assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+        assert "hook.too_late" in [getattr(record, "event", "") for record in caplog.records]
+
     async def test_a_run_fails_for_its_reason_whatever_that_says(self, helix: Executor) -> None:
         async def refuse(ctx: RunContext[Any, Any], event: BeforeLLMCallEvent) -> None:
             raise FailRun("caf\udce9 " * 10_000)

@@ -9,12 +9,14 @@ import pytest
 from pydantic import AfterValidator, BaseModel, BeforeValidator, computed_field, model_validator
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import Custom, StatePatch, StepCommitted, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import StateSizeExceededError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
+from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.writes import Append, MergeWarning, Replace, StepWrites
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel, call, reply
@@ -31,6 +33,7 @@ from helix_agents.testing.contracts.executor.stage import (
     result_at,
     scripted,
     spoken,
+    suspended,
     transcript,
     within,
 )
@@ -92,6 +95,12 @@ async def rename(ctx: ToolContext[Shelf], title: str) -> str:
     """Change the title."""
     ctx.state.title = title
     return title
+
+
+@client_tool
+def locate() -> str:
+    """Where the client is."""
+    raise NotImplementedError
 
 
 def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
@@ -467,6 +476,26 @@ class ToolsContract(ScenarioContract):
             assert said[3] == "result rename#call_1_2: small"
             state = (await helix.sessions.get(SESSION)).custom_state
             assert (state["notes"], state["title"]) == ([], "small")
+
+    async def test_writes_that_are_too_large_together_are_kept_as_far_as_they_fit(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async with open_executor(limits=StoreLimits(state_bytes=500)) as helix:
+            calls = [call("add", {"text": letter * 200}) for letter in "abc"]
+            script = [reply(calls=[*calls[:2], call("locate"), calls[2]]), reply(calls=calls[:1]), "Full."]
+            agent = _agent(*script, tools=[add, locate])
+            await suspended(await helix.execute(agent, "Go", SESSION))
+            await helix.submit_tool_result(SESSION, "call_1_3", ToolAnswer(result="Rome"))
+            assert await completed(await helix.resume(agent, SESSION)) == "Full."
+            told = StateSizeExceededError.code
+            assert [line for line in await spoken(helix) if line.startswith(("result", "error"))] == [
+                "result add#call_1_1: 1 notes",
+                "result add#call_1_2: 1 notes",
+                "result locate#call_1_3: Rome",
+                f"error add#call_1_4: {told}",
+                f"error add#call_2_1: {told}",
+            ]
+            assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["a" * 200, "b" * 200]
 
     async def test_a_state_that_grew_too_large_by_many_small_writes_stops_growing_and_the_run_goes_on(
         self, open_executor: OpenExecutor
