@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from helix_agents.domain.commits import (
     Committed,
@@ -17,14 +18,19 @@ from helix_agents.domain.commits import (
     check_step_commit,
     committed_run,
     given_up,
+    has_open_step,
+    is_detached,
     is_unsettled,
     settled_run,
     started_run,
+    status_after,
+    stream_end_of,
 )
 from helix_agents.domain.errors import RunAlreadyExistsError, RunConflictError, StaleStateError, SupersededError
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.runs import Fence, RunRecord, RunUpdate
-from helix_agents.domain.sessions import SessionState, StatusConflict
+from helix_agents.domain.sessions import SessionState, StatusConflict, SuspensionContext
+from helix_agents.domain.streams import StreamAppend, StreamEnd, StreamRest
 from helix_agents.domain.sub_sessions import SubSessionRef
 
 NOW = 1_000
@@ -48,7 +54,7 @@ def remembered(number: int, round_: int = 0, fence: Fence = FENCE) -> Remembered
     return RememberedCommit(fence=fence, step=number, round=round_, answer=ANSWER)
 
 
-@pytest.mark.parametrize("last", [None, remembered(1), remembered(2, 0), remembered(1, fence=Fence(run_id="r-0"))])
+@pytest.mark.parametrize("last", [None, remembered(1), remembered(2, 0), remembered(5, fence=Fence(run_id="r-0"))])
 def test_a_new_commit_of_the_current_attempt_may_write(last: RememberedCommit | None):
     assert check_step_commit("s-1", run(), step(2, 1), last) is None
 
@@ -167,6 +173,8 @@ def test_a_child_is_driven_by_the_run_that_started_it():
     ref = SubSessionRef(sub_session_id="s-1", agent_type="helper", tool_call_id="c-1", delegation="help")
     link = ParentLink(session_id="parent", fence=Fence(run_id="p-1"), ref=ref)
     assert started_run(StartRun(session_id="s-1", run_id="r-1", parent=link), 1, NOW).parent_run_id == "p-1"
+    companion = replace(link, ref=replace(ref, mode="persistent"))
+    assert started_run(StartRun(session_id="s-1", run_id="r-1", parent=companion), 1, NOW).parent_run_id is None
 
 
 @pytest.mark.parametrize(
@@ -177,12 +185,73 @@ def test_a_child_is_driven_by_the_run_that_started_it():
         ({"expected": ("paused",)}, True),
         ({"expected_version": 2}, True),
         ({"expected_run": Fence(run_id="r-1", attempt=2)}, True),
+        ({"expired_by": NOW}, False),
+        ({"expired_by": NOW - 1}, True),
     ],
 )
 def test_a_session_is_settled_only_as_it_is_expected(request_: dict[str, Any], conflict: bool):
     settle = SettleSession(**{"session_id": "s-1", "expected": ("active",), "status": "failed", **request_})
-    found = check_settle(settle, session(version=3), run())
+    found = check_settle(settle, session(version=3, expires_at=NOW), run())
     assert found == (StatusConflict(current_status="active", current_version=3) if conflict else None)
+
+
+def test_a_session_that_never_ran_or_never_expires_is_settled_as_one():
+    settle = SettleSession(session_id="s-1", expected=("active",), status="failed")
+    conflict = StatusConflict(current_status="active", current_version=1)
+    assert check_settle(settle, session(), None) is None
+    assert check_settle(replace(settle, expected_run=FENCE), session(), None) == conflict
+    assert check_settle(replace(settle, expired_by=NOW), session(), None) == conflict
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "after"),
+    [
+        ("active", "active", "active"),
+        ("paused", "active", "paused"),
+        ("paused", "completed", "completed"),
+        ("active", "paused", "paused"),
+    ],
+)
+def test_a_run_that_goes_on_leaves_a_pause_in_place(stored: Any, given: Any, after: Any):
+    assert status_after(stored, given) == after
+
+
+def test_a_session_waits_in_a_step_that_either_field_names():
+    context = SuspensionContext(kind="suspended_client_tool", run_id="r-1", step_id="step-1", step=1)
+    assert not has_open_step(session())
+    assert has_open_step(session(suspension_context=context))
+    assert has_open_step(session(suspended_step_id="step-1"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "current", "detached"),
+    [
+        ("persistent", None, True),
+        ("persistent", run(), True),
+        ("persistent", run(parent_run_id="p-1"), False),
+        ("ephemeral", run(), False),
+        (None, None, False),
+    ],
+)
+def test_a_companion_that_no_run_of_its_parent_drives_stands_on_its_own(mode: Any, current: Any, detached: bool):
+    assert is_detached(session(mode=mode), current) is detached
+
+
+LAST = StreamAppend(stream_id="s-1", run_id="r-1", attempt=1, writer=1, chunks=())
+END = StreamEnd(rest=StreamRest(status="paused"), markers=())
+
+
+@pytest.mark.parametrize(
+    ("fields", "again", "end"),
+    [
+        ({"stream": LAST, "stream_end": END}, False, (LAST, END)),
+        ({"stream": LAST, "stream_end": END}, True, None),
+        ({"stream": LAST}, False, None),
+        ({"stream_end": END}, False, None),
+    ],
+)
+def test_a_stream_ends_with_the_commit_that_says_so_unless_the_run_goes_on(fields: Any, again: bool, end: Any):
+    assert stream_end_of(StepCommit(fence=FENCE, step=1, **fields), again=again) == end
 
 
 @pytest.mark.parametrize(

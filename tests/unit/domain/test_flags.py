@@ -1,9 +1,10 @@
-"""What writing a stop does, given what is there."""
+"""What writing a stop does, given what is there, and which commits answer it."""
 
 import pytest
 
-from helix_agents.domain.flags import aimed_at_current_run, raised
-from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.commits import StepCommit
+from helix_agents.domain.flags import aimed_at_current_run, comes_first, is_taken, raised
+from helix_agents.domain.runs import RunRecord, RunStatus, RunUpdate
 from helix_agents.domain.sessions import InterruptFlag, SessionState, StopKind
 
 RUN = RunRecord(run_id="r-1", session_id="s-1", turn=1, started_at=0)
@@ -36,3 +37,31 @@ def test_a_stop_for_an_older_run_counts_as_none():
     assert aimed_at_current_run(session, None) is None
     assert aimed_at_current_run(session, flag()) == flag()
     assert aimed_at_current_run(session, flag(run_id="r-0")) is None
+
+
+def test_a_stop_comes_before_the_commit_that_suspends_its_run():
+    suspending = StepCommit(fence=RUN.fence, step=1, suspend=True)
+    assert comes_first(flag(), suspending)
+    assert not comes_first(None, suspending)
+    assert not comes_first(flag(run_id="r-0"), suspending)
+    assert not comes_first(flag(), StepCommit(fence=RUN.fence, step=1))
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "taken"),
+    [
+        (flag(), "interrupted", True),
+        (flag(), None, True),
+        (flag("abort"), "failed", True),
+        (flag("abort"), "interrupted", False),
+        (flag("abort"), None, True),
+        (flag(run_id="r-0"), "interrupted", False),
+        (None, "interrupted", False),
+    ],
+)
+def test_a_commit_takes_the_stop_that_its_run_has_seen(
+    found: InterruptFlag | None, status: RunStatus | None, taken: bool
+):
+    update = None if status is None else RunUpdate(status=status)
+    assert is_taken(found, StepCommit(fence=RUN.fence, step=1, take_stop=True, run=update)) is taken
+    assert not is_taken(found, StepCommit(fence=RUN.fence, step=1, run=update))

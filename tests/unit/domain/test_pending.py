@@ -100,6 +100,23 @@ def test_an_answer_that_does_not_fit_is_refused_and_not_stored(
     assert isinstance(outcome, AnswerRefused)
 
 
+@pytest.mark.parametrize(
+    ("fields", "given"),
+    [
+        ({"kind": "approval", "approval_id": "a-1"}, submission(ApprovalAnswer(approved=True))),
+        ({"kind": "approval", "approval_id": "a-1"}, submission(ApprovalAnswer(approved=True), approval_id="a-1")),
+        # Whoever knows what became of a call may say it in place of a decision.
+        ({"kind": "approval", "approval_id": "a-1", "reason": "unknown_outcome"}, submission(YES)),
+    ],
+    ids=["no approval id", "its approval id", "an outcome that is known after all"],
+)
+def test_an_answer_that_fits_is_stored(fields: dict[str, Any], given: SubmitAnswer):
+    row, outcome = answer(call(**fields), given, NOW)
+    assert outcome is None
+    assert row is not None
+    assert row.answer == given.answer
+
+
 def test_an_ended_call_is_recognised_before_its_answer_is_judged():
     settled = call("answered", answer=NO)
     wrong_kind = submission(ApprovalAnswer(approved=True))

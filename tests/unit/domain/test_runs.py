@@ -9,6 +9,7 @@ from helix_agents.domain.errors import RunConflictError, SupersededError
 from helix_agents.domain.runs import (
     SUSPENDED,
     Fence,
+    KnownAs,
     Lease,
     RunMetadata,
     RunRecord,
@@ -80,6 +81,20 @@ def test_a_claim_starts_the_next_attempt():
 def test_a_claim_of_anything_but_the_running_attempt_is_refused(current: RunRecord | None):
     with pytest.raises(RunConflictError):
         claimed("s-1", current, Fence(run_id="r-1"), "alive")
+
+
+def test_a_refusal_says_what_was_expected_and_what_is_there():
+    with pytest.raises(RunConflictError, match=r"at run 'r-1' attempt 2 \(running\), not at .* 1 \(running\)"):
+        claimed("s-1", run(attempt=2), Fence(run_id="r-1"), "alive")
+    with pytest.raises(SupersededError, match="the session is at no run"):
+        check_same_attempt("s-1", None, Fence(run_id="r-1"))
+
+
+def test_a_run_that_is_claimed_keeps_its_name_or_gets_another():
+    driven = run(workflow_id="w-1")
+    assert claimed("s-1", driven, driven.fence, None).workflow_id == "w-1"
+    assert claimed("s-1", driven, driven.fence, None, KnownAs(workflow_id="w-2")).workflow_id == "w-2"
+    assert claimed("s-1", driven, driven.fence, None, KnownAs(workflow_id=None)).workflow_id is None
 
 
 def test_the_current_attempt_may_write_while_it_runs():

@@ -6,12 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from helix_agents.domain.checkpoints import Checkpoint
-from helix_agents.domain.commits import SettleSession, StartRun
+from helix_agents.domain.commits import RunStartCommitted, SettleSession, StartRun
 from helix_agents.domain.errors import ModeIsWriteOnceError
+from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.session_changes import (
     branched,
     changed,
     created,
+    first_begun,
     pointed_at,
     savable,
     saved,
@@ -21,6 +23,7 @@ from helix_agents.domain.session_changes import (
     with_status,
 )
 from helix_agents.domain.sessions import (
+    BranchPoint,
     ChildWait,
     CreateSession,
     InterruptContext,
@@ -30,6 +33,7 @@ from helix_agents.domain.sessions import (
     TracingContext,
     WorkspaceRef,
 )
+from helix_agents.domain.writes import Replace, StepWrites
 
 NOW = 1_000
 SUSPENDED: dict[str, Any] = {
@@ -238,6 +242,48 @@ def test_a_settled_session_waits_for_nobody():
 def test_a_session_settled_with_its_parent_gets_no_output():
     settle = SettleSession(session_id="parent", expected=("active",), status="failed", output=7)
     assert settled(session(), settle, NOW).output is None
+
+
+def test_what_a_settlement_does_not_say_stays():
+    before = session(output=7, error="e", failure_reason="f", interrupt_context=InterruptContext(reason="r"))
+    after = settled(before, SettleSession(session_id="s-1", expected=("active",), status="interrupted"), NOW)
+    assert after == replace(before, status="interrupted", version=4, updated_at=NOW)
+
+
+def test_what_is_known_of_a_session_that_its_start_made_is_what_a_store_would_load():
+    start = StartRun(
+        session_id="s-1", run_id="r-1", create=CreateSession(agent_type="writer", custom_state={"n": 1}, user_id="ada")
+    )
+    run = RunRecord(run_id="r-1", session_id="s-1", turn=1, started_at=NOW)
+    made = first_begun(start, RunStartCommitted(run=run, new_version=2, message_count=3))
+    assert made == SessionState(
+        session_id="s-1",
+        root_session_id="s-1",
+        agent_type="writer",
+        custom_state={"n": 1},
+        user_id="ada",
+        version=2,
+        current_run_id="r-1",
+        message_count=3,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"create": None},
+        {"create": CreateSession(branch=BranchPoint(from_session_id="s-0"))},
+        {"create": CreateSession(parent_session_id="p", root_session_id="p")},
+        {"writes": StepWrites(ops=(Replace(key="n", value=2),))},
+    ],
+    ids=["there before", "a branch", "a child", "more than its options"],
+)
+def test_a_session_that_its_start_does_not_say_all_of_has_to_be_loaded(fields: dict[str, Any]):
+    start = StartRun(**{"session_id": "s-1", "run_id": "r-1", "create": CreateSession(), **fields})
+    run = RunRecord(run_id="r-1", session_id="s-1", turn=1, started_at=NOW)
+    assert first_begun(start, RunStartCommitted(run=run, new_version=2, message_count=3)) is None
 
 
 def test_the_pointer_moves_to_a_checkpoint():

@@ -74,6 +74,14 @@ class RecoveryContract(StoreContract):
         assert claimed.started_at < clock.now_ms()
         assert await _orphans(store) == ["a", "b"]
 
+    @proves("recovery.oldest-first")
+    async def test_no_page_hides_an_orphan_that_began_in_the_same_moment(self, store: SessionStateStore) -> None:
+        for run in ("c", "a", "b"):
+            await start(store, f"s-{run}", run)
+        pages = [await store.list_orphans(limit=2)]
+        pages.append(await store.list_orphans(limit=2, after=pages[0][-1]))
+        assert [[run.run_id for run in page] for page in pages] == [["a", "b"], ["c"]]
+
 
 async def _orphans(store: SessionStateStore, limit: int = 100) -> list[str]:
     """The ids of the runs nobody drives."""
