@@ -258,6 +258,7 @@ async def test_who_changed_the_input_is_asked_about_the_call_that_was_begun_and_
         assert desk.letter.to == to
         result = await desk.message()
         assert result.metadata == {EDITED_INPUT: {"to": "him"}}
+        assert result.code == ("outcome_unknown" if content is None else None)
         assert content is None or result.content == content
 
 
