@@ -335,8 +335,23 @@ class DeploysContract(ScenarioContract):
             assert said[3].startswith("error locate#call_1_2: ")
             assert said[4] == "result note#call_1_3: noted"
 
-    async def test_a_call_goes_on_waiting_although_its_tool_refuses_the_stored_input(
+    async def test_an_answer_that_its_tool_refuses_by_now_is_an_error_the_model_sees(
         self, open_executor: OpenExecutor
+    ) -> None:
+        @client_tool(name="locate")
+        def locate_degrees(city: str) -> float:
+            """Where the client is, in degrees."""
+            raise NotImplementedError
+
+        await _park(open_executor)
+        async with open_executor() as helix:
+            new = _new(tools=[*_new().tools[:2], locate_degrees])
+            assert await completed(await helix.resume(new, SESSION)) == "Done."
+            assert (await spoken(helix))[3] == "error locate#call_1_2: client_tool_result_invalid"
+
+    @pytest.mark.parametrize("tool_is", ["another", "gone"])
+    async def test_a_call_goes_on_waiting_although_its_tool_refuses_the_stored_input_or_is_gone(
+        self, open_executor: OpenExecutor, tool_is: str
     ) -> None:
         @client_tool(name="locate")
         def locate_town(town: int) -> str:
@@ -347,7 +362,7 @@ class DeploysContract(ScenarioContract):
             await suspended(await helix.execute(_old(), "Go", SESSION))
         async with open_executor() as helix:
             await helix.submit_tool_result(SESSION, "call_1_1", ApprovalAnswer(approved=False))
-            new = _new(tools=[*_new().tools[:2], locate_town])
+            new = _new(tools=[*_new().tools[:2], *([locate_town] if tool_is == "another" else [])])
             (waits,) = (await suspended(await helix.resume(new, SESSION))).pending
             assert (waits.tool_call_id, waits.input) == ("call_1_2", {"city": "Rome"})
             await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
