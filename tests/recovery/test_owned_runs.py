@@ -8,20 +8,23 @@ from typing import Any
 import pytest
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import ask_human
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import Committed, RunStartCommitted, StartRun
 from helix_agents.domain.errors import HelixError, StoreUnavailableError
 from helix_agents.domain.ids import RunId, SessionId, StreamId
+from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.domain.sessions import CreateSession
+from helix_agents.engine.settling import fail_run
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.runtimes.in_process.drivers import MOST_CANCELLED
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor import stage
-from helix_agents.testing.contracts.executor.stage import Gate, completed, failed, runs_of
+from helix_agents.testing.contracts.executor.stage import Gate, completed, failed, runs_of, suspended
 
 SESSION = "s-1"
 
@@ -34,6 +37,7 @@ class Answers(InMemoryStateStore):
         self.lose: set[str] = set()
         self.hold_start: Gate | None = None
         self.is_broken = False
+        self.breaks_after = False
 
     def _lost(self, operation: str) -> None:
         if operation in self.lose:
@@ -59,7 +63,10 @@ class Answers(InMemoryStateStore):
         if self.is_broken:
             self.lose = {"get_current_run"}
             raise RuntimeError("out of order")
-        return await super().save_state_and_promote_staging(*step, **about)
+        committed = await super().save_state_and_promote_staging(*step, **about)
+        if self.breaks_after:
+            raise RuntimeError("out of order")
+        return committed
 
     async def release_lease(self, owner: str) -> None:
         self._lost("release_lease")
@@ -265,6 +272,37 @@ async def test_a_driver_that_broke_while_the_store_was_away_fails_its_run_once_i
         world.store.is_broken = True
         run = await helix.execute(agent, "Speak.", SESSION)
         assert (await failed(run)).error == "out of order"
+        await stage.within(asyncio.gather(*helix._runtime._background))
+        stream = await world.streams.get_stream_info(SESSION)
+        assert stream is not None
+        assert stream.status == "failed"
+
+
+async def test_a_run_that_came_to_rest_stays_as_it_is_though_its_driver_broke_after_that(world: World):
+    agent = Agent(
+        name="asking", model=ScriptedModel([call("ask_human", {"question": "Well?"}), "Good."]), tools=[ask_human()]
+    )
+    async with world.opened(agent) as helix:
+        world.store.breaks_after = True
+        (asked,) = (await suspended(await helix.execute(agent, "Ask.", SESSION))).pending
+        await stage.within(asyncio.gather(*helix._runtime._background))
+        assert (await world.run()).status == "suspended_client_tool"
+        world.store.breaks_after = False
+        await helix.submit_tool_result(SESSION, asked.tool_call_id, ToolAnswer(result="Yes."))
+        assert await completed(await helix.resume(agent, SESSION)) == "Good."
+
+
+async def test_whoever_lost_a_run_does_not_fail_it(world: World):
+    held = Held()
+    agent = held.agent()
+    async with world.opened(agent) as helix:
+        await helix.execute(agent, "Work.", SESSION)
+        await held.gates[0].until_reached()
+        lost = (await world.run()).fence
+        await world.store.claim_run(SESSION, lost, "another")
+        await fail_run(helix._services, SESSION, lost, RuntimeError("out of order"))
+        assert (await world.run()).status == "running"
+        held.gates[0].opened.set()
 
 
 async def test_a_run_whose_driver_is_cancelled_by_what_it_runs_again_and_again_fails_with_a_reason() -> None:

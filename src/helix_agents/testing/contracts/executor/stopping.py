@@ -252,7 +252,7 @@ class StoppingContract(ScenarioContract):
     @pytest.mark.parametrize("asked", ["the executor", "the handle"])
     @pytest.mark.parametrize("kind", ["interrupt", "abort"])
     async def test_stopping_a_session_that_waits_settles_it_and_clears_what_waits(
-        self, helix: Executor, open_executor: OpenExecutor, kind: str, asked: str
+        self, helix: Executor, open_executor: OpenExecutor, parts: Backend, kind: str, asked: str
     ) -> None:
         agent = _agent(reply(calls=[call("note", {"text": "a"}), call("locate", {"city": "Rome"})]), "On.")
         handle = await helix.execute(agent, "Go", SESSION)
@@ -271,11 +271,16 @@ class StoppingContract(ScenarioContract):
                 "result note#call_1_1: noted a",
                 "error locate#call_1_2: run_stopped",
             ]
+            stream = await parts.streams.get_stream_info(SESSION)
+            assert stream is not None
+            (run,) = await runs_of(other)
             if kind == "interrupt":
-                await interrupted(handle)
+                assert (await interrupted(handle)).reason == "not needed"
+                assert (run.completion_reason, stream.status) == ("interrupted", "ended")
                 assert await completed(await other.resume(agent, SESSION)) == "On."
             else:
                 assert (await failed(handle)).code == "framework_cancelled"
+                assert (run.completion_reason, stream.status) == ("framework_cancelled", "failed")
                 assert await completed(await other.execute(agent, "Anew", SESSION)) == "On."
 
     @pytest.mark.parametrize("kind", ["interrupt", "abort"])
