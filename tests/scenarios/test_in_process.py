@@ -11,6 +11,7 @@ import pytest
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import ask_human
+from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.executor import core
 from helix_agents.runtimes.in_process.executor import Executor
@@ -106,6 +107,26 @@ class InProcess(ExecutorContract):
             handle = await helix.get_handle(agent, "ours")
             assert handle is not None
             assert await completed(handle) == "Done."
+
+    async def test_a_child_is_left_to_a_later_run_of_its_parent_and_let_go_when_that_has_ended(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        store = parts.state
+        await start(store, SESSION, "r-1")
+        child = CreateSession(parent_session_id=SESSION, root_session_id=SESSION)
+        await start(store, "child", "r-child", create=child, parent_run_id="r-1")
+        await store.renew_lease("another process", LONG_LEASE_MS)
+        await start(store, SESSION, "r-2", owner="another process")
+        async with open_executor() as helix:
+            await helix.recover()
+            left = await store.get_run("r-child")
+            await store.update_run_status("r-2", "failed")
+            await helix.recover()
+            let_go = await store.get_run("r-child")
+        assert left is not None
+        assert left.status == "running"
+        assert let_go is not None
+        assert (let_go.status, let_go.completion_reason) == ("interrupted", "parent_ended")
 
 
 class TestInProcessOnMemory(InProcess):

@@ -274,13 +274,16 @@ class StoppingContract(ScenarioContract):
             stream = await parts.streams.get_stream_info(SESSION)
             assert stream is not None
             (run,) = await runs_of(other)
+            session = await other.sessions.get(SESSION)
             if kind == "interrupt":
                 assert (await interrupted(handle)).reason == "not needed"
                 assert (run.completion_reason, stream.status) == ("interrupted", "ended")
+                assert (session.error, session.failure_reason) == (None, None)
                 assert await completed(await other.resume(agent, SESSION)) == "On."
             else:
                 assert (await failed(handle)).code == "framework_cancelled"
                 assert (run.completion_reason, stream.status) == ("framework_cancelled", "failed")
+                assert (session.error, session.failure_reason) == ("not needed", "framework_cancelled")
                 assert await completed(await other.execute(agent, "Anew", SESSION)) == "On."
 
     @pytest.mark.parametrize("kind", ["interrupt", "abort"])
