@@ -20,6 +20,7 @@ from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.engine.settling import fail_run
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.executor.recovery import Recovered, recover
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.runtimes.in_process.drivers import MOST_CANCELLED
 from helix_agents.testing import ScriptedModel, call
@@ -212,6 +213,35 @@ class Held:
             return "done"
 
         return Agent(name="worker", model=ScriptedModel([call("work"), "Finished."]), tools=[work])
+
+
+async def test_a_run_that_another_process_took_first_is_counted_as_theirs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    await world.store.start_run(
+        StartRun(session_id=SESSION, run_id="r-1", create=CreateSession(agent_type="speaker"), owner="dead")
+    )
+    listed = world.store.list_orphans
+
+    async def list_and_lose(**about: Any) -> tuple[RunRecord, ...]:
+        page = await listed(**about)
+        for run in page:
+            await world.store.claim_run(run.session_id, run.fence, "another")
+        return page
+
+    monkeypatch.setattr(world.store, "list_orphans", list_and_lose)
+    async with world.opened(speaker()) as helix:
+        assert await helix.recover() == Recovered(taken_by_others=1)
+
+
+async def test_one_round_of_recovery_takes_no_more_than_its_share(world: World):
+    for number in range(3):
+        create = CreateSession(agent_type="speaker")
+        await world.store.start_run(StartRun(session_id=f"s-{number}", run_id=f"r-{number}", create=create))
+    async with world.opened(speaker()) as helix:
+        first = await recover(helix._services, helix._runtime, limit=2)
+        second = await recover(helix._services, helix._runtime, limit=2)
+    assert (len(first.run_ids), len(second.run_ids)) == (2, 1)
 
 
 async def test_a_process_whose_lease_ran_out_goes_on_with_the_runs_it_drives(world: World):

@@ -24,6 +24,9 @@ from helix_agents import (
     client_tool,
     tool,
 )
+from helix_agents.agent.context import RunContext
+from helix_agents.agent.hook_events import AgentCompleteEvent
+from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import ToolApprovalRequest
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage, UserMessage
@@ -219,6 +222,20 @@ async def test_a_policy_holds_for_whoever_goes_on(died: Died) -> None:
         async with after_a_death(Letter(died, policy)) as desk:
             assert isinstance(await desk.enter("resume"), Suspended)
             assert await desk.asked()
+
+
+async def test_whoever_goes_on_with_the_run_gives_it_hooks_and_a_model() -> None:
+    told: list[AgentCompleteEvent] = []
+
+    def tell(ctx: RunContext[Any, Any], event: AgentCompleteEvent) -> None:
+        told.append(event)
+
+    letter = Letter("in its first round", "fail")
+    async with after_a_death(letter) as desk:
+        other = ScriptedModel(["Never.", "By another."])
+        run = await desk.helix.resume(letter.agent, SESSION, hooks=Hooks(on_agent_complete=tell), model=other)
+        assert await run.output() == "By another."
+        assert [event.output for event in told] == ["By another."]
 
 
 async def test_a_message_that_came_before_the_death_does_not_keep_anybody_from_being_asked() -> None:
