@@ -22,7 +22,7 @@ from helix_agents.engine.settling import fail_run
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.recovery import Recovered, recover
 from helix_agents.runtimes.in_process import Executor
-from helix_agents.runtimes.in_process.drivers import MOST_CANCELLED
+from helix_agents.runtimes.in_process.drivers import MOST_CANCELLED, Drivers
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor import stage
 from helix_agents.testing.contracts.executor.stage import Gate, completed, failed, runs_of, suspended
@@ -129,6 +129,12 @@ async def handle(helix: Executor, agent: Agent[Any, str, Any]) -> RunHandle[str]
     found = await helix.get_handle(agent, SESSION)
     assert found is not None
     return found
+
+
+async def background(helix: Executor) -> None:
+    """Wait for what a process does beside its runs."""
+    assert isinstance(helix._runtime, Drivers)
+    await stage.within(asyncio.gather(*helix._runtime._background))
 
 
 async def test_a_run_is_driven_whose_start_was_not_answered(world: World):
@@ -302,7 +308,7 @@ async def test_a_driver_that_broke_while_the_store_was_away_fails_its_run_once_i
         world.store.is_broken = True
         run = await helix.execute(agent, "Speak.", SESSION)
         assert (await failed(run)).error == "out of order"
-        await stage.within(asyncio.gather(*helix._runtime._background))
+        await background(helix)
         stream = await world.streams.get_stream_info(SESSION)
         assert stream is not None
         assert stream.status == "failed"
@@ -315,7 +321,7 @@ async def test_a_run_that_came_to_rest_stays_as_it_is_though_its_driver_broke_af
     async with world.opened(agent) as helix:
         world.store.breaks_after = True
         (asked,) = (await suspended(await helix.execute(agent, "Ask.", SESSION))).pending
-        await stage.within(asyncio.gather(*helix._runtime._background))
+        await background(helix)
         assert (await world.run()).status == "suspended_client_tool"
         world.store.breaks_after = False
         await helix.submit_tool_result(SESSION, asked.tool_call_id, ToolAnswer(result="Yes."))
