@@ -13,6 +13,7 @@ from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.hook_events import AgentSuspendedEvent, BeforeLLMCallEvent
 from helix_agents.agent.hooks import Hooks
+from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import (
     InMemoryLockManager,
     InMemoryStateStore,
@@ -23,17 +24,19 @@ from helix_agents.backends.in_memory import (
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, SettleSession, StepCommit
 from helix_agents.domain.errors import NothingToResumeError, StoreUnavailableError
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.results import Interrupted, Suspended
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptFlag, InterruptSet, SessionState, StatusOutcome, StopKind
+from helix_agents.engine import stopping
+from helix_agents.engine.services import EngineOptions
 from helix_agents.engine.stopping import stop_session
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
-from helix_agents.testing.contracts.executor.stage import PieceGate
+from helix_agents.testing.contracts.executor.stage import Gate, PieceGate
 from helix_agents.testing.recording import StopAt
 from helix_agents.testing.scattered import ScatteredExecutor
 from tests.recovery.deaths import die_at, settings_on
@@ -98,6 +101,46 @@ def executor(store: type[StoreT], agent: Agent[Any, Any, Any]) -> tuple[StoreT, 
     memory = Memory()
     state, streams, usage = store(memory), InMemoryStreamManager(memory), InMemoryUsageStore(memory)
     return state, Executor(state=state, streams=streams, usage=usage, agents=[agent], janitor_seconds=None)
+
+
+class Silent(InMemoryStateStore):
+    """A store that never says how one run stands."""
+
+    about: RunId | None = None
+
+    async def get_run(self, run_id: RunId) -> RunRecord | None:
+        if run_id == self.about:
+            await asyncio.Event().wait()
+        return await super().get_run(run_id)
+
+
+async def test_a_session_that_waits_is_stopped_in_time_however_long_its_companions_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    gate, memory = Gate(), Memory()
+    monkeypatch.setattr(stopping, "_COMMITS_SECONDS", 0.1)
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait()
+        return "worked"
+
+    busy = Agent(name="busy", description="Works.", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+    spawn = call("companion__spawnAgent", {"agent": "busy", "initialMessage": "Work."})
+    model, kept = ScriptedModel([spawn, call("locate", {"city": "Rome"})]), PersistentAgent(busy, mode="non_blocking")
+    agent = Agent(name="boss", model=model, tools=[locate], persistent_agents=[kept])
+    stores = InMemoryStateStore(memory), Silent(memory)
+    of_both: dict[str, Any] = {"streams": InMemoryStreamManager(memory), "usage": InMemoryUsageStore(memory)}
+    of_both |= {"janitor_seconds": None, "grace": 0.0, "options": EngineOptions(cancel_grace_seconds=0.1)}
+    async with Executor(state=stores[0], **of_both) as first, Executor(state=stores[1], **of_both) as second:
+        assert isinstance(await (await first.execute(agent, "Go.", SESSION)).result(), Suspended)
+        await gate.until_reached()
+        (ref,) = await stores[0].get_sub_session_refs(SESSION)
+        stores[1].about = (await stores[0].load_state(ref.sub_session_id)).current_run_id
+        async with asyncio.timeout(20):
+            assert isinstance(await second.interrupt(SESSION, "enough"), InterruptSet)
+        assert (await stores[0].load_state(SESSION)).status == "interrupted"
 
 
 class HardOfHearing(InMemoryStateStore):

@@ -1,5 +1,8 @@
 """A stop that somebody asks for: it reaches a run that is going, a session that waits, and companions below."""
 
+import asyncio
+from contextlib import suppress
+
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, NothingRunning, StopKind
@@ -42,10 +45,11 @@ async def _stop_at_work_below(services: Services, session_id: SessionId, kind: S
     """Let companions that work while a session waits take the stop by themselves, with what they have said: whoever
     settles the session settles all below it, and what nobody has committed by then is lost."""
     stopped = await _flag_below(services.store, session_id, kind, reason)
-    left = services.options.cancel_grace_seconds + _COMMITS_SECONDS if stopped else 0.0
-    while left > 0 and any([await _is_driven(services, run) for run in stopped]):
-        await services.sleep(_LOOK_AGAIN_SECONDS)
-        left -= _LOOK_AGAIN_SECONDS
+    with suppress(TimeoutError):
+        # The looks take their time, too, where the store is slow or many are at work.
+        async with asyncio.timeout(services.options.cancel_grace_seconds + _COMMITS_SECONDS):
+            while any([await _is_driven(services, run) for run in stopped]):
+                await services.sleep(_LOOK_AGAIN_SECONDS)
 
 
 async def _flag_below(
