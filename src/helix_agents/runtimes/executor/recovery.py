@@ -105,10 +105,13 @@ async def _recover(
         return "unknown_agent"
     # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.
     agent.load_state(session.custom_state, session.agent_version)
-    if standing == "dead":
+    if standing == "missing":
+        await runtime.submit(orphan)
+    elif session.parent_session_id is None or not runtime.works:
         await take_over(services, runtime, orphan)
     else:
-        await runtime.submit(orphan)
+        # It takes no place, as little as when it was begun: whoever waits for it may have the last one.
+        runtime.drive_detached(await _claimed(services, runtime, orphan))
     return "recovered"
 
 
@@ -120,6 +123,12 @@ async def take_over(
     Raises:
         ConflictError: somebody else was first.
     """
+    run = await _claimed(services, runtime, dead)
+    await runtime.submit(run, hooks=hooks, model=model)
+    return run
+
+
+async def _claimed(services: Services, runtime: Runtime, dead: RunRecord) -> RunRecord:
     known_as = None
     if not runtime.drives(dead):
         session = await services.store.load_state(dead.session_id)
@@ -128,5 +137,4 @@ async def take_over(
     log_event("run.recovered", session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
     if run.call_hooks:
         log_event("hooks.call_hooks_lost", session_id=run.session_id, run_id=run.run_id)
-    await runtime.submit(run, hooks=hooks, model=model)
     return run

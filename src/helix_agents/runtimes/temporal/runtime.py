@@ -165,7 +165,7 @@ class TemporalRuntime:
         return self._watched.get(run_id)
 
     def drive_detached(self, run: RunRecord) -> None:
-        if not self.leaving and run.run_id not in self._watched:
+        if not self.leaving:
             self.in_background(self.submit(run))
 
     async def drive_child(self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal) -> RunEnd:

@@ -12,6 +12,7 @@ from helix_agents.domain.chunks import ToolEnd
 from helix_agents.domain.rendering import surviving
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.backend import Backend
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.household import (
     WORKING,
     about,
@@ -194,6 +195,32 @@ class CompanionCrashesContract(ScenarioContract):
         agent = scripted(script, {}, name="boss", persistent_agents=keeps)
         async with open_executor(**{bound: 1}) as helix:
             assert await completed(await within(helix.execute(agent, "Hi", SESSION))) == "Fine."
+            assert (await results(helix))["wait"] == "Worked."
+
+    async def test_a_companion_that_died_does_not_starve_behind_the_parent_that_waits_for_it(
+        self, open_executor: OpenExecutor, clock: ManualClock
+    ) -> None:
+        begun, gate = Gate(), Gate()
+        other = PersistentAgent(scripted(["x"], {}, name="other"))
+
+        def cast() -> Agent[Any, Any, Any]:
+            keeps = [PersistentAgent(busy(gate, *WORKING), mode="non_blocking"), other]
+            script = [call("ponder"), spawn(), about("waitForResult", "helper-1", id="wait"), "Fine."]
+            return scripted(script, {}, name="boss", persistent_agents=keeps, tools=[pondering(begun)])
+
+        async with open_executor(grace=0) as dying:
+            await dying.execute(cast(), "Hi", SESSION)
+            await begun.until_reached()
+            # The oldest run is recovered first, and gets the only place.
+            clock.advance(1)
+            begun.opened.set()
+            await gate.until_reached()
+        gate.opened.set()
+        async with open_executor(agents=[cast()], max_running=1) as helix:
+            assert len((await helix.recover()).run_ids) == 2
+            handle = await helix.get_handle(cast(), SESSION)
+            assert handle is not None
+            assert await completed(handle) == "Fine."
             assert (await results(helix))["wait"] == "Worked."
 
     async def test_a_companion_that_worked_for_a_turn_which_is_taken_back_works_for_nobody(
