@@ -96,7 +96,9 @@ async def _recover(
         session = await store.load_state(orphan.session_id)
         await _let_go(services, orphan, session.parent_session_id)
         return None
-    standing = await runtime.inspect(orphan) if runtime.drives(orphan) else "alive"
+    if not runtime.drives(orphan) and not await _has_moved(services, runtime, orphan):
+        return None
+    standing = await runtime.inspect(orphan)
     if standing == "alive":
         return None
     session = await store.load_state(orphan.session_id)
@@ -113,6 +115,16 @@ async def _recover(
         # It takes no place, as little as when it was begun: whoever waits for it may have the last one.
         runtime.drive_detached(await _claimed(services, runtime, orphan))
     return "recovered"
+
+
+async def _has_moved(services: Services, runtime: Runtime, orphan: RunRecord) -> bool:
+    """Whether a run of another runtime is a companion's whose root goes on in this one; any other is left to its own
+    runtime, until somebody resumes it here."""
+    session = await services.store.find_session(orphan.session_id)
+    if session is None or session.parent_session_id is None:
+        return False
+    root = await services.store.get_current_run(session.root_session_id)
+    return root is not None and runtime.drives(root)
 
 
 async def take_over(

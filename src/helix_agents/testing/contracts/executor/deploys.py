@@ -45,6 +45,7 @@ from helix_agents.testing.contracts.executor.household import (
     send,
     spawn,
     until_ended,
+    waiting_for_helper,
 )
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
@@ -479,6 +480,23 @@ class DeploysContract(ScenarioContract):
             name = None if native.workflow_id is None else native.workflow_id.replace("s-2", SESSION)
             assert (moved.attempt, moved.workflow_id) == (2, name)
 
+    async def test_a_companion_that_died_in_another_runtime_goes_on_where_its_parent_waits_for_it(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with InProcess(**stores, janitor_seconds=None, grace=0) as old:
+            await completed(await old.execute(waiting_for_helper(gate), "Go", SESSION))
+            await gate.until_reached()
+        gate.opened.set()
+        async with open_executor() as new:
+            handle = await new.execute(waiting_for_helper(gate), "Wait", SESSION)
+            (run_id,) = (await new.recover()).run_ids
+            assert await completed(handle) == "Fine."
+            assert (await results(new))["wait"] == "Worked."
+            (moved,) = await runs_of(new, (await only_companion(parts)).sub_session_id)
+            assert (moved.run_id, moved.attempt, moved.status) == (run_id, 2, "completed")
+
     @pytest.mark.parametrize("goes_on", ["with the answer", "with a message"])
     async def test_a_sub_agent_that_is_gone_leaves_no_child_behind(
         self, open_executor: OpenExecutor, parts: Backend, goes_on: str
@@ -604,19 +622,13 @@ class DeploysContract(ScenarioContract):
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
         gate = Gate()
-        other = PersistentAgent(scripted(["x"], {}, name="other"))
-
-        def keeper(*keeps: PersistentAgent) -> Agent[Any, Any, Any]:
-            script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine."]
-            return scripted(script, {}, name="boss", persistent_agents=[*keeps, other])
-
         async with open_executor(grace=0) as old:
-            works = PersistentAgent(busy(gate, *WORKING), mode="non_blocking")
-            await completed(await old.execute(keeper(works), "Go", SESSION))
+            await completed(await old.execute(waiting_for_helper(gate), "Go", SESSION))
             await gate.until_reached()
-        async with open_executor(agents=[keeper()]) as new:
+        gone = waiting_for_helper(None)
+        async with open_executor(agents=[gone]) as new:
             await new.recover()
-            assert await completed(await new.execute(keeper(), "Wait", SESSION)) == "Fine."
+            assert await completed(await new.execute(gone, "Wait", SESSION)) == "Fine."
             assert (await results(new))["wait"] == "There is no companion of kind 'helper'. Kinds: other."
 
     @pytest.mark.parametrize("mode", ["blocking", "non_blocking"])

@@ -78,6 +78,16 @@ def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None, **fi
     return helper(*script, tools=[deploy], **fields)
 
 
+def waiting_for_helper(gate: Gate | None) -> Agent[Any, Any, Any]:
+    """A boss that sends off a companion, which works until the gate is opened, and waits for it in its next turn.
+    Without a gate it has no such kind any more."""
+    kinds = [PersistentAgent(scripted(["x"], {}, name="other"))]
+    if gate is not None:
+        kinds.insert(0, PersistentAgent(busy(gate, *WORKING), mode="non_blocking"))
+    script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine."]
+    return scripted(script, {}, name="boss", persistent_agents=kinds)
+
+
 NO_GRACE = EngineOptions(cancel_grace_seconds=0.01)
 DEPLOYING = (call("deploy", {"env": "live"}, id="deploy_1"), "Deployed.", "Again.")
 WORKING = (call("work", id="work_1"), "Worked.", "Again.")
