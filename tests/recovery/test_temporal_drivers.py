@@ -14,14 +14,19 @@ import pytest
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
 
-from helix_agents import Agent, ScriptedModel, Suspended, ToolAnswer, client_tool, sub_agent_tool, tool
+from helix_agents import Agent, Executor, ScriptedModel, Suspended, ToolAnswer, client_tool, sub_agent_tool, tool
+from helix_agents.backends.in_memory import InMemoryStateStore
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import AgentAlreadyRunningError, MissingExtraError, RuntimeUnavailableError
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import CreateSession
+from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.executor.leases import LeaseKeeper
 from helix_agents.runtimes.executor.workflow_names import workflow_of
 from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, bodies, runtime, service, worker
+from helix_agents.runtimes.temporal.executor import LEASE_MS
 from helix_agents.testing import call, reply
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import Gate, completed, runs_of, spoken, until, within
 from helix_agents.testing.service_process import free_port
 from helix_agents.testing.temporal_service import temporal_address as temporal_address
@@ -45,7 +50,8 @@ def open_helix(tmp_path: Path, temporal_address: str) -> OpenHelix:
         url = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
         own = {"address": temporal_address, "task_queue": queue, "prefix": queue, "temporal": QUICK, "grace": 0.0}
         given: dict[str, Any] = {**own, "janitor_seconds": None, **settings}
-        async with TemporalAgentExecutor.open(url, **given) as helix:
+        opening = TemporalAgentExecutor(**given) if "state" in given else TemporalAgentExecutor.open(url, **given)
+        async with opening as helix:
             yield helix
 
     return open_helix
@@ -313,6 +319,32 @@ async def test_a_session_whose_process_died_before_its_program_moved_to_temporal
             await helix.execute(agent, "Speak.", "s-2")
 
 
+async def test_a_session_whose_workflow_was_terminated_goes_on_where_temporal_is_gone(
+    open_helix: OpenHelix, tmp_path: Path
+):
+    gate, clock = Gate(), ManualClock()
+    agent, begun = held(gate)
+    url = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
+    async with await open_backend(url, clock=clock) as backend:
+        stores: dict[str, Any] = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
+        async with open_helix(agents=[agent], **stores) as helix, Executor(**stores, janitor_seconds=None) as other:
+            await helix.execute(agent, "Go", SESSION)
+            await gate.until_reached()
+            with pytest.raises(AgentAlreadyRunningError):
+                await other.resume(agent, SESSION)
+            (run,) = await runs_of(helix)
+            await client_of(helix).get_workflow_handle(workflow_of(run)).terminate("an operator took it down")
+        gate.opened.set()
+        async with Executor(**stores, agents=[agent], janitor_seconds=None) as other:
+            with pytest.raises(AgentAlreadyRunningError):
+                await other.resume(agent, SESSION)
+            clock.advance(LEASE_MS)
+            assert (await other.recover()).run_ids == ()
+            assert await completed(await other.resume(agent, SESSION)) == "Done."
+            assert [(each.attempt, each.workflow_id) for each in await runs_of(other)] == [(2, None)]
+    assert begun == ["work", "work"]
+
+
 async def test_a_server_that_is_not_there_is_named(tmp_path: Path):
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(RuntimeUnavailableError, match=address):
@@ -518,6 +550,7 @@ async def test_a_watch_that_ends_late_takes_nothing_from_the_next_attempt(monkey
     monkeypatch.setattr(service, "start", started)
     monkeypatch.setattr(service, "handle_of", handle_of)
     watching: Any = runtime.TemporalRuntime(
+        LeaseKeeper(InMemoryStateStore(), "watcher", 1),
         address="",
         namespace="",
         task_queue="",

@@ -14,7 +14,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import DBOSInUseError
+from helix_agents.domain.errors import AgentAlreadyRunningError, DBOSInUseError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.sessions import CreateSession, SessionFilter
 from helix_agents.engine.plain import EFFECT_SEQUENCE
@@ -36,7 +36,7 @@ from helix_agents.testing.contracts.executor.entry_table import EntryTableContra
 from helix_agents.testing.contracts.executor.expiring import ExpiringContract
 from helix_agents.testing.contracts.executor.family import agent, delegate, lead
 from helix_agents.testing.contracts.executor.hooks import HooksContract
-from helix_agents.testing.contracts.executor.household import WORKING, busy
+from helix_agents.testing.contracts.executor.household import WORKING, busy, results, waiting_for_helper
 from helix_agents.testing.contracts.executor.janitors import JanitorsContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
@@ -368,6 +368,36 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
             assert handle is not None
             assert handle.run_id == run_id
             assert await completed(handle) == "Fine."
+
+    async def test_a_companion_that_died_here_goes_on_without_dbos_where_its_parent_waits_for_it(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with open_executor(grace=0) as here:
+            await completed(await here.execute(waiting_for_helper(gate), "Go", SESSION))
+            await gate.until_reached()
+        gate.opened.set()
+        async with InProcess(**stores, agents=[waiting_for_helper(gate)], janitor_seconds=None) as without:
+            # As long as nobody goes on with the conversation without DBOS, it is DBOS' own.
+            assert (await without.recover()).run_ids == ()
+            handle = await without.execute(waiting_for_helper(gate), "Wait", SESSION)
+            assert len((await without.recover()).run_ids) == 1
+            assert await completed(handle) == "Fine."
+            assert (await results(without))["wait"] == "Worked."
+
+    async def test_a_run_that_waits_in_the_queue_of_a_dbos_that_is_gone_goes_on_without_it(
+        self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock
+    ) -> None:
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with open_executor(placement="elsewhere") as here:
+            await here.execute(quick(), "Hi", SESSION)
+            async with InProcess(**stores, janitor_seconds=None) as without:
+                with pytest.raises(AgentAlreadyRunningError):
+                    await without.resume(quick(), SESSION)
+        clock.advance(LONG_LEASE_MS + 1)
+        async with InProcess(**stores, janitor_seconds=None) as without:
+            assert await completed(await without.resume(quick(), SESSION)) == "Quick."
 
     async def test_workflows_and_steps_have_names_that_tell(self, helix: DBOSAgentExecutor) -> None:
         @tool

@@ -37,7 +37,7 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.driven import Driven
 from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
-from helix_agents.runtimes.executor.leases import LeaseKeeper
+from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, lease_of_engine
 from helix_agents.runtimes.executor.owned_runs import LetGo, OwnedRuns, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
@@ -102,6 +102,7 @@ class DBOSRuntime(OwnedRuns):
             if instance.is_new_executor_id(self._executor_id):
                 # Executors that share a DBOS come and go, and have stores of their own: each one says that it lives.
                 self._lease.keep_too(self._executor_id)
+            self._lease.keep_too(lease_of_engine("dbos", self._prefix))
             undoing.push_async_callback(self._end_everything)
             if self._placement != "here":
                 await workflows.register_queue(
@@ -170,7 +171,9 @@ class DBOSRuntime(OwnedRuns):
     async def inspect(self, run: RunRecord) -> Liveness:
         if run.owner is not None:
             return await self.inspect_owner(run)
-        return await workflows.inspect(run, self._is_gone) if self.drives(run) else "alive"
+        if not self.drives(run):
+            return await inspect_elsewhere(self.services.store, run)
+        return await workflows.inspect(run, self._is_gone)
 
     async def _is_gone(self, executor_id: str) -> bool:
         """Whether a process died and does not come back under this name, by which DBOS knows it."""

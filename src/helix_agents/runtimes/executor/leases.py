@@ -2,16 +2,40 @@
 
 import asyncio
 import threading
+from typing import Literal, TypeAlias, get_args
 
 from helix_agents.domain.errors import DefinitionError, HelixError
+from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.log import log_exception
+from helix_agents.engine.services import Liveness
 from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.runtimes.executor.workflow_names import prefix_of
 from helix_agents.system import RandomIds
+
+Engine: TypeAlias = Literal["dbos", "temporal"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+"""Durable engines, which look after runs that carry nobody's lease."""
 
 
 def new_owner() -> str:
     """A name for the lease of an executor, which nobody had before."""
     return RandomIds().new("process")
+
+
+def lease_of_engine(engine: Engine, prefix: str) -> str:
+    """The name of the lease that all processes keep whose durable engine looks after workflows with this prefix."""
+    return f"{engine}:{prefix}"
+
+
+async def inspect_elsewhere(store: SessionStateStore, run: RunRecord) -> Liveness:
+    """Whether a run of another runtime that carries nobody's lease has an engine that looks after it: whether a process
+    of that engine was here lately. One that comes back later finds its attempt of the run superseded."""
+    session = await store.find_session(run.session_id)
+    prefix = prefix_of(run, session.agent_type) if session is not None else None
+    if prefix is None:
+        return "alive"
+    leases = [await store.find_lease(lease_of_engine(engine, prefix)) for engine in ENGINES]
+    return "alive" if any(leases) else "dead"
 
 
 class LeaseKeeper:

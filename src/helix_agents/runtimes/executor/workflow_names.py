@@ -15,6 +15,14 @@ def belongs_to(prefix: str, run: RunRecord) -> bool:
     return run.workflow_id is not None and run.workflow_id.startswith(f"{prefix}__")
 
 
+def prefix_of(run: RunRecord, agent_type: str) -> str | None:
+    """With which prefix a run's workflow was named; None where it has no name, or one that was not made here."""
+    rest = name_turn("", agent_type, run.session_id, run.turn)
+    if run.workflow_id is None or not run.workflow_id.endswith(rest):
+        return None
+    return run.workflow_id.removesuffix(rest)
+
+
 def workflow_of(run: RunRecord) -> str:
     """The workflow of this attempt."""
     assert run.workflow_id is not None

@@ -17,7 +17,7 @@ from helix_agents.engine.services import Liveness, OpenDeps
 from helix_agents.engine.settling import end_unheard
 from helix_agents.engine.stop import StopSignal
 from helix_agents.ports.llm import LLMAdapter
-from helix_agents.runtimes.executor.leases import LeaseKeeper
+from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere
 from helix_agents.runtimes.executor.owned_runs import CancelledItselfError, OwnedRuns, apart, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.in_process.driver import drive
@@ -69,9 +69,9 @@ class Drivers(OwnedRuns):
 
     async def inspect(self, run: RunRecord) -> Liveness:
         """A run without an owner is a durable engine's, which looks after it, or nobody's."""
-        if run.owner is None:
-            return "dead" if self.drives(run) else "alive"
-        return await self.inspect_owner(run)
+        if run.owner is not None:
+            return await self.inspect_owner(run)
+        return "dead" if self.drives(run) else await inspect_elsewhere(self.services.store, run)
 
     def drive_detached(self, run: RunRecord) -> None:
         """Drive a companion that stands on its own, unless it is driven here already or will be elsewhere.

@@ -9,10 +9,14 @@ from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.core import ExecutorCore
+from helix_agents.runtimes.executor.leases import LeaseKeeper, new_owner
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
 from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
 from helix_agents.runtimes.temporal.options import DEFAULT_ADDRESS, TemporalOptions
 from helix_agents.runtimes.temporal.runtime import TemporalRuntime
+
+LEASE_MS = 60_000
+"""For how long a run is taken for Temporal's, in milliseconds, after its last process here has gone."""
 
 
 class TemporalSettings(OpenSettings, total=False):
@@ -60,6 +64,7 @@ class TemporalAgentExecutor(ExecutorCore):
     ) -> None:
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
         runtime = TemporalRuntime(
+            LeaseKeeper(state, new_owner(), LEASE_MS),
             address=address,
             namespace=temporal_namespace,
             task_queue=task_queue,

@@ -23,6 +23,7 @@ from helix_agents.engine.services import Liveness, OpenDeps, Services
 from helix_agents.engine.stop import StopSignal
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.llm import LLMAdapter
+from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, lease_of_engine
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
 from helix_agents.runtimes.temporal import service
@@ -42,6 +43,7 @@ class TemporalRuntime:
 
     def __init__(
         self,
+        lease: LeaseKeeper,
         *,
         address: str,
         namespace: str,
@@ -56,6 +58,9 @@ class TemporalRuntime:
         grace: float,
     ) -> None:
         self.leaving = False
+        self._lease = lease
+        # Its runs carry no lease, as Temporal looks after them; others see by this one that it does.
+        self._lease.keep_too(lease_of_engine("temporal", prefix))
         self._address = address
         self._namespace = namespace
         self._task_queue = task_queue
@@ -76,6 +81,14 @@ class TemporalRuntime:
     async def start(self) -> None:
         self._client: Client = await service.connect(self._address, self._namespace, self._client_settings)
         self._searchable = await service.knows_attributes(self._client)
+        await self._lease.start()
+        try:
+            await self._begin_to_work()
+        except BaseException:
+            await self._lease.stop()
+            raise
+
+    async def _begin_to_work(self) -> None:
         self._runs = LiveRuns(services=self.services, alone=False, open_deps=self._open_deps)
         self._bodies = Bodies(self._runs, max_running=self._max_running, max_parallel_tools=self._max_parallel_tools)
         if self.works:
@@ -109,6 +122,7 @@ class TemporalRuntime:
             await self._worker.stop()
         await self._bodies.let_go()
         await self._runs.release_all()
+        await self._lease.stop()
 
     def in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
@@ -155,10 +169,11 @@ class TemporalRuntime:
 
     async def inspect(self, run: RunRecord) -> Liveness:
         """A run that a process answers for is dead when its lease has run out; any other one of another runtime is that
-        one's to judge."""
+        one's to judge, as long as it is there."""
+        store = self.services.store
         if run.owner is not None:
-            return "dead" if await self.services.store.find_lease(run.owner) is None else "alive"
-        return await service.inspect(self._client, run) if self.drives(run) else "alive"
+            return "dead" if await store.find_lease(run.owner) is None else "alive"
+        return await service.inspect(self._client, run) if self.drives(run) else await inspect_elsewhere(store, run)
 
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
         """What waits for the workflow of a run that was submitted here."""
