@@ -21,8 +21,8 @@ from helix_agents.domain.errors import AgentAlreadyRunningError, MissingExtraErr
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import open_backend
-from helix_agents.runtimes.executor.leases import LeaseKeeper
-from helix_agents.runtimes.executor.workflow_names import workflow_of
+from helix_agents.runtimes.executor.leases import LeaseKeeper, lease_of_engine
+from helix_agents.runtimes.executor.workflow_names import name_turn, workflow_of
 from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, bodies, runtime, service, worker
 from helix_agents.runtimes.temporal.executor import LEASE_MS
 from helix_agents.testing import call, reply
@@ -317,6 +317,21 @@ async def test_a_session_whose_process_died_before_its_program_moved_to_temporal
         assert [run.status for run in await runs_of(helix)] == ["interrupted", "completed"]
         with pytest.raises(AgentAlreadyRunningError):
             await helix.execute(agent, "Speak.", "s-2")
+
+
+async def test_a_run_that_dbos_may_know_by_such_a_name_is_left_to_it(open_helix: OpenHelix):
+    agent = Agent(name="speaker", model=ScriptedModel(["One."]))
+    async with open_helix(agents=[agent]) as helix:
+        store, prefix = helix._services.store, vars(helix._runtime)["_prefix"]
+        dbos, name = lease_of_engine("dbos", prefix), name_turn(prefix, agent.name, SESSION, 1)
+        await store.renew_lease(dbos, 3_600_000)
+        create = CreateSession(agent_type=agent.name)
+        await store.start_run(StartRun(session_id=SESSION, run_id="r-1", create=create, workflow_id=name))
+        assert (await helix.recover()).run_ids == ()
+        await store.release_lease(dbos)
+        assert (await helix.recover()).run_ids == ("r-1",)
+        handle = await helix.get_handle(agent, SESSION)
+        assert await completed(handle) == "One."
 
 
 async def test_a_session_whose_workflow_was_terminated_goes_on_where_temporal_is_gone(

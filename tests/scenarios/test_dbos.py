@@ -21,6 +21,7 @@ from helix_agents.engine.plain import EFFECT_SEQUENCE
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.dbos import DBOSAgentExecutor, instance, workflows
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
+from helix_agents.runtimes.executor.leases import lease_of_engine
 from helix_agents.runtimes.executor.workflow_names import name_turn
 from helix_agents.runtimes.in_process.executor import Executor as InProcess
 from helix_agents.testing import ScriptedModel, call
@@ -398,6 +399,25 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
         clock.advance(LONG_LEASE_MS + 1)
         async with InProcess(**stores, janitor_seconds=None) as without:
             assert await completed(await without.resume(quick(), SESSION)) == "Quick."
+
+    async def test_a_run_that_temporal_may_know_by_such_a_name_is_left_to_it(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        async with open_executor(agents=[quick()]) as helix:
+            prefix = vars(helix._runtime)["_prefix"]
+            temporal = lease_of_engine("temporal", prefix)
+            await parts.state.renew_lease(temporal, LONG_LEASE_MS)
+            create = CreateSession(agent_type="quick")
+            name = name_turn(prefix, "quick", SESSION, 1)
+            await parts.state.start_run(StartRun(session_id=SESSION, run_id="r-1", create=create, workflow_id=name))
+            assert (await helix.recover()).run_ids == ()
+            with pytest.raises(AgentAlreadyRunningError):
+                await helix.resume(quick(), SESSION)
+            await parts.state.release_lease(temporal)
+            assert (await helix.recover()).run_ids == ("r-1",)
+            handle = await helix.get_handle(quick(), SESSION)
+            assert handle is not None
+            assert await completed(handle) == "Quick."
 
     async def test_workflows_and_steps_have_names_that_tell(self, helix: DBOSAgentExecutor) -> None:
         @tool

@@ -37,7 +37,7 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.driven import Driven
 from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
-from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, lease_of_engine
+from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, is_anothers, lease_of_engine
 from helix_agents.runtimes.executor.owned_runs import LetGo, OwnedRuns, backoff, claim
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
@@ -173,7 +173,10 @@ class DBOSRuntime(OwnedRuns):
             return await self.inspect_owner(run)
         if not self.drives(run):
             return await inspect_elsewhere(self.services.store, run)
-        return await workflows.inspect(run, self._is_gone)
+        standing = await workflows.inspect(run, self._is_gone)
+        if standing == "missing" and await is_anothers(self.services.store, "dbos", self._prefix):
+            return "alive"
+        return standing
 
     async def _is_gone(self, executor_id: str) -> bool:
         """Whether a process died and does not come back under this name, by which DBOS knows it."""

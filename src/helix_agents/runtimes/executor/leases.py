@@ -38,6 +38,12 @@ async def inspect_elsewhere(store: SessionStateStore, run: RunRecord) -> Livenes
     return "alive" if any(leases) else "dead"
 
 
+async def is_anothers(store: SessionStateStore, engine: Engine, prefix: str) -> bool:
+    """Whether what this engine does not know may be known to another one that works under the same prefix."""
+    others = (lease_of_engine(each, prefix) for each in ENGINES if each != engine)
+    return any([await store.find_lease(name) for name in others])
+
+
 class LeaseKeeper:
     """Renews one lease for all runs of an executor, three times per lease, and others that it is asked to keep too.
 

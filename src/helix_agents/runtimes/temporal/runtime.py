@@ -23,7 +23,7 @@ from helix_agents.engine.services import Liveness, OpenDeps, Services
 from helix_agents.engine.stop import StopSignal
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.llm import LLMAdapter
-from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, lease_of_engine
+from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, is_anothers, lease_of_engine
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
 from helix_agents.runtimes.temporal import service
@@ -173,7 +173,12 @@ class TemporalRuntime:
         store = self.services.store
         if run.owner is not None:
             return "dead" if await store.find_lease(run.owner) is None else "alive"
-        return await service.inspect(self._client, run) if self.drives(run) else await inspect_elsewhere(store, run)
+        if not self.drives(run):
+            return await inspect_elsewhere(store, run)
+        standing = await service.inspect(self._client, run)
+        if standing == "missing" and await is_anothers(store, "temporal", self._prefix):
+            return "alive"
+        return standing
 
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
         """What waits for the workflow of a run that was submitted here."""
