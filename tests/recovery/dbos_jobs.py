@@ -15,6 +15,7 @@ from helix_agents.agent.tools import tool
 from helix_agents.engine import plain
 from helix_agents.engine.effects import Ops
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor.stage import until
 from helix_agents.testing.recording import EffectKind, Recorder, StopAt
@@ -122,6 +123,50 @@ async def take(job: Job, folder: str, life: int) -> Any:
             recovered = await helix.recover()
             handle = await helix.get_handle(agent, SESSION)
             return [len(recovered.run_ids), await handle.output() if recovered.run_ids else None]
+
+
+async def move(job: Job, folder: str, life: int) -> Any:
+    """The first life dies in a tool. In the second one the run has moved and goes on without DBOS, when a process comes
+    back under the name by which DBOS knew the first."""
+    dbos = import_module("helix_agents.runtimes.dbos.executor")
+    runtime = import_module("helix_agents.runtimes.dbos.runtime").DBOSRuntime
+    reached, opened, looked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    take = runtime._take
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        if life == 0:
+            die()
+        reached.set()
+        await opened.wait()
+        return "worked"
+
+    async def noticed(*about: Any) -> Any:
+        try:
+            return await take(*about)
+        finally:
+            looked.set()
+
+    runtime._take = noticed
+    agent = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+    async with await open_backend(f"sqlite:///{folder}/helix.db?synchronous=normal", clock=LaterClock(life)) as backend:
+        own: dict[str, Any] = {"agents": [agent], "janitor_seconds": None}
+        own |= {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
+        of_dbos = {"system_database_url": f"sqlite:///{folder}/dbos.db", "executor_id": "worker-1"}
+        if life == 0:
+            async with dbos.DBOSAgentExecutor(**own, **of_dbos) as helix:
+                await (await helix.execute(agent, "Hi", SESSION)).result()
+        async with Executor(**own) as without:
+            handle = await without.resume(agent, SESSION)
+            await reached.wait()
+            async with dbos.DBOSAgentExecutor(**own, **of_dbos):
+                await looked.wait()
+                opened.set()
+                output = await handle.output()
+        run = await backend.state.get_current_run(SESSION)
+        assert run is not None
+        return [output, run.attempt]
 
 
 async def share(job: Job, folder: str) -> Any:

@@ -116,6 +116,16 @@ async def test_a_run_whose_taker_was_killed_before_it_claimed_it_waits_for_no_mo
     assert (found.error, found.value) == (None, [1, "Quick."])
 
 
+async def test_a_run_that_has_moved_is_not_taken_back_by_a_process_that_comes_back(
+    tmp_path: Path, processes: Processes
+):
+    job, about = f"{dbos_jobs.MODULE}:move", {"folder": str(tmp_path)}
+    [killed] = await processes.run(job, [{**about, "life": 0}])
+    assert killed.was_killed
+    [moved] = await processes.run(job, [{**about, "life": 1}])
+    assert (moved.error, moved.value) == (None, ["Done.", 2])
+
+
 async def test_a_run_that_waits_for_its_place_is_not_taken_for_lost_where_executors_share_a_dbos(
     tmp_path: Path, processes: Processes
 ):

@@ -353,6 +353,9 @@ class DBOSRuntime(OwnedRuns):
         run = await self.services.store.get_current_run(session_id)
         if run is None or run.run_id != fence.run_id or (is_fresh and run.fence != fence):
             raise LetGo
+        if above is None and (not self.drives(run) or (run.owner is None and run.attempt > fence.attempt)):
+            # It has moved since: to another runtime, which left this workflow as it was, or to the queue.
+            raise LetGo
         # A run that was begun here for the queue has no owner yet; who looks for it would take it for nobody's.
         is_ours = is_fresh and (above is not None or run.owner is not None)
         if not is_ours and run.status == "running":
