@@ -16,6 +16,7 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import AgentAlreadyRunningError, DBOSInUseError
 from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.pending import ApprovalAnswer
 from helix_agents.domain.sessions import CreateSession, SessionFilter
 from helix_agents.engine.plain import EFFECT_SEQUENCE
 from helix_agents.ports.backend import Backend, open_backend
@@ -37,7 +38,18 @@ from helix_agents.testing.contracts.executor.entry_table import EntryTableContra
 from helix_agents.testing.contracts.executor.expiring import ExpiringContract
 from helix_agents.testing.contracts.executor.family import agent, delegate, lead
 from helix_agents.testing.contracts.executor.hooks import HooksContract
-from helix_agents.testing.contracts.executor.household import WORKING, busy, results, waiting_for_helper
+from helix_agents.testing.contracts.executor.household import (
+    DEPLOYING,
+    WORKING,
+    boss,
+    busy,
+    careful,
+    only_companion,
+    results,
+    spawn,
+    until_ended,
+    waiting_for_helper,
+)
 from helix_agents.testing.contracts.executor.janitors import JanitorsContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
@@ -193,6 +205,28 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
                 assert await queue.get_worker_concurrency_async() == 1
                 async with open_executor(placement="elsewhere"):
                     assert await queue.get_worker_concurrency_async() == 1
+
+    async def test_a_companion_whose_answer_comes_to_who_only_submits_is_driven_by_a_worker_although_it_has_no_place(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+        agent, worker = boss(spawn(), "Started.", keeps=careful(*DEPLOYING), mode="non_blocking"), _held_up(gate)
+        works = {"placement": "shared", "poll_seconds": 0.02, "max_running": 1, "agents": [agent, worker]}
+        async with open_executor(**works) as helix, open_executor(placement="elsewhere") as web:
+            await completed(await web.execute(agent, "Hi", SESSION))
+            child = (await only_companion(parts)).sub_session_id
+            await until_ended(parts, child, "suspended_client_tool")
+            busy = await web.execute(worker, "Hi", "s-2")
+            await gate.until_reached()
+            (waiting,) = (await web.list_pending()).items
+            await web.submit_tool_result(SESSION, waiting.tool_call_id, ApprovalAnswer(approved=True))
+            await web.resume(agent, SESSION)
+            await until_ended(parts, child)
+            run = await parts.state.get_current_run(child)
+            assert run is not None
+            assert run.owner == vars(helix._runtime)["_lease"].owner
+            gate.opened.set()
+            assert await completed(busy) == "Done."
 
     async def test_a_run_with_hooks_of_its_own_belongs_to_who_drives_it_although_others_share_the_queue(
         self, open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch

@@ -162,7 +162,7 @@ class DBOSRuntime(OwnedRuns):
             return
         given = hooks is not None or model is not None
         if self._placement == "elsewhere" or (self._placement == "shared" and not given):
-            self._outside(self._enqueue(run))
+            self._outside(self._enqueue(run, self._prefix))
             return
         if given:
             self._runs.of_calls[run.run_id] = OfOneCall(hooks=hooks, model=model)
@@ -185,10 +185,15 @@ class DBOSRuntime(OwnedRuns):
         return await self.services.store.find_lease(executor_id) is None
 
     def drive_detached(self, run: RunRecord) -> None:
-        """Start a companion's workflow; it takes no place of `max_running`, as whoever waits for it may have one."""
-        if not self.leaving and not self.is_driven(run):
-            self._detached.add(run.run_id)
-            self.begin(run, self._start(run))
+        """Start a companion's workflow, here if anything is driven here; it takes no place of `max_running`, as whoever
+        waits for it may have one."""
+        if self.leaving or self.is_driven(run):
+            return
+        if not self.works:
+            self._outside(self._enqueue_companion(run))
+            return
+        self._detached.add(run.run_id)
+        self.begin(run, self._start(run))
 
     async def drive_child(self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal) -> RunEnd:
         desk = StoreDesk(self.services.store, run.session_id, run.fence, alone=True)
@@ -228,17 +233,27 @@ class DBOSRuntime(OwnedRuns):
             self._detached.discard(run.run_id)
             self._runs.of_calls.pop(run.run_id, None)
 
-    async def _enqueue(self, run: RunRecord) -> None:
+    async def _enqueue(self, run: RunRecord, queue: str) -> None:
         """Leave the run to whichever process takes it; when that fails, recovery finds it missing."""
         try:
             if run.attempt > 1:
                 await workflows.cancel_earlier(run)
-            while not await workflows.start(self._prefix, run, self._prefix):
+            while not await workflows.start(self._prefix, run, queue):
                 run = await self._next_attempt(run, None)
         except NOT_OURS:
             return
         except Exception as problem:
             log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
+
+    async def _enqueue_companion(self, run: RunRecord) -> None:
+        """Leave a companion to other processes, by a queue that those learn of when it is needed first."""
+        queue = workflows.companions_of(self._prefix)
+        try:
+            await workflows.register_queue(queue, poll_seconds=self._poll_seconds, at_once=None, works=False)
+        except Exception as problem:
+            log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
+            return
+        await self._enqueue(run, queue)
 
     def _forget(self, fence: Fence) -> None:
         self._fresh.discard(fence)
@@ -286,6 +301,9 @@ class DBOSRuntime(OwnedRuns):
             return
         patience, name = None, workflows.current()
         if self._room.locked() and fence not in self._ends:
+            if await workflows.ask(workflows.is_companions(self._prefix, name)):
+                yield
+                return
             patience = await workflows.ask(workflows.seconds_to_keep(self._prefix, name))
         try:
             async with asyncio.timeout(patience):

@@ -140,6 +140,12 @@ async def seconds_to_keep(queue: str, name: str) -> float | None:
     return _kept_seconds(status) if status is not None and status.queue_name == queue else None
 
 
+async def is_companions(queue: str, name: str) -> bool:
+    """Whether a run was taken from the queue of companions."""
+    status = await DBOS.get_workflow_status_async(name)
+    return status is not None and status.queue_name == companions_of(queue)
+
+
 async def is_given_up(name: str) -> bool:
     """Whether a workflow was cancelled, because its run goes on in another one."""
     status = await DBOS.get_workflow_status_async(name)
@@ -154,8 +160,9 @@ def _kept_seconds(status: WorkflowStatus | None) -> float:
 async def _put_back(queue: str, name: str) -> None:
     try:
         status = await DBOS.get_workflow_status_async(name)
-        if status is not None and (status.status, status.queue_name) == ("PENDING", queue):
-            await DBOS.resume_workflow_async(name, queue_name=queue)
+        taken_from = (queue, companions_of(queue))
+        if status is not None and status.status == "PENDING" and status.queue_name in taken_from:
+            await DBOS.resume_workflow_async(name, queue_name=status.queue_name)
     except Exception as problem:
         # Whoever looks for it gives it up after a while.
         log_exception("run.not_given_back", problem, workflow=name)
@@ -219,6 +226,12 @@ async def inspect(run: RunRecord, is_gone: Callable[[str], Awaitable[bool]]) -> 
     if status.status != "PENDING" or time.time() * 1000 - taken >= CLAIM_MS:
         return "dead"
     return "dead" if status.executor_id is not None and await is_gone(status.executor_id) else "alive"
+
+
+def companions_of(queue: str) -> str:
+    """The queue beside this one for companions, of which a process takes any number: whoever waits for one of them may
+    have the last place that the other queue gives."""
+    return f"{queue}__companions"
 
 
 async def register_queue(name: str, *, poll_seconds: float, at_once: int | None, works: bool) -> None:

@@ -109,7 +109,7 @@ async def _recover(
     agent.load_state(session.custom_state, session.agent_version)
     if standing == "missing":
         await runtime.submit(orphan)
-    elif session.parent_session_id is None or not runtime.works:
+    elif session.parent_session_id is None:
         await take_over(services, runtime, orphan)
     else:
         # It takes no place, as little as when it was begun: whoever waits for it may have the last one.
