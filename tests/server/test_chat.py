@@ -572,7 +572,7 @@ def test_a_message_without_an_id_is_known_by_the_one_its_page_was_given(page: Pa
 
 
 def test_files_reach_the_model(page: Page) -> None:
-    picture = {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,AAAA"}
+    picture = {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,AAAA", "filename": "ä.png"}
     text = {"type": "text", "text": "look"}
     page.messages.append({"id": "m-1", "role": "user", "parts": [text, picture]})
     page.post()

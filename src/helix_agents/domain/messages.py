@@ -17,6 +17,7 @@ class Image(Record, tag_field="type", tag="image"):
 
     url: str
     media_type: str | None = None
+    filename: str | None = None
 
 
 class File(Record, tag_field="type", tag="file"):

@@ -35,6 +35,7 @@ class ImagePart(Body, tag_field="type", tag="image"):
 
     url: str
     media_type: str | None = None
+    filename: str | None = None
 
 
 class FilePart(Body, tag_field="type", tag="file"):
@@ -129,8 +130,8 @@ def _part(part: TextPart | ImagePart | FilePart) -> Part:
     match part:
         case TextPart(text=text):
             return Text(text=text)
-        case ImagePart(url=url, media_type=media_type):
-            return Image(url=checked_url(url), media_type=media_type)
+        case ImagePart(url=url, media_type=media_type, filename=filename):
+            return Image(url=checked_url(url), media_type=media_type, filename=filename)
         case FilePart(url=url, media_type=media_type, filename=filename):
             return File(url=checked_url(url), media_type=media_type, filename=filename)
 

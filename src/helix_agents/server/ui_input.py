@@ -107,7 +107,7 @@ def _said(parts: list[dict[str, Any]], message_id: str | None) -> UserMessage:
 
 def _file(media_type: str, url: str, filename: str | None) -> Part:
     if media_type.startswith("image/"):
-        return Image(url=url, media_type=None if media_type == "image/*" else media_type)
+        return Image(url=url, media_type=None if media_type == "image/*" else media_type, filename=filename)
     return File(url=url, media_type=media_type, filename=filename)
 
 

@@ -20,11 +20,15 @@ def _shown(part: Text | Image | File) -> UIPart:
     match part:
         case Text(text=text):
             return {"type": "text", "text": text}
-        case Image(url=url, media_type=media_type):
-            return {"type": "file", "mediaType": media_type or "image/*", "url": url}
+        case Image(url=url, media_type=media_type, filename=filename):
+            return _file(url, media_type or "image/*", filename)
         case File(url=url, media_type=media_type, filename=filename):
-            named = {} if filename is None else {"filename": filename}
-            return {"type": "file", "mediaType": media_type, "url": url, **named}
+            return _file(url, media_type, filename)
+
+
+def _file(url: str, media_type: str, filename: str | None) -> UIPart:
+    named = {} if filename is None else {"filename": filename}
+    return {"type": "file", "mediaType": media_type, "url": url, **named}
 
 
 def assistant_message(message_id: str, parts: Iterable[UIPart]) -> UIMessage:

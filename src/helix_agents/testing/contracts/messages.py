@@ -28,7 +28,7 @@ EVERY_KIND: tuple[Message, ...] = (
         content=(
             Text(text="look"),
             Image(url="https://example.org/a.png"),
-            Image(url="data:,x", media_type="image/png"),
+            Image(url="data:,x", media_type="image/png", filename="ä.png"),
             File(url="data:,y", media_type="text/plain", filename="ä.txt"),
         )
     ),
