@@ -23,6 +23,7 @@ from helix_agents.domain.chunks import (
     ToolStart,
 )
 from helix_agents.domain.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
+from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.rendering import surviving
 from helix_agents.llm.scripted import call, reply
 from helix_agents.server.ui_messages import assistant_message
@@ -290,6 +291,48 @@ async def test_pages_that_come_at_any_moment_of_a_real_conversation_agree(approv
     states = [part.get("state") for part in seen["parts"] if part["type"].startswith("tool-")]
     decided = "output-available" if approved else "output-denied"
     assert states == ["output-available", "output-error", decided, "output-available", "output-available"]
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "shown_as"),
+    [
+        (7, "waiting", "approval-requested"),
+        (7, "answered", "approval-responded"),
+        (7, "consumed", "approval-responded"),
+        (6, "waiting", "approval-requested"),
+        (6, "answered", "approval-requested"),
+        (6, "consumed", "input-available"),
+    ],
+)
+def test_a_decided_call_is_shown_as_far_as_the_client_can_be_told(version: Version, state: Any, shown_as: str) -> None:
+    """The older chunk set has no word for a decision. A call that runs is not asked about, in either."""
+    answer = None if state == "waiting" else ApprovalAnswer(approved=True, reason="fine")
+    row = PendingCall(
+        tool_call_id="c", kind="approval", session_id="s", root_session_id="s", run_id=RUN, step_id=f"{RUN}.1",
+        tool_name="publish", input={"n": 1}, approval_id="a", created_at=1, state=state, answer=answer,
+    )  # fmt: skip
+    stream = new_stream(version)
+    said = AssistantMessage(id=f"{RUN}.1", tool_calls=(ToolCall(id="c", name="publish", arguments={"n": 1}),))
+    parts = [*stream.message(said, "m"), *stream.waits(row, below=False)]
+    [tool] = [part for part in shown(parts) if part["type"] == "tool-publish"]
+    assert (tool["state"], tool["input"], tool["providerExecuted"]) == (shown_as, {"n": 1}, True)
+    told = {"approved": True, "reason": "fine"} if shown_as == "approval-responded" else {}
+    assert tool["approval"] == {"id": "a", **told}
+
+
+@pytest.mark.parametrize("state", ["waiting", "answered"])
+def test_who_runs_a_childs_tool_is_not_told_by_the_tools_of_its_root(state: Any) -> None:
+    stream = new_stream()
+    common = {"session_id": "child", "root_session_id": "s", "run_id": RUN, "step_id": f"{RUN}.1", "created_at": 1}
+    asked = PendingCall(
+        tool_call_id="a", kind="approval", tool_name="locate", input={}, approval_id="a", state="waiting", **common
+    )
+    answer = ToolAnswer(result="here") if state == "answered" else None
+    run_there = PendingCall(
+        tool_call_id="b", kind="client_tool", tool_name="search", input={}, state=state, answer=answer, **common
+    )
+    tools = shown([*stream.waits(asked, below=True), *stream.waits(run_there, below=True)])[1:]
+    assert [tool.get("providerExecuted", False) for tool in tools] == [True, False]
 
 
 def test_a_transcript_splits_at_what_the_user_said() -> None:

@@ -20,6 +20,7 @@ from helix_agents.server.answers import (
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.owed_ends import RECENT_MS
+from helix_agents.server.ui_messages import UIMessage
 from helix_agents.server.ui_turn import Conversation, read_conversation, stream_for
 
 PAGE = 50
@@ -126,7 +127,7 @@ async def get_ui_messages(call: Call) -> Response:
     session = await call.session(call.path_id())
     offset, limit = page_of(call)
     conversation = await _shown(call, session)
-    messages = conversation.ui_messages(lambda: stream_for(call.executor, session.agent_type))
+    messages = _ui_messages(call, conversation)
     end = max(len(messages) - offset, 0)
     begin = max(end - limit, 0)
     items = tuple(messages[begin:end])
@@ -140,7 +141,7 @@ async def get_snapshot(call: Call) -> Response:
     session = await call.session(call.path_id())
     _, limit = page_of(call)
     conversation = await _shown(call, session)
-    messages = conversation.ui_messages(lambda: stream_for(call.executor, session.agent_type))
+    messages = _ui_messages(call, conversation)
     now = conversation.session
     run = conversation.run
     return json_response(
@@ -170,6 +171,11 @@ async def _shown(call: Call, session: SessionSummary) -> Conversation:
     elif run is not None and call.executor.sessions.now_ms() - (run.ended_at or 0) < RECENT_MS:
         call.owed.shown_whole(session.session_id, conversation.message_id)
     return conversation
+
+
+def _ui_messages(call: Call, conversation: Conversation) -> list[UIMessage]:
+    """The conversation as messages. All pages know those that only newer ones can be sent piece by piece."""
+    return conversation.ui_messages(lambda: stream_for(call.executor, conversation.session.agent_type, 7))
 
 
 async def _detail(call: Call, session: SessionState) -> SessionDetail:

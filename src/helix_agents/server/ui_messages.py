@@ -71,6 +71,9 @@ def _step_begin(shown: list[UIPart]) -> int:
 
 
 def _read_tool(shown: list[UIPart], what: str, part: UIPart) -> None:
+    if what == "approval-response":
+        _note_decision(shown, part)
+        return
     if what.startswith("input"):
         here = shown[_step_begin(shown) :]
         tool = next((each for each in here if each.get("toolCallId") == part["toolCallId"]), None)
@@ -103,6 +106,12 @@ def _read_tool(shown: list[UIPart], what: str, part: UIPart) -> None:
             tool.update(state="output-error", errorText=part["errorText"])
         case _:
             tool["state"] = "output-denied"
+
+
+def _note_decision(shown: list[UIPart], part: UIPart) -> None:
+    tool = next(each for each in shown if each.get("approval", {}).get("id") == part["approvalId"])
+    said = {key: part[key] for key in ("approved", "reason") if key in part}
+    tool.update(state="approval-responded", approval={**tool["approval"], **said})
 
 
 def _put_data(shown: list[UIPart], part: UIPart) -> None:

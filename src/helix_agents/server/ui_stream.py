@@ -30,7 +30,7 @@ from helix_agents.domain.chunks import (
 from helix_agents.domain.errors import SessionCorruptError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
-from helix_agents.domain.pending import PendingCall, ToolAnswer
+from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON, decode_json, encode
 from helix_agents.engine.answers import NOT_APPROVED, answered_message
 from helix_agents.ports.llm import FINISH_TOOL
@@ -109,7 +109,8 @@ class UIStream:
                 # A page goes on by itself when every call of a step has its result, this one included.
                 shown += self.result(answered_message(row, row.answer))
             return shown
-        return self._ask_approval(row.tool_call_id, row.tool_name, row.input, row.approval_id, below=below)
+        asked = self._ask_approval(row.tool_call_id, row.tool_name, row.input, row.approval_id, below=below)
+        return [*asked, *self._decided(row)] if asked else []
 
     def next_round(self) -> list[UIPart]:
         """What children wait for next was asked later than what they waited for before."""
@@ -247,11 +248,11 @@ class UIStream:
 
     # -- calls
 
-    def _begin_call(self, call_id: ToolCallId, name: str) -> list[UIPart]:
+    def _begin_call(self, call_id: ToolCallId, name: str, *, runs_here: bool | None = None) -> list[UIPart]:
         self._calls[call_id] = _Call(name=name, step=self._step)
         if name == FINISH_TOOL:
             return []
-        return [self._about({"type": "tool-input-start", "toolCallId": call_id, "toolName": name})]
+        return [self._about({"type": "tool-input-start", "toolCallId": call_id, "toolName": name}, runs_here)]
 
     def _more_input(self, call_id: ToolCallId, delta: str) -> list[UIPart]:
         call = self._calls.get(call_id)
@@ -302,7 +303,7 @@ class UIStream:
         """Show a call that was answered. Its input comes in pieces, as a whole one would make the client run it."""
         begun = self._apart(row.tool_call_id, below=below)
         if row.tool_call_id not in self._calls:
-            begun += self._begin_call(row.tool_call_id, row.tool_name)
+            begun += self._begin_call(row.tool_call_id, row.tool_name, runs_here=False)
         call = self._calls[row.tool_call_id]
         if call.has_input:
             return begun
@@ -319,7 +320,17 @@ class UIStream:
             return []
         call.approval_id = approval_id
         asked = {"type": "tool-approval-request", "approvalId": approval_id, "toolCallId": call_id}
-        return [*apart, *self._set_input(call_id, call, given), asked]
+        return [*apart, *self._set_input(call_id, call, given, runs_here=True), asked]
+
+    def _decided(self, row: PendingCall) -> list[UIPart]:
+        """What somebody decided, if the client can be told. An older one is shown that the call goes on, and not before
+        it does: beside a call that is neither asked nor done it would keep the answers to others to itself."""
+        if self._version == 7 and isinstance(row.answer, ApprovalAnswer):
+            told = {"type": "tool-approval-response", "approvalId": row.approval_id, "approved": row.answer.approved}
+            return [told if row.answer.reason is None else {**told, "reason": row.answer.reason}]
+        if row.state != "consumed":
+            return []
+        return [self._about(_whole_input(row.tool_call_id, row.tool_name, row.input), runs_here=True)]
 
     def _apart(self, call_id: ToolCallId, *, below: bool) -> list[UIPart]:
         """Begin a step for the calls that children wait for at the same time, unless it has begun.
@@ -341,8 +352,7 @@ class UIStream:
         call.has_input, call.input = True, given
         if call.name == FINISH_TOOL:
             return []
-        part = {"type": "tool-input-available", "toolCallId": call_id, "toolName": call.name, "input": given}
-        return [self._about(part, runs_here)]
+        return [self._about(_whole_input(call_id, call.name, given), runs_here)]
 
     def _about(self, part: UIPart, runs_here: bool | None = None) -> UIPart:
         """Clients answer what they have to run themselves, and only that: the rest is marked as the server's."""
@@ -409,6 +419,10 @@ class UIStream:
                 return [{"type": "data-subagent", "data": told, "transient": True}]
             case _:
                 return []
+
+
+def _whole_input(call_id: ToolCallId, name: str, given: JSON) -> UIPart:
+    return {"type": "tool-input-available", "toolCallId": call_id, "toolName": name, "input": given}
 
 
 def _parsed(text: str) -> JSON:
