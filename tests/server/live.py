@@ -60,9 +60,11 @@ def agent_server(
 class LiveServer:
     """An application on a free port of 127.0.0.1, in a thread, from `with` to its end."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, send_buffer: int | None = None) -> None:
         self.app = app
         self._socket = socket.create_server(("127.0.0.1", 0))
+        if send_buffer is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         config = uvicorn.Config(
             app, log_level="critical", ws="none", lifespan="on", timeout_graceful_shutdown=5, loop="asyncio", http="h11"
         )
@@ -76,6 +78,11 @@ class LiveServer:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._server.server_state.connections)
 
     def client(self, token: str | None = ANN, **settings: Any) -> httpx2.Client:
         headers = {} if token is None else bearer(token)

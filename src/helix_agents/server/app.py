@@ -35,6 +35,7 @@ from helix_agents.server.openapi import document
 from helix_agents.server.operations import OPERATIONS, STREAM, Operation
 from helix_agents.server.owed_ends import OwedEnds
 from helix_agents.server.shutdown import hearing_signals
+from helix_agents.server.silent_clients import drop_if_silent
 
 READY_SECONDS = 2.0
 READY_PROBE = "helix.readyz"
@@ -105,6 +106,7 @@ class AgentServer:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1003})
         else:
+            drop_if_silent(receive, self.limits.stalled_reader_seconds)
             await self._app(routed(scope), receive, send)
 
     @property

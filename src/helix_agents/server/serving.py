@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
@@ -54,7 +53,6 @@ async def run(
     """Serve on a socket that is listening already, until a signal ends it."""
     async with open_executor as executor:
         app = make_app(executor)
-        _let_go_of_silent_clients(sock, app.limits.stalled_reader_seconds)
         config = uvicorn.Config(
             app, log_level="warning", ws="none", lifespan="on", timeout_graceful_shutdown=5, server_header=False
         )
@@ -64,16 +62,6 @@ async def run(
             await server.serve(sockets=[sock])
         finally:
             announcing.cancel()
-
-
-def _let_go_of_silent_clients(sock: socket.socket, seconds: float) -> None:
-    """Have the system drop connections whose client takes no byte for so long, where it knows how to.
-
-    A response can only end: what it has handed over already would keep the connection open until the client takes it.
-    """
-    if sys.platform == "linux" and sock.family in (socket.AF_INET, socket.AF_INET6):
-        milliseconds = int(min(max(seconds * 1000, 1), 2**31 - 1))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def _url(sock: socket.socket) -> str:
