@@ -9,12 +9,22 @@ from starlette.requests import ClientDisconnect, Request
 from helix_agents.domain.ids import MAX_ID_LENGTH
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
 from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.sessions import OUR_METADATA
+from helix_agents.engine.scope import DEPTH
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.limits import ServerLimits
 
 T = TypeVar("T")
 
-Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]
+# What the handlers let pass, for the document that describes it: ids, addresses of files, and a caller's own metadata.
+PLAIN_ID = r"^[^\p{C}\p{Z}]( *[^\p{C}\p{Z}])*$"
+WEB_ADDRESS = "^([hH][tT][tT][pP][sS]?://|[dD][aA][tT][aA]:)"
+NOT_OURS = {"anyOf": [{"const": DEPTH}, {"not": {"pattern": "^" + OUR_METADATA.replace(".", "[.]")}}]}
+
+Id: TypeAlias = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH, extra_json_schema={"pattern": PLAIN_ID})
+]
+Url: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": WEB_ADDRESS})]
 
 # What JSON can carry and a store takes back unchanged.
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**64 - 1
@@ -33,7 +43,7 @@ class TextPart(Body, tag_field="type", tag="text"):
 class ImagePart(Body, tag_field="type", tag="image"):
     """A picture, by web address or data URL."""
 
-    url: str
+    url: Url
     media_type: str | None = None
     filename: str | None = None
 
@@ -41,7 +51,7 @@ class ImagePart(Body, tag_field="type", tag="image"):
 class FilePart(Body, tag_field="type", tag="file"):
     """A document, by web address or data URL."""
 
-    url: str
+    url: Url
     media_type: str
     filename: str | None = None
 
@@ -65,7 +75,7 @@ class StartBody(Body):
     message: Input
     session_id: Id | None = None
     state: dict[str, JSON] | None = None
-    metadata: dict[str, str] = {}
+    metadata: Annotated[dict[str, str], msgspec.Meta(extra_json_schema={"propertyNames": NOT_OURS})] = {}
     tags: list[str] = []
 
 

@@ -159,7 +159,7 @@ async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitt
     call.checked(body.tool_call_id, "tool call id")
     if isinstance(body, ApprovalResponse):
         answer = ApprovalAnswer(approved=body.approved, reason=body.reason, edited_input=body.edited_input)
-        approval_id = body.approval_id
+        approval_id = call.checked(body.approval_id, "approval id")
     else:
         answer, approval_id = ToolAnswer(result=body.result, error=body.error), None
     outcome = await call.executor.submit_tool_result(session_id, body.tool_call_id, answer, approval_id=approval_id)

@@ -8,6 +8,7 @@ import msgspec
 from helix_agents.domain.records import Record
 from helix_agents.server.answers import Health
 from helix_agents.server.bodies import Body
+from helix_agents.server.body_rules import RULES
 from helix_agents.server.errors import ErrorBody
 from helix_agents.server.operations import OPERATIONS, STREAM, Operation
 from helix_agents.server.wire import camel
@@ -28,6 +29,8 @@ def document(version: str) -> dict[str, Any]:
     kinds = _kinds()
     shown, components = msgspec.json.schema_components(kinds, ref_template=REF)
     schemas = dict(zip(map(_key, kinds), shown, strict=True))
+    for kind, rules in RULES.items():
+        components[kind.__name__]["allOf"] = [rules]
     wire = _on_the_wire(kinds)
     paths: dict[str, Any] = {}
     for operation in OPERATIONS:

@@ -19,7 +19,8 @@ from helix_agents.server.answers import (
     Submitted,
     UIMessagePage,
 )
-from helix_agents.server.bodies import ChatStopBody, ResumeBody, StartBody, StopBody, SubmitBody
+from helix_agents.server.bodies import PLAIN_ID, ChatStopBody, ResumeBody, StartBody, StopBody, SubmitBody
+from helix_agents.server.body_rules import SubmitToSession
 from helix_agents.server.calls import LARGEST, Call
 from helix_agents.server.ui_input import ChatBody
 
@@ -52,7 +53,7 @@ class Operation:
 
 STREAM = "stream"
 
-_ID: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 256}
+_ID: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 256, "pattern": PLAIN_ID}
 _WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": LARGEST}
 _UI_VERSION = {"type": "string", "enum": ["6", "7"]}
 
@@ -106,8 +107,8 @@ OPERATIONS: tuple[Operation, ...] = (
         refusals=(*_IN_BODY, 404, 409),
     ),
     Operation(
-        method="POST", path="/submit-tool-result", handler=executor_routes.submit_tool_result, body=SubmitBody,
-        answer=Submitted, refusals=(*_IN_BODY, 404, 409),
+        method="POST", path="/submit-tool-result", handler=executor_routes.submit_tool_result,
+        body=SubmitToSession, answer=Submitted, refusals=(*_IN_BODY, 404, 409),
     ),
     Operation(
         method="GET", path="/workspace", handler=executor_routes.workspace, answer=None,
