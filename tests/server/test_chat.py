@@ -11,6 +11,7 @@ import pytest
 from helix_agents import Agent, AgentServer, Executor, PersistentAgent, ScriptedModel
 from helix_agents.llm.scripted import Step, call, reply
 from helix_agents.ports.llm import ModelRequest
+from helix_agents.server import chat
 from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.calls import Call
 from tests.server.agents import gate, helper, mishaps, order_of, results_since_the_user
@@ -275,6 +276,26 @@ def test_a_tab_that_answers_what_was_just_answered_goes_on_with_it(
     monkeypatch.setattr(Call, "find_session", overtaken)
     page.post()
     assert "published" in page.text
+
+
+def test_a_tab_that_is_overtaken_between_two_of_its_answers_sees_what_follows(
+    server: LiveServer, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.say("both").decide("publish", True).give("locate", "here")
+    call_id = page.tool("locate")["toolCallId"]
+    answer = {"kind": "client-tool-result", "sessionId": page.chat_id, "toolCallId": call_id, "result": "there"}
+    submit = chat.submit
+
+    async def overtaken(*given: Any) -> Any:
+        told = await submit(*given)
+        monkeypatch.setattr(chat, "submit", submit)
+        with server.client() as other:
+            await asyncio.to_thread(lambda: other.post("/submit-tool-result", json=answer))
+        return told
+
+    monkeypatch.setattr(chat, "submit", overtaken)
+    page.post()
+    assert page.text.startswith("Let me see. I was told: published r-1; there;")
 
 
 def test_a_refresh_in_the_middle_shows_what_was_said_and_reads_on(page: Page, server: LiveServer) -> None:

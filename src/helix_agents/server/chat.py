@@ -207,9 +207,12 @@ async def _answer(call: Call, session: SessionState, intent: Answered, version: 
         raise RefusedError(409, "late_answer_after_timeout", "The run went on with a timeout before this answer came.")
     run = await call.current_run(session.session_id)
     if run is not None and run.status in SUSPENDED:
-        if accepted and accepted[-1].continuation == "wait":
+        # What was still missing after our last answer another page may have given, before we came to give it.
+        is_last = bool(accepted) and accepted[-1] is outcomes[-1]
+        waits = accepted[-1].continuation == "wait" if is_last else await _waits(call, session.session_id)
+        if waits and accepted:
             return nothing_yet(call, intent, version)
-        if not accepted and await _waits(call, session.session_id):
+        if waits:
             raise RefusedError(409, "still_waiting", "Other calls of this message wait for an answer.")
         await _resume(call, session)
     return await go_on(call, session, intent, version)
