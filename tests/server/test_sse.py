@@ -350,6 +350,24 @@ async def test_a_reader_of_a_session_without_a_stream_waits_at_leisure(monkeypat
         gate.open()
 
 
+async def test_a_reader_that_the_next_turn_overtakes_is_told_to_read_on() -> None:
+    async with Executor.open("memory://", agents=agents, janitor_seconds=None) as helix:
+        first = await helix.execute(agents[0], "1", "s")
+        await first.result()
+        await (await helix.execute(agents[0], "2", "s")).result()
+        latest = (await helix.sessions.runs("s", limit=1)).items[0]
+
+        async def current_run(_: str) -> Any:
+            return latest
+
+        call: Any = SimpleNamespace(current_run=current_run, gate=SimpleNamespace(limits=ServerLimits()))
+        source = ChunkSource(call, first, 0)
+        seen = [frame async for frame in source.frames()]
+        assert b"event: reconnect" in seen[-1]
+        assert f'"lastEventId":{len(seen) - 1},'.encode() in seen[-1]
+        assert b"event: end" not in b"".join(seen)
+
+
 @pytest.mark.parametrize(
     ("problem", "told"),
     [

@@ -1,6 +1,7 @@
 """The UI stream is a pure function of log and transcript: whoever is cut off anywhere and comes back holds the same."""
 
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from helix_agents.domain.messages import AssistantMessage, Message, Thinking, To
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.rendering import surviving
 from helix_agents.llm.scripted import call, reply
+from helix_agents.server.chat_streams import UISource, replay
 from helix_agents.server.ui_messages import assistant_message
 from helix_agents.server.ui_stream import UIPart, UIStream, Version
 from helix_agents.server.ui_turn import read_conversation, split_turns, stream_for
@@ -333,6 +335,35 @@ def test_who_runs_a_childs_tool_is_not_told_by_the_tools_of_its_root(state: Any)
     )
     tools = shown([*stream.waits(asked, below=True), *stream.waits(run_there, below=True)])[1:]
     assert [tool.get("providerExecuted", False) for tool in tools] == [True, False]
+
+
+async def test_an_answer_that_is_read_slowly_ends_where_the_next_one_begins() -> None:
+    agent = Agent(name="talker", model=ScriptedModel(["One.", "Two."]))
+    async with Executor.open("memory://", agents=[agent], janitor_seconds=None) as helix:
+        first = await helix.execute(agent, "1", "s")
+        await first.result()
+        await (await helix.execute(agent, "2", "s")).result()
+        call: Any = SimpleNamespace(executor=helix)
+        frames = [frame async for frame in UISource(call, stream_for(helix, "talker"), [], first).frames()]
+    assert b"One." in b"".join(frames)
+    assert b"Two." not in b"".join(frames)
+    assert b'"finishReason":"stop"' in frames[-1]
+
+
+async def test_a_page_that_comes_back_while_the_next_answer_begins_is_shown_that_one() -> None:
+    agent = Agent(name="talker", model=ScriptedModel(["One.", "Two."]))
+    async with Executor.open("memory://", agents=[agent], janitor_seconds=None) as helix:
+        await (await helix.execute(agent, "1", "s")).result()
+        before = await read_conversation(helix, "s")
+        await (await helix.execute(agent, "2", "s")).result()
+        sources: list[UISource] = []
+        call: Any = SimpleNamespace(
+            executor=helix, agent_of=lambda _: agent, stream=lambda source, *_: sources.append(source)
+        )
+        await replay(call, before, 6)
+        frames = b"".join([frame async for frame in sources[0].frames()])
+    assert b"Two." in frames
+    assert b"One." not in frames
 
 
 def test_a_transcript_splits_at_what_the_user_said() -> None:

@@ -31,10 +31,9 @@ def follow(call: Call, agent_type: str, run: HostedRun, version: Version) -> Any
 
 async def replay(call: Call, conversation: Conversation, version: Version) -> Any:
     """The current answer from its start, then what comes."""
-    session = conversation.session
-    stream = stream_for(call.executor, session.agent_type, version)
+    conversation, run = await _with_its_run(call, conversation)
+    stream = stream_for(call.executor, conversation.session.agent_type, version)
     parts = [_start(conversation.message_id), *conversation.replay(stream)]
-    run = await _current(call, session)
     source = UISource(call, stream, parts, run, after=conversation.sequence)
     return _respond(call, source, run, conversation.message_id)
 
@@ -45,7 +44,7 @@ async def go_on(call: Call, session: SessionState, intent: Answered, version: Ve
     Raises:
         RefusedError: nothing follows, or the page shows another state of the conversation.
     """
-    conversation = await read_conversation(call.executor, session.session_id)
+    conversation, current = await _with_its_run(call, await read_conversation(call.executor, session.session_id))
     turn, run = conversation.turn, conversation.run
     below = {child.row.tool_call_id: child.row.tool_name for child in conversation.children}
     shown = {call_id: name for call_id, name in below.items() if call_id in intent.calls}
@@ -63,7 +62,6 @@ async def go_on(call: Call, session: SessionState, intent: Answered, version: Ve
     stream = stream_for(call.executor, session.agent_type, version)
     stream.know({**before, **shown}.items())
     opening = _start(intent.message_id or conversation.message_id)
-    current = await _current(call, session)
     source = UISource(call, stream, [opening], current, after=run.start_sequence)
     return _respond(call, source, current, conversation.message_id)
 
@@ -84,6 +82,15 @@ async def _current(call: Call, session: SessionState) -> HostedRun:
     if run is None:
         raise RefusedError(409, "nothing_to_resume", "This session never had a run.")
     return run
+
+
+async def _with_its_run(call: Call, conversation: Conversation) -> tuple[Conversation, HostedRun]:
+    """The conversation, and a handle on the run that it is at; as both are now, if another one has begun since."""
+    run = await _current(call, conversation.session)
+    while conversation.run is None or run.run_id != conversation.run.run_id:
+        conversation = await read_conversation(call.executor, conversation.session.session_id)
+        run = await _current(call, conversation.session)
+    return conversation, run
 
 
 def _respond(call: Call, source: "UISource", run: HostedRun, message_id: str) -> Any:

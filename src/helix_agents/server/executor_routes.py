@@ -310,7 +310,7 @@ class ChunkSource:
             told = {"error": sentence, "code": problem.code, "retryable": passes(problem)}
             yield frame(to_json(told), event="error")
             return
-        if run is None or run.status == "running":
+        if run is None or run.status == "running" or run.run_id != self._run.run_id:
             yield self.farewell()
             return
         yield frame(to_json(_end(run, self._cursor)), id=self._cursor, event="end")

@@ -7,7 +7,7 @@ from typing import Any, Generic
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.output import OutputT
-from helix_agents.domain.chunks import StreamChunk, TextDelta
+from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk, TextDelta
 from helix_agents.domain.errors import ExecutorClosedError, HelixError, RunNotCompletedError, StreamFailedError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
@@ -74,6 +74,8 @@ class RunHandle(Generic[OutputT]):
         repairing = asyncio.create_task(self._end_when_over())
         try:
             async for chunk in reader:
+                if self._begins_a_later_one(chunk):
+                    return
                 yield chunk
         except StreamFailedError:
             return
@@ -139,6 +141,12 @@ class RunHandle(Generic[OutputT]):
     async def usage(self) -> UsageRollup:
         """What the session and everything below it used so far."""
         return await self._usage.get_usage_rollup(self.session_id)
+
+    def _begins_a_later_one(self, chunk: StreamChunk) -> bool:
+        """Whether the session's next run begins with this chunk: a slow reader may come to it without seeing an end."""
+        if not isinstance(chunk, RunStarted | RunResumed) or chunk.session_id != self.session_id:
+            return False
+        return chunk.turn > self._run.turn
 
     async def _end_when_over(self) -> None:
         """End the stream of a run whose process died between its last commit and that, so that no reader waits.

@@ -161,6 +161,7 @@ class RefreshingContract(ScenarioContract):
         chunks = await chunks_of(second)
         assert {chunk.run_id for chunk in chunks} == {second.run_id}
         assert chunks[0].sequence > 1
+        assert {chunk.run_id for chunk in await chunks_of(first)} == {first.run_id}
 
     async def test_a_reader_in_another_process_follows_a_run_to_its_end(
         self, helix: Executor, open_executor: OpenExecutor
