@@ -1,5 +1,6 @@
 """The commands that touch a store, run as a user runs them: in a process, on real files."""
 
+import subprocess
 from pathlib import Path
 
 import apsw
@@ -7,7 +8,7 @@ import pytest
 
 from helix_agents.backends.sqlite.migrations import known_version
 from helix_agents.cli.exit_codes import ExitCode
-from tests.support.command_line import helix
+from tests.support.command_line import HELIX, environment, helix
 
 
 def test_migrating_makes_the_store_and_may_be_repeated(tmp_path: Path) -> None:
@@ -53,3 +54,39 @@ def test_a_store_that_is_named_and_not_there_says_what_is_missing(tmp_path: Path
     for url, missing in (("sqlite:///mine.db", "there is no such file"), ("sqlite:///a/b.db", "there is no folder")):
         done = helix(tmp_path, "sessions", "list", "--store", url)
         assert (done.code, missing in done.err) == (ExitCode.SERVICE, True), done.err
+
+
+@pytest.fixture
+def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder somebody is in, deleted by somebody else."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("doctor", ExitCode.SERVICE),
+        ("sessions list", ExitCode.SETUP),
+        ("sessions list --store sqlite:///mine.db", ExitCode.SERVICE),
+        ("migrate", ExitCode.SERVICE),
+        ("run agents:clerk hello", ExitCode.SETUP),
+        ("run agents.py:clerk hello", ExitCode.SETUP),
+        ("vault status --store memory:// --vault mine.json", ExitCode.SETUP),
+    ],
+)
+def test_a_folder_that_was_deleted_is_told_and_not_called_a_bug(gone: Path, command: str, code: ExitCode) -> None:
+    done = subprocess.run([HELIX, *command.split()], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
+    assert "bug" not in done.stdout + done.stderr
+
+
+def test_what_is_named_by_its_whole_path_needs_no_folder(gone: Path, folder: Path) -> None:
+    store, agents = f"sqlite:///{folder}/helix.db", f"{folder}/agents.py:clerk"
+    command = [HELIX, "run", agents, "Write to Ann", "--store", store]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.WAITING, done

@@ -98,12 +98,13 @@ def _registry(place: str, agents: list[AnyAgent]) -> AgentRegistry:
 def _import(place: str, where: str) -> ModuleType:
     if not where:
         raise AgentsNotFoundError(place, "write module:name, or file.py:name.")
-    name, folder = where, Path.cwd()
     if where.endswith(".py"):
         file = Path(where).resolve()
         if not file.is_file():
             raise AgentsNotFoundError(place, f"there is no file {where}.")
         name, folder = file.stem, file.parent
+    else:
+        name, folder = where, Path.cwd()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:

@@ -11,6 +11,7 @@ import click
 
 from helix_agents import __version__
 from helix_agents.cli.exit_codes import MEANINGS, ExitCode, exit_code_for
+from helix_agents.cli.here import is_folder_gone
 from helix_agents.cli.output import Output
 
 # Each command is one module with a click command called `command`, imported when somebody asks for it, so that
@@ -104,7 +105,9 @@ def _run(arguments: Sequence[str], output: Output) -> int:
         _forget_unwritten()
         return ExitCode.FAILED
     except OSError as error:
-        return _explain_full(error, output) if error.errno == ENOSPC else _explain(error, output)
+        if error.errno == ENOSPC:
+            return _explain_full(error, output)
+        return _explain_gone(output) if is_folder_gone() else _explain(error, output)
     except Exception as error:
         return _explain(error, output)
     # Outside its standalone mode click returns the code given to `ctx.exit`, or else what the command returned.
@@ -134,6 +137,11 @@ def _explain_full(error: OSError, output: Output) -> int:
     output.release()
     _forget_unwritten()
     return ExitCode.SERVICE
+
+
+def _explain_gone(output: Output) -> int:
+    output.fail_with("no_folder", "The folder you are in was deleted; change to another one and try again.")
+    return ExitCode.SETUP
 
 
 def _check_encoding(arguments: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from helix_agents.cli.exit_codes import ExitCode, exit_code_for
+from helix_agents.cli.here import is_folder_gone
 from helix_agents.cli.options import json_option, store_option
 from helix_agents.cli.output import Output
 from helix_agents.domain.urls import shown_url
@@ -114,7 +115,7 @@ async def look_at_store(url: str) -> list[Finding]:
 
 def look_for_room(url: str) -> Finding:
     """Whether the first use can create the default store in this folder."""
-    if os.access(".", os.W_OK | os.X_OK):
+    if os.access(".", os.W_OK | os.X_OK) and not is_folder_gone():
         return Finding(subject="store", detail=f"{url} does not exist yet; it is created on first use")
     return Finding(
         subject="store",

@@ -1,6 +1,7 @@
 """The last words of the demonstration: what was counted, and what to try next."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from helix_agents.cli.demo import desk
@@ -42,5 +43,7 @@ def _suggestions(kept_at: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _near(file: Path) -> str:
-    """The file as somebody in this directory would name it."""
-    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
+    """The file as somebody in this directory would name it; from one that was deleted, by its whole path."""
+    with suppress(FileNotFoundError, ValueError):
+        return str(file.relative_to(Path.cwd()))
+    return str(file)

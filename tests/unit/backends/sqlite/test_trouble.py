@@ -125,6 +125,17 @@ def test_a_file_that_may_not_be_made_names_the_folder(tmp_path: Path) -> None:
     assert "helix migrate" not in told
 
 
+@pytest.mark.may_block("makes and deletes a folder")
+async def test_a_file_in_a_folder_that_was_deleted_is_not_answering(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(StoreUnavailableError, match=r"helix\.db .* the folder this process works in was deleted"):
+        await open_backend("sqlite:///helix.db")
+
+
 def _told_without_rights(path: Path) -> str:
     """What a store in a closed folder says to a process without special rights; root may write everything."""
     program = (
