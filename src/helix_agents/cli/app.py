@@ -5,7 +5,8 @@ import sys
 from collections.abc import Sequence
 from errno import ENOSPC
 from importlib import import_module
-from typing import cast
+from io import TextIOWrapper
+from typing import TextIO, cast
 
 import click
 
@@ -79,6 +80,7 @@ def app() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; an expected error never shows a traceback."""
     _replace_closed_streams()
+    _read_whatever_comes()
     output = Output()
     output.spell_out()
     try:
@@ -119,6 +121,13 @@ def _replace_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the process
+
+
+def _read_whatever_comes() -> None:
+    """What comes in and is no text is refused by whoever reads it, and says what it was for."""
+    stream: TextIO = sys.stdin
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="surrogateescape")
 
 
 def _forget_unwritten() -> None:

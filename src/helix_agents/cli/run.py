@@ -47,8 +47,7 @@ def command(
     from helix_agents.cli.agent_modules import choose_agent, load_agents
     from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
 
-    text = sys.stdin.read() if message == "-" else message
-
+    text = _read_message() if message == "-" else message
     known, adapter = load_agents(agents), find_model(model)
     agent = choose_agent(known, agents, agent_name)
     check_model(agent, adapter)
@@ -66,3 +65,12 @@ def command(
         return Begun(agent=agent, handle=handle)
 
     return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), known, begin))
+
+
+def _read_message() -> str:
+    text = sys.stdin.read()
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        raise click.UsageError("What came from standard input is no text in UTF-8.") from problem
+    return text

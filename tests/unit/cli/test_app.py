@@ -210,3 +210,30 @@ def test_a_terminal_that_lacks_a_character_costs_no_answer(encoding: str, tmp_pa
 def test_an_argument_that_is_no_text_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sessions", "show", "a\udcffb"]) == ExitCode.USAGE
     assert "is no text in UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8:surrogateescape"])
+def test_what_comes_in_and_is_no_text_is_told_and_not_called_a_bug(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "talking.py").write_text(
+        "from helix_agents import Agent, ScriptedModel\n"
+        "agent = Agent(name='agent', model=ScriptedModel(lambda _: 'Hello'), instructions='Talk.')\n",
+        encoding="utf-8",
+    )
+    settings = {**os.environ, "PYTHONIOENCODING": encoding, "HELIX_STORE": f"sqlite:///{tmp_path}/helix.db"}
+    helix = str(Path(sys.executable).with_name("helix"))
+
+    def piped(*command: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [helix, *command],
+            cwd=tmp_path,
+            env=settings,
+            input=b"caf\xe9\n",
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    ran = piped("run", "talking.py", "-")
+    assert (ran.returncode, b"standard input is no text in UTF-8" in ran.stderr) == (ExitCode.USAGE, True), ran
+    talked = piped("chat", "talking.py")
+    assert (talked.returncode, b"This message cannot be used" in talked.stderr) == (ExitCode.OK, True), talked
