@@ -1,6 +1,7 @@
 """How commands speak: sentences for people on the terminal, or one JSON document for scripts."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -50,7 +51,8 @@ class Output:
     def note(self, sentence: str, *, end: bool = True) -> None:
         """Tell a person how it goes, beside the answer: on standard error, so that the answer can be piped on."""
         if not self.as_json:
-            click.echo(click.style(_harmless(sentence, sys.stderr), dim=True), err=True, nl=end)
+            told = _harmless(sentence, sys.stderr)
+            click.echo(click.style(told, dim=True) if _may_style() else told, err=True, nl=end)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Show rows under headings, as wide as they are; the last column is cut where the terminal ends."""
@@ -94,6 +96,11 @@ class Output:
 def _harmless(text: str, stream: TextIO) -> str:
     """What models, tools and people wrote is shown, and never obeyed: a terminal must not take it for a command."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text) if stream.isatty() else text
+
+
+def _may_style() -> bool:
+    """Whether the terminal knows how to show something otherwise, and the person wants that."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _can_show(stream: TextIO, text: str) -> bool:

@@ -237,3 +237,15 @@ def test_what_comes_in_and_is_no_text_is_told_and_not_called_a_bug(encoding: str
     assert (ran.returncode, b"standard input is no text in UTF-8" in ran.stderr) == (ExitCode.USAGE, True), ran
     talked = piped("chat", "talking.py")
     assert (talked.returncode, b"This message cannot be used" in talked.stderr) == (ExitCode.OK, True), talked
+
+
+@pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": ""}])
+def test_a_terminal_without_styles_gets_none(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = Shown(terminal=True)
+    monkeypatch.setattr(sys, "stderr", beside)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    Output().note("session s-1")
+    assert ("\x1b" in beside.getvalue()) == (settings.get("TERM") == "xterm")
