@@ -72,6 +72,14 @@ def test_what_a_session_keeps(ann: Operator) -> None:
     assert ann.types("state session get --key b", *own, code=ExitCode.FAILED)["error"] == "SessionNotFound"
 
 
+def test_who_names_no_session_is_told_the_command_that_makes_one(tmp_path: Path) -> None:
+    for command in ("state session list", "state session get --key a", "state end-session"):
+        nowhere = helix(tmp_path, *command.split())
+        assert nowhere.code == ExitCode.USAGE
+        assert "--session ID; `helix state create-session` makes one" in nowhere.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_snapshots_alerts_and_health(ann: Operator) -> None:
     made = ann.types("snapshot create")["snapshot_id"]
     assert [each["snapshot_id"] for each in ann.types("snapshot list")["snapshots"]] == [made]

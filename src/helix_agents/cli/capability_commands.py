@@ -27,6 +27,8 @@ def command_for(capability: Capability, name: str | None = None) -> click.Comman
     @click.pass_obj
     def run(output: Output, **given: Any) -> None:
         options = {option: given.pop(option) for option in OWN_OPTIONS}
+        if options["session_id"] is None and _needs_session(capability):
+            raise click.UsageError("Say which session with --session ID; `helix state create-session` makes one.")
         inputs = {name.removeprefix("input_"): value for name, value in given.items() if value is not None}
         for declared in capability.inputs:
             if declared.kind in ("Object", "Array") and declared.name in inputs:
@@ -47,6 +49,11 @@ def show(output: Output, answer: dict[str, Any]) -> None:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
         # What others stored is shown, and never obeyed: a terminal must not take it for a command.
         output.say(f"{name}: {_harmless(text)}")
+
+
+def _needs_session(capability: Capability) -> bool:
+    """Whether it can do nothing without a session; a watch is one's own where there is none."""
+    return capability.in_session and capability.name != "state.shared.watch"
 
 
 async def _call(options: dict[str, Any], capability: Capability, inputs: dict[str, Any]) -> dict[str, Any]:
