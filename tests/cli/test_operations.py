@@ -1,13 +1,17 @@
 """`helix usage`, `helix janitor`, `helix doctor`: what operators ask for, once or again and again."""
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.usage_views import shown_amount
+from helix_agents.domain.usage import SourceTotal
 from tests.cli.conftest import TALKED, WAITS
 from tests.support.command_line import HELIX, environment, helix
 
@@ -19,8 +23,19 @@ def test_usage_is_added_up_for_one_session_or_for_all(office: Path) -> None:
     assert 0 < one["tokens"]["total"] < both["tokens"]["total"]
     ann = helix(office, "usage", "--user", "ann", "--since", "2020-01-01")
     assert ann.out.startswith("1 sessions, ")
+    tokens = next(line for line in ann.out.splitlines() if line.startswith("tokens"))
+    assert re.search(r" \d+ ms$", tokens), "how long it took, with its unit"
     assert helix(office, "usage", "--agent", "nobody", "--json").json["sessions"] == 0
     assert helix(office, "usage", TALKED, "--user", "ann").code == ExitCode.USAGE
+
+
+def test_amounts_are_shown_whole_and_with_their_unit() -> None:
+    def shown(kind: Any, amount: float) -> str:
+        return shown_amount(SourceTotal(source_type=kind, source_name="x", calls=1, amount=amount))
+
+    assert shown("tool", 1_234_567.0) == "1,234,567 ms"
+    assert shown("custom", 1_234_567.0) == "1,234,567"
+    assert shown("custom", 0.25) == "0.25"
 
 
 def test_the_janitor_goes_on_with_what_was_answered_and_forgotten(office: Path) -> None:

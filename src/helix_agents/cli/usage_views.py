@@ -6,7 +6,7 @@ from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
 from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import SessionNotFoundError
-from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll_up
+from helix_agents.domain.usage import SourceTotal, UsageEntry, UsageFilter, UsageRollup, roll_up
 from helix_agents.ports.backend import Backend
 
 PAGE = 200
@@ -48,11 +48,16 @@ async def show_usage(
                 str(each.calls),
                 str(each.failures),
                 str(each.tokens.total),
-                f"{each.amount:g}",
+                shown_amount(each),
             )
             for each in rollup.sources
         ],
     )
+
+
+def shown_amount(source: SourceTotal) -> str:
+    """How long it took, or how much it was of what a tool counts itself."""
+    return f"{source.amount:,.15g}" if source.source_type == "custom" else f"{source.amount:,.0f} ms"
 
 
 async def _add_up(output: Output, backend: Backend, where: UsageFilter) -> UsageRollup:
