@@ -53,6 +53,12 @@ def test_a_failed_run_is_told_and_can_be_tried_again(folder: Path) -> None:
     assert helix(folder, "retry", "agents:short_lived", "f-1", "--json").json["error"]["code"] == "nothing_to_retry"
 
 
+def test_what_to_type_next_names_the_model_that_was_asked(folder: Path) -> None:
+    failed = helix(folder, "run", "agents:clerk", "Go", "--session", "m-1", "--model", "anthropic:none")
+    assert failed.code == ExitCode.FAILED, "there is no key"
+    assert failed.err.endswith("\n  helix retry agents:clerk m-1 --model anthropic:none\n")
+
+
 def test_a_session_goes_on_where_it_was(office: Path) -> None:
     message = helix(office, "resume", "agents:clerk", WAITS, "--message", "Rather not")
     assert (message.code, message.out) == (ExitCode.OK, "It is done.\n")

@@ -33,5 +33,5 @@ def command(
     from helix_agents.cli.chatting import chat
     from helix_agents.cli.driving import Place
 
-    place = Place(agents=agents, store_url=store_url)
+    place = Place(agents=agents, store_url=store_url, model=model)
     return chat(output, place, session_id=session_id, agent_name=agent_name, user_id=user_id, model=model)

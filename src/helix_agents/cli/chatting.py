@@ -108,9 +108,7 @@ class Chat:
                 self._guarded(self._turn)
         except (Leave, EOFError):
             self.output.say()
-        self.output.note(
-            f"go on with\n  {self._place.command('chat', self._place.agents, '--session', self.session_id)}"
-        )
+        self.output.note(f"go on with\n  {self._place.going_on('chat', '--session', self.session_id)}")
 
     # -- what commands use
 

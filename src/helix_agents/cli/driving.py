@@ -38,16 +38,21 @@ UNKNOWN_OUTCOME = "its process died and nobody knows whether it took effect"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where agents and sessions are, as the command line said; for the commands it suggests."""
+    """Where agents and sessions are, and which model is asked, as the command line said; for commands it suggests."""
 
     agents: str
     store_url: str
+    model: str | None = None
 
     def command(self, *words: str) -> str:
         """A command line that works here."""
         is_default = self.store_url == os.environ.get("HELIX_STORE", DEFAULT_STORE)
         store = () if is_default else ("--store", shown_url(self.store_url))
         return typed("helix", *words, *store)
+
+    def going_on(self, command: str, *words: str) -> str:
+        """The same for a command that runs these agents, with the model that was asked here."""
+        return self.command(command, self.agents, *words, *(() if self.model is None else ("--model", self.model)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +156,10 @@ def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Pla
         case Suspended(pending=calls):
             _tell_waiting(output, session, calls, place)
         case Interrupted():
-            output.note(f"interrupted; go on with\n  {place.command('resume', place.agents, session)}")
+            output.note(f"interrupted; go on with\n  {place.going_on('resume', session)}")
         case Failed(code=code, error=error):
             output.note(f"failed ({code}): {error}")
-            output.note(f"try again from the last commit with\n  {place.command('retry', place.agents, session)}")
+            output.note(f"try again from the last commit with\n  {place.going_on('retry', session)}")
 
 
 def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCall], place: Place) -> None:
@@ -165,7 +170,7 @@ def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCal
             output.note(f"  {UNKNOWN_OUTCOME}: approve runs it again, deny tells the model, or say what happened")
         for words in _answering(call):
             output.note(f"  {place.command('pending', *words)}")
-    output.note(f"then go on with\n  {place.command('resume', place.agents, session)}")
+    output.note(f"then go on with\n  {place.going_on('resume', session)}")
 
 
 def tell_output(output: Output, agent: AnyAgent, result: Completed[Any]) -> None:

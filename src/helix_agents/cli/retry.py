@@ -35,4 +35,4 @@ def command(output: Output, agents: str, session_id: str, model: str | None, sto
         check_model(agent, adapter)
         return Begun(agent=agent, handle=await helix.retry(agent, session_id, model=adapter))
 
-    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), known, begin))
+    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url, model=model), known, begin))

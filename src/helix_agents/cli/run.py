@@ -64,7 +64,7 @@ def command(
         )
         return Begun(agent=agent, handle=handle)
 
-    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url), known, begin))
+    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url, model=model), known, begin))
 
 
 def _read_message() -> str:
