@@ -36,6 +36,7 @@ def test_an_approval_is_stored_once(office: Path) -> None:
 def test_a_denial_reaches_the_model_with_its_reason(office: Path) -> None:
     denied = helix(office, "pending", "deny", WAITS, "--reason", "not today")
     assert (denied.code, f"helix resume MODULE:AGENTS {WAITS}" in denied.out) == (ExitCode.OK, True)
+    assert denied.err == "MODULE:AGENTS is where 'clerk' is defined, such as app.py or app:agents.\n"
     assert helix(office, "resume", "agents:clerk", WAITS).code == ExitCode.OK
     assert (
         "send failed: Tool call was not approved by the user: not today"
@@ -127,6 +128,7 @@ def test_who_approves_a_call_that_was_begun_is_told_that_it_may_take_effect_twic
 def test_what_to_type_next_names_the_store_and_the_agents(office: Path) -> None:
     stored = helix(office, "pending", "approve", WAITS, "--agents", "agents:clerk", "--store", "sqlite:///./helix.db")
     assert stored.out == f"Stored. Go on with: helix resume agents:clerk {WAITS} --store sqlite:///./helix.db\n"
+    assert stored.err == ""
 
 
 def _die_while_paying(folder: Path) -> None:

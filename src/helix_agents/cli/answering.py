@@ -26,6 +26,9 @@ from helix_agents.domain.pending import (
 from helix_agents.domain.records import JSON
 from helix_agents.ports.state_store import SessionStateStore
 
+# Stands for the agents where an answer was given without naming any: a store does not know which module defines them.
+UNNAMED = "MODULE:AGENTS"
+
 
 class NoSuchCallError(CallerError):
     """The call to answer is not there, or it was not said which one is meant."""
@@ -76,8 +79,9 @@ async def answer_call(
     async with open_stored(url) as backend:
         helix = desk_of(backend, known)
         call = await _find(backend.state, session_id, tool_call_id, wants_approval=wants_approval)
+        root = await backend.state.load_state(call.root_session_id)
         outcome = await helix.submit_tool_result(session_id, call.tool_call_id, to_answer(call))
-    place = Place(agents=agents or "MODULE:AGENTS", store_url=url)
+    place = Place(agents=agents or UNNAMED, store_url=url)
     name, sentence, code = _told(call, outcome, place)
     next_step = outcome.next if isinstance(outcome, AnswerAccepted) else None
     still_waiting = outcome.still_waiting if isinstance(outcome, AnswerAccepted) else None
@@ -93,6 +97,8 @@ async def answer_call(
         }
     )
     output.say(sentence)
+    if agents is None and next_step == "resume":
+        output.note(f"{UNNAMED} is where {root.agent_type!r} is defined, such as app.py or app:agents.")
     return code
 
 
@@ -163,7 +169,7 @@ def _warned(call: PendingCall) -> str:
 def _next(call: PendingCall, next_step: Literal["resume", "wait", "nothing"], still_waiting: int, place: Place) -> str:
     match next_step:
         case "resume":
-            return f"Go on with: {place.command('resume', place.agents, call.root_session_id)}"
+            return f"Go on with: {place.going_on('resume', call.root_session_id)}"
         case "wait":
             return f"{still_waiting} more to answer before everything goes on."
         case "nothing":
