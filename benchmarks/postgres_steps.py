@@ -2,8 +2,6 @@
 
 import asyncio
 import statistics
-import sys
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -79,9 +77,3 @@ def show(figures: dict[str, float]) -> None:
     for key, label, aim in AIMS:
         if key in figures:
             print(f"{label:50}{figures[key]:>10.2f}{aim:>10}")
-
-
-if __name__ == "__main__":
-    began = time.perf_counter()
-    show(asyncio.run(measure(rounds=2, patience=60.0)))
-    sys.stdout.write(f"{time.perf_counter() - began:.0f} s\n")

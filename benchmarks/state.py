@@ -79,7 +79,13 @@ class LangGraphStore:
     """LangGraph's SQLite store, which keeps neither versions nor history, quota, events or an audit log."""
 
     def __init__(self, path: Path) -> None:
-        from langgraph.store.sqlite import SqliteStore
+        try:
+            from langgraph.store.sqlite import SqliteStore
+        except ModuleNotFoundError as problem:
+            raise SystemExit(
+                f"There is no {problem.name} to measure beside ours; run it with "
+                "`uv run --group bench python benchmarks/state.py`."
+            ) from problem
 
         self._opened = SqliteStore.from_conn_string(str(path))
         self._store: Any = self._opened.__enter__()

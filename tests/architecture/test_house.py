@@ -3,6 +3,8 @@
 import ast
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -67,6 +69,27 @@ def test_every_module_opens_with_a_sentence() -> None:
     for path in [*modules(), *modules(ROOT / "benchmarks"), *modules(ROOT / "examples")]:
         opening = (ast.get_docstring(syntax_of(path)) or "").partition("\n")[0]
         assert opening.endswith((".", ":", "?", "!")), f"{shown(path)} does not open with one sentence: {opening!r}"
+
+
+def test_every_benchmark_that_runs_has_a_quick_way_and_ends_with_its_figures_as_json() -> None:
+    for path in modules(ROOT / "benchmarks"):
+        text = path.read_text(encoding="utf-8")
+        if "__main__" not in text:
+            continue
+        assert f"Run: uv run python benchmarks/{path.name} [--quick]" in text.replace("--group bench ", ""), shown(path)
+        assert 'add_argument("--quick"' in text, f"{shown(path)} has no --quick"
+        [main] = [each for each in syntax_of(path).body if isinstance(each, ast.FunctionDef) and each.name == "main"]
+        assert ast.unparse(main.body[-1]).startswith("print(json.dumps("), f"{shown(path)} does not end with JSON"
+
+
+def test_a_benchmark_without_what_it_measures_beside_us_says_how_to_get_it() -> None:
+    program = (
+        "import runpy, sys; sys.modules['langgraph'] = None; sys.argv = ['state.py', '--quick']; "
+        "runpy.run_path('benchmarks/state.py', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("run it with `uv run --group bench python benchmarks/state.py`.\n"), done.stderr
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
