@@ -12,7 +12,7 @@ from helix_agents.agent.choices import check_choice
 from helix_agents.agent.docstrings import read_docstring
 from helix_agents.agent.durations import Deadline, deadline_milliseconds
 from helix_agents.agent.names import ASK_HUMAN, check_tool_name
-from helix_agents.agent.schemas import SCHEMA_PROBLEMS, adapter_for, is_object, json_schema, jsonable
+from helix_agents.agent.schemas import SCHEMA_PROBLEMS, adapter_for, is_object, json_schema, jsonable, unfit
 from helix_agents.agent.signatures import read_signature, written_function
 from helix_agents.agent.tools import Tool, ToolInput, named_function, output_adapter
 from helix_agents.domain.errors import DefinitionError, ToolOutputError, UnstorableValueError
@@ -43,7 +43,9 @@ class InputType:
             self._adapter: TypeAdapter[Any] = adapter_for(form)
             self.schema = json_schema(self._adapter)
         except SCHEMA_PROBLEMS as problem:
-            raise DefinitionError(subject, f"input={form!r} is no type JSON can be read into: {problem}") from problem
+            raise DefinitionError(
+                subject, f"input={form!r} is no type JSON can be read into: {unfit(problem)}"
+            ) from problem
         if not is_object(self.schema):
             raise DefinitionError(
                 subject, "its input needs named fields; give a pydantic model, a dataclass or a TypedDict."

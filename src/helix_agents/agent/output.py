@@ -15,6 +15,7 @@ from helix_agents.agent.schemas import (
     is_object,
     json_schema,
     refusal,
+    unfit,
 )
 from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError
 from helix_agents.domain.records import JSON, decode_json, encode
@@ -41,7 +42,9 @@ class OutputType(Generic[OutputT]):
                 self._wrapper = create_model("Finish", __config__=ConfigDict(extra="forbid"), **fields)
                 self._parameters = json_schema(self._wrapper)
         except SCHEMA_PROBLEMS as problem:
-            raise DefinitionError(subject, f"output={form!r} is no type a model could fill in: {problem}") from problem
+            raise DefinitionError(
+                subject, f"output={form!r} is no type a model could fill in: {unfit(problem)}"
+            ) from problem
 
     def spec(self, *, strict: bool | None = None) -> ToolSpec:
         """The `__finish__` tool as the model sees it."""

@@ -66,6 +66,12 @@ def adapter_for(form: Any) -> TypeAdapter[Any]:
     return TypeAdapter(form)
 
 
+def unfit(problem: Exception) -> str:
+    """What pydantic has against a type, without its advice, which would not help here."""
+    line = str(problem).strip().partition("\n")[0]
+    return line.partition(" Set `arbitrary_types_allowed")[0].rstrip(".") + "."
+
+
 def sentence(problem: ValidationError) -> str:
     """What is wrong with a value, field by field, short enough for a model to read."""
     errors = problem.errors(include_url=False, include_context=False)

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from helix_agents.agent.context import RunContext, ToolContext
-from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, json_schema, shown
+from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, json_schema, shown, unfit
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.records import JSON, encode
 
@@ -102,7 +102,7 @@ def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[st
         made_up = f"p{len(fields)}"
         fields[made_up] = _field(name, annotation, parameter.default, texts.get(name))
         parameters[made_up] = name
-    arguments, schema = _model(fields, subject)
+    arguments, schema = _model(fields, parameters, subject)
     return Signature(
         arguments=arguments,
         parameters=parameters,
@@ -179,9 +179,24 @@ def _null_if_refused(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         raise
 
 
-def _model(fields: dict[str, Any], subject: str) -> tuple[type[Arguments], dict[str, JSON]]:
+def _model(
+    fields: dict[str, Any], parameters: Mapping[str, str], subject: str
+) -> tuple[type[Arguments], dict[str, JSON]]:
     try:
-        model = create_model("Arguments", __base__=Arguments, **fields)
-        return model, json_schema(model)
-    except SCHEMA_PROBLEMS as problem:
-        raise DefinitionError(subject, f"a parameter has a type no JSON can be read into: {problem}") from problem
+        return _checked_model(fields)
+    except SCHEMA_PROBLEMS:
+        for made_up, field in fields.items():
+            try:
+                _checked_model({made_up: field})
+            except SCHEMA_PROBLEMS as problem:
+                raise DefinitionError(
+                    subject,
+                    f"parameter {parameters[made_up]!r} has a type no JSON can be read into: {unfit(problem)} "
+                    "What a model cannot give, a tool on the server takes from ctx.deps.",
+                ) from problem
+        raise
+
+
+def _checked_model(fields: dict[str, Any]) -> tuple[type[Arguments], dict[str, JSON]]:
+    model = create_model("Arguments", __base__=Arguments, **fields)
+    return model, json_schema(model)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, RootModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypeVar
 
-from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, refusal
+from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, refusal, unfit
 from helix_agents.domain.errors import DefinitionError, InvalidStateError
 from helix_agents.domain.records import JSON, decode_json, encode
 
@@ -143,7 +143,7 @@ def _made_once(python_type: type[StateT]) -> StateType[StateT]:
         state_type = StateType(python_type)
         state_type.load(state_type.initial())
     except SCHEMA_PROBLEMS as problem:
-        raise DefinitionError(subject, f"pydantic cannot handle it: {problem}") from problem
+        raise DefinitionError(subject, f"pydantic cannot handle it: {unfit(problem)}") from problem
     except InvalidStateError as problem:
         raise DefinitionError(subject, f"its defaults do not survive being stored: {problem.problem}.") from problem
     _check_no_secrets(python_type, subject)

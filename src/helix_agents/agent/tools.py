@@ -17,7 +17,7 @@ from helix_agents.agent.durations import Deadline, Duration, deadline_millisecon
 from helix_agents.agent.failures import ControlFlow
 from helix_agents.agent.names import check_tool_name
 from helix_agents.agent.outcomes import ApprovalPredicate, Effect, Preview, Reconcile, Reconciled, UnknownOutcome
-from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, adapter_for, arguments_json, jsonable, refusal
+from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, adapter_for, arguments_json, jsonable, refusal, unfit
 from helix_agents.agent.signatures import NOTHING, Signature, read_signature, written_function
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError, UnstorableValueError
@@ -327,7 +327,7 @@ def output_adapter(form: Any, subject: str) -> TypeAdapter[Any] | None:
     try:
         return adapter_for(form)
     except SCHEMA_PROBLEMS as problem:
-        raise DefinitionError(subject, f"output={form!r} is no type pydantic can check: {problem}") from problem
+        raise DefinitionError(subject, f"output={form!r} is no type pydantic can check: {unfit(problem)}") from problem
 
 
 def named_function(function: Callable[..., Any], name: str | None) -> str:

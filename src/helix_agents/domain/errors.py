@@ -367,7 +367,8 @@ class ToolInputError(CallerError):
     problem: str
 
     def __str__(self) -> str:
-        return f"The arguments for {self.tool!r} were refused: {self.problem}. Correct them and call it again."
+        problem = self.problem.rstrip(".")
+        return f"The arguments for {self.tool!r} were refused: {problem}. Correct them and call it again."
 
 
 class ToolOutputError(CallerError):
@@ -378,7 +379,7 @@ class ToolOutputError(CallerError):
     problem: str
 
     def __str__(self) -> str:
-        return f"The result of {self.tool!r} was refused: {self.problem}."
+        return f"The result of {self.tool!r} was refused: {self.problem.rstrip('.')}."
 
 
 class StateSizeExceededError(CallerError):

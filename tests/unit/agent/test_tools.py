@@ -451,7 +451,7 @@ def test_a_result_is_stored_as_json_and_a_string_as_it_is(result: Any, stored: A
 
 @pytest.mark.parametrize("result", [object(), b"\xff", "\ud800", {"a": {1: lambda: 1}}])
 def test_a_result_without_a_json_form_is_refused(result: Any) -> None:
-    with pytest.raises(ToolOutputError, match="The result of 'search' was refused"):
+    with pytest.raises(ToolOutputError, match=r"^The result of 'search' was refused: .*[^.]\.$"):
         search.dump(result)
 
 
@@ -566,7 +566,7 @@ def unresolvable(query: "NoSuchType") -> None:  # noqa: F821  # pyright: ignore[
     """Search."""
 
 
-def impossible(query: threading.Lock) -> None:
+def impossible(query: str, lock: threading.Lock) -> None:
     """Search."""
 
 
@@ -602,9 +602,12 @@ class Service:
         (lambda: tool(keywords), r"cannot fill \*\*.*give every argument a name.*functools\.wraps"),
         (lambda: tool(two_contexts), "'a' and 'b' are both a context"),
         (lambda: tool(unresolvable), "'NoSuchType' is not defined.*at module level"),
-        (lambda: tool(impossible), "no JSON can be read into"),
+        (
+            lambda: tool(impossible),
+            r"parameter 'lock' has a type no JSON can be read into: [^\n]*\. What .* ctx\.deps\.$",
+        ),
         (lambda: tool(optional_context), "no JSON can be read into"),
-        (lambda: tool(callback), "no JSON can be read into"),
+        (lambda: tool(callback), "parameter 'then' has a type no JSON can be read into"),
         (lambda: tool(yields), "ctx.emit"),
         (lambda: tool(yields_async), "ctx.emit"),
         (lambda: tool(Service.search), r"tool\(my_object.method\)"),
