@@ -8,6 +8,7 @@ import msgspec
 
 from helix_agents.domain.errors import InvalidStoreUrlError
 from helix_agents.domain.records import Record
+from helix_agents.domain.urls import read_url, shown_url
 
 SCHEMES = ("postgresql", "postgres")
 # A channel of LISTEN is named after the schema and has room for 63 bytes.
@@ -36,7 +37,8 @@ class PostgresSettings(Record):
         """The database as errors name it, without what a password could be in."""
         at = urlsplit(self.dsn)
         host = at.netloc.rpartition("@")[2] or "localhost"
-        return f"postgresql://{host}/{at.path.lstrip('/')} (schema {self.schema})"
+        where = shown_url(f"postgresql://{host}/{at.path.lstrip('/')}")
+        return f"{where} (schema {self.schema})"
 
     @property
     def listen_dsn(self) -> str | None:
@@ -66,9 +68,9 @@ def parse_url(url: str, options: dict[str, Any] | None = None) -> tuple[Postgres
     Raises:
         InvalidStoreUrlError: it cannot be read; says why.
     """
-    parts = urlsplit(url)
+    parts = read_url(url)
     if parts.scheme not in SCHEMES:
-        raise InvalidStoreUrlError(url, "it does not begin with postgresql:// or postgres://")
+        raise InvalidStoreUrlError(shown(url), "it does not begin with postgresql:// or postgres://")
     given: dict[str, Any] = {}
     others: dict[str, Any] = {}
     passed_on: list[tuple[str, str]] = []
@@ -97,7 +99,7 @@ def shown(url: str) -> str:
     """A URL as an error may show it: without a password."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{unquote(user).partition(':')[0]}{at}{host}"))
+    return shown_url(urlunsplit(parts._replace(netloc=f"{unquote(user).partition(':')[0]}{at}{host}")))
 
 
 def _read(url: str, name: str, value: str) -> Any:

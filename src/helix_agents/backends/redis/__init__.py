@@ -1,9 +1,10 @@
 """Sessions, streams, locks and usage on Redis or Valkey, one server or a cluster, shared by many processes."""
 
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlunsplit
 
 from helix_agents.domain.errors import InvalidStoreUrlError, MissingExtraError
+from helix_agents.domain.urls import read_url
 from helix_agents.ports.backend import Backend, Migrate
 
 try:
@@ -55,7 +56,7 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
 
 def _parse(url: str) -> tuple[str, dict[str, Any]]:
     """The URL for the driver, and our own options in it."""
-    parts = urlsplit(url)
+    parts = read_url(url)
     if not parts.hostname:
         raise InvalidStoreUrlError(shown(url), "a host is missing; write redis://localhost:6379/0")
     database = parts.path.strip("/")

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlunsplit
 
 from helix_agents.backends.redis.bell import Bell
 from helix_agents.backends.redis.errors import translated, translated_at_first, translating
@@ -13,6 +13,7 @@ from helix_agents.backends.redis.keys import DEFAULT_PREFIX
 from helix_agents.backends.redis.line import Line
 from helix_agents.backends.redis.scripts import Script
 from helix_agents.domain.errors import InvalidStoreUrlError, StoreClosedError, StoreUnavailableError, UnsafeRedisError
+from helix_agents.domain.urls import read_url, shown_url
 from helix_agents.ports.seam import Seam
 
 from redis import exceptions  # isort: skip
@@ -224,9 +225,9 @@ def new_connection(url: str) -> Any:
 
 def shown(url: str) -> str:
     """The URL without its password."""
-    parts = urlsplit(url)
+    parts = read_url(url)
     if parts.password is None:
-        return urlunsplit(parts._replace(query=""))
+        return shown_url(urlunsplit(parts._replace(query="")))
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:…@{host}", query=""))
 
