@@ -634,7 +634,7 @@ class InvalidStoreUrlError(SetupError):
     reason: str
 
     def __str__(self) -> str:
-        return f"Store URL {self.url!r} cannot be used: {self.reason}."
+        return f"Store URL {self.url!r} cannot be used: {self.reason.rstrip('.')}."
 
 
 class MissingExtraError(SetupError):

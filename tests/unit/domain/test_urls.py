@@ -59,3 +59,8 @@ def test_an_address_that_cannot_be_read_is_refused(url: str) -> None:
 @pytest.mark.parametrize("url", ["postgresql://a:1,b:2/helix", "postgresql:///helix?host=/run", "redis://[::1]:6379/0"])
 def test_an_address_that_can_be_read_is(url: str) -> None:
     assert read_url(url).scheme == url.partition(":")[0]
+
+
+def test_what_a_server_said_with_a_full_stop_ends_with_one() -> None:
+    told = str(InvalidStoreUrlError("redis://db", "the server refused us: Authentication required."))
+    assert told == "Store URL 'redis://db' cannot be used: the server refused us: Authentication required."
