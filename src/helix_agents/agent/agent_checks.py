@@ -4,8 +4,9 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from helix_agents.agent.calling import is_async
-from helix_agents.agent.hooks import Hooks
+from helix_agents.agent.calling import is_async, is_generator
+from helix_agents.agent.choices import check_whole
+from helix_agents.agent.hooks import HOOK_NAMES, Hooks
 from helix_agents.agent.names import check_name
 from helix_agents.agent.signatures import NOTHING
 from helix_agents.agent.state_type import NoState
@@ -25,9 +26,7 @@ def check_definition(given: Mapping[str, Any]) -> None:
     subject = f"Agent {given['name']!r}"
     _check_model(given["model"], subject)
     for option, least in _SMALLEST.items():
-        value = given[option]
-        if not isinstance(value, int) or value < least:
-            raise DefinitionError(subject, f"{option}={value!r} has to be a whole number from {least} on.")
+        check_whole(subject, option, given[option], least)
     if not isinstance(given["instructions"], str) and not callable(given["instructions"]):
         raise DefinitionError(subject, "instructions is a text, or a function of the run that returns one.")
     if not isinstance(given["description"], str):
@@ -37,6 +36,10 @@ def check_definition(given: Mapping[str, Any]) -> None:
             raise DefinitionError(subject, f"{option}={given[option]!r} is no function.")
         if given[option] is not None and is_async(given[option]):
             raise DefinitionError(subject, f"{option} is async, but nobody waits for it; make it a plain function.")
+        if given[option] is not None and is_generator(given[option]):
+            raise DefinitionError(
+                subject, f"{option} is a generator, which runs nothing when it is called; use return."
+            )
     if not isinstance(given["persistent_agents"], Sequence):
         raise DefinitionError(
             subject, f"persistent_agents={given['persistent_agents']!r} is no list; write persistent_agents=[…]."
@@ -49,11 +52,25 @@ def check_hooks(hooks: Iterable[object], subject: str) -> None:
     """Refuse hooks that nobody could call.
 
     Raises:
-        DefinitionError: one is no Hooks object.
+        DefinitionError: one is no Hooks object, or has something that is no function, or a generator.
     """
     for each in hooks:
         if not isinstance(each, Hooks):
             raise DefinitionError(subject, f"hooks={each!r} is no Hooks object; did you mean to create one?")
+        problem = broken_hook(cast("Hooks[Any, Any]", each))
+        if problem is not None:
+            raise DefinitionError(subject, f"{problem}.")
+
+
+def broken_hook(hooks: Hooks[Any, Any]) -> str | None:
+    """What is wrong with a hook that would never do anything; None where each could be called."""
+    for name in HOOK_NAMES:
+        hook = hooks.implemented(name)
+        if hook is not None and not callable(hook):
+            return f"hook {name}={hook!r} is no function"
+        if hook is not None and is_generator(hook):
+            return f"hook {name} is a generator, which runs nothing when it is called; leave out the yield"
+    return None
 
 
 def is_adapter(model: object) -> bool:

@@ -19,6 +19,14 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling it runs nothing, but makes a generator; callable objects and partials included."""
+    return any(
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
+        for each in (function, type(function).__call__)
+    )
+
+
 async def call_quick(what: str, function: Callable[..., Awaitable[T] | T], *arguments: Any) -> T:
     """Call something that is meant to be quick, on the event loop, and wait for it if it is async.
 

@@ -1,4 +1,4 @@
-"""Options that are one of a few words: a misspelt one would be taken for another, so it is refused."""
+"""Options that are one of a few words, or a number: what would be taken for another one is refused."""
 
 from collections.abc import Sequence
 
@@ -24,3 +24,13 @@ def check_switch(subject: str, option: str, value: object, *, other: str = "") -
     """
     if not isinstance(value, bool):
         raise DefinitionError(subject, f"{option}={value!r} is neither True nor False{other}.")
+
+
+def check_whole(subject: str, option: str, value: object, least: int, *, other: str = "") -> None:
+    """Refuse what is no whole number from `least` on; True is none, though it counts as one.
+
+    Raises:
+        DefinitionError: it is none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise DefinitionError(subject, f"{option}={value!r} has to be a whole number from {least} on{other}.")

@@ -20,7 +20,8 @@ def milliseconds(duration: Duration, subject: str, option: str) -> int:
         DefinitionError: it is not a positive, finite length of time.
     """
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    is_number = isinstance(seconds, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]
+    # True counts as one, and nobody means a second by it.
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_number or not math.isfinite(seconds) or seconds <= 0:
         raise DefinitionError(
             subject, f"{option}={duration!r} is no length of time; give seconds above 0 or a timedelta."

@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Generic, cast
+from typing import Any, Generic, cast, get_origin
 
 from pydantic import BaseModel, RootModel, TypeAdapter
 from pydantic.errors import PydanticUserError
@@ -152,6 +152,12 @@ def _made_once(python_type: type[StateT]) -> StateType[StateT]:
 
 
 def _check_shape(python_type: type[Any], subject: str) -> None:
+    if dataclasses.is_dataclass(get_origin(python_type)):
+        raise DefinitionError(
+            subject,
+            f"{python_type!r} is a generic dataclass, of which the arguments would not be checked; make it a pydantic "
+            "model, or write the types of its fields out.",
+        )
     is_model = inspect.isclass(python_type) and issubclass(python_type, BaseModel)
     if not is_model and not (inspect.isclass(python_type) and dataclasses.is_dataclass(python_type)):
         raise DefinitionError(subject, "a state type is a pydantic model or a dataclass.")

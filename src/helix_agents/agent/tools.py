@@ -9,8 +9,8 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVa
 
 from pydantic import TypeAdapter
 
-from helix_agents.agent.calling import RunInThread, call_possibly_slow, call_quick, is_async
-from helix_agents.agent.choices import check_choice, check_switch
+from helix_agents.agent.calling import RunInThread, call_possibly_slow, call_quick, is_async, is_generator
+from helix_agents.agent.choices import check_choice, check_switch, check_whole
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.docstrings import read_docstring
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
@@ -290,8 +290,8 @@ def _check_options(tool: Tool[..., Any]) -> None:
     check_switch(tool.subject, "finish_with", given["finish_with"])
     if given["strict"] is not None:
         check_switch(tool.subject, "strict", given["strict"])
-    if given["retries"] is not None and (not isinstance(given["retries"], int) or given["retries"] < 0):
-        raise DefinitionError(tool.subject, f"retries={given['retries']!r} has to be a whole number from 0 on.")
+    if given["retries"] is not None:
+        check_whole(tool.subject, "retries", given["retries"], 0)
 
 
 def _check_combinations(tool: Tool[..., Any]) -> None:
@@ -410,7 +410,7 @@ def tool(
         called = named_function(function, name)
         subject = f"Tool {called!r}"
         check_choice(subject, "on_deadline", on_deadline, ("timeout", "deny"))
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        if is_generator(function):
             raise DefinitionError(subject, "a tool returns one result; report progress with ctx.emit instead of yield.")
         documented = read_docstring(inspect.getdoc(written_function(function)))
         return Tool(

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, cast, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -291,6 +291,15 @@ async def ends_in_vain(*_: Any) -> bool:
     return False
 
 
+def yields(*_: Any) -> Any:
+    yield
+
+
+class YieldingHooks(Hooks):
+    async def after_tool(self, ctx: Any, event: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        yield
+
+
 @pytest.mark.parametrize(
     ("options", "teaches"),
     [
@@ -305,6 +314,7 @@ async def ends_in_vain(*_: Any) -> bool:
         ({"version": 0}, "version=0 has to be a whole number from 1"),
         ({"max_steps": 0}, "max_steps=0 has to be"),
         ({"max_steps": 2.5}, "max_steps=2.5 has to be"),
+        ({"max_steps": True}, "max_steps=True has to be"),
         ({"retries": -1}, "retries=-1 has to be"),
         ({"output_retries": -1}, "output_retries=-1 has to be"),
         ({"instructions": None}, "instructions is a text, or a function"),
@@ -327,10 +337,15 @@ async def ends_in_vain(*_: Any) -> bool:
         ({"description": 5}, "description=5 is no text"),
         ({"stop_when": 5}, "stop_when=5 is no function"),
         ({"stop_when": ends_in_vain}, "stop_when is async, but nobody waits for it"),
+        ({"stop_when": yields}, "stop_when is a generator"),
         ({"migrate_state": ends_in_vain}, "migrate_state is async, but nobody waits for it"),
         ({"persistent_agents": PersistentAgent(Agent(name="other", model="openai:gpt-5"))}, "is no list"),
         ({"hooks": Audit}, "did you mean to create one"),
         ({"hooks": [print]}, "no Hooks object"),
+        ({"hooks": Hooks(on_message=yields)}, "hook on_message is a generator"),
+        ({"hooks": YieldingHooks()}, "hook after_tool is a generator"),
+        ({"hooks": Hooks(on_message=cast("Any", "log"))}, "hook on_message='log' is no function"),
+        ({"session_ttl": True}, "session_ttl=True is no length of time"),
         ({"session_ttl": 0}, "session_ttl=0 is no length of time"),
         ({"pending_deadline": -1}, "pending_deadline=-1 is no length of time"),
     ],

@@ -1,7 +1,7 @@
 """A state type is checked when an agent is defined, so that no session starts with a state that cannot be kept."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr
@@ -9,6 +9,8 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from helix_agents.agent.state_type import state_type_of
 from helix_agents.domain.errors import DefinitionError, InvalidStateError
+
+T = TypeVar("T")
 
 
 class Inner(BaseModel):
@@ -60,6 +62,11 @@ class Secretive(BaseModel):
 @dataclasses.dataclass(frozen=True)
 class FrozenData:
     count: int = 0
+
+
+@dataclasses.dataclass
+class GenericData(Generic[T]):
+    items: list[T] = dataclasses.field(default_factory=list["T"])
 
 
 @dataclasses.dataclass
@@ -148,6 +155,7 @@ def test_a_session_cannot_start_with_a_state_that_does_not_fit(given: Any, says:
         (Stamped, "Stamped.count: a field with init=False is stored, but never read back"),
         (HoldsStamped, "Stamped.count: a field with init=False"),
         (Unresolved, "pydantic cannot handle it"),
+        (GenericData[int], r"GenericData\[int\] is a generic dataclass.*make it a pydantic model"),
     ],
 )
 def test_a_type_that_cannot_hold_state_is_refused_with_a_reason(python_type: Any, teaches: str) -> None:

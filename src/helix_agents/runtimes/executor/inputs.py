@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import msgspec
 
 from helix_agents.agent.agent import Agent
-from helix_agents.agent.agent_checks import is_adapter
+from helix_agents.agent.agent_checks import broken_hook, is_adapter
 from helix_agents.agent.hooks import Hooks, SomeHooks, each_hooks
 from helix_agents.domain.door import check_input
 from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
@@ -118,6 +118,8 @@ def check_of_one_call(hooks: SomeHooks, model: object, *, works: bool) -> None:
     for each in each_hooks(hooks):
         if not isinstance(each, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInputError("hook", f"it is {each!r:.80}; give an object of a class that derives from Hooks")
+        if (problem := broken_hook(each)) is not None:
+            raise InvalidInputError("hook", problem)
     if model is not None and not isinstance(model, str) and not is_adapter(model):
         raise InvalidInputError("model", f'it is {model!r:.80}; give a name like "openai:gpt-5", or a model adapter')
     if not works and not (hooks is None and model is None):

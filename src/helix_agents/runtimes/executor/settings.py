@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.agent_checks import check_hooks
+from helix_agents.agent.choices import check_whole
 from helix_agents.agent.hooks import SomeHooks, each_hooks
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.services import EngineOptions, OpenDeps
@@ -68,10 +69,8 @@ def check_room(kind: type[Any], **limits: int | None) -> None:
         DefinitionError: it is below 1.
     """
     for name, limit in limits.items():
-        if limit is not None and (not isinstance(limit, int) or limit < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(
-                kind.__name__, f"{name}={limit!r} has to be a whole number from 1 on; None is for no limit."
-            )
+        if limit is not None:
+            check_whole(kind.__name__, name, limit, 1, other="; None is for no limit")
 
 
 def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
