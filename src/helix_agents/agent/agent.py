@@ -26,7 +26,7 @@ from helix_agents.domain.errors import (
     UnstorableValueError,
 )
 from helix_agents.domain.records import JSON, decode_json, encode
-from helix_agents.domain.writes import StepWrites, difference
+from helix_agents.domain.writes import AppendToNonListError, Delete, StepWrites, apply_writes, difference
 from helix_agents.ports.llm import LLMAdapter, ModelSettings, ToolSpec
 
 Instructions: TypeAlias = str | Callable[[RunContext[StateT, DepsT]], Awaitable[str] | str]
@@ -220,6 +220,39 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
             raise StateSchemaChangedError(self.name, self.version, from_version, problem.problem) from problem
         complete = {**present, **{key: value for key, value in defaults.items() if key not in present}}
         return LoadedState(custom_state=complete, writes=difference(custom_state, complete))
+
+    def check_writes(self, custom_state: Mapping[str, JSON], from_version: int, writes: StepWrites) -> None:
+        """Refuse writes to stored state that would leave what the agent cannot read.
+
+        State that does not fit as it is may be in the middle of a repair, keys of an earlier version are that one's,
+        and of a later version nothing is known.
+
+        Raises:
+            InvalidStateError: the state would not fit any more.
+        """
+        if from_version > self.version:
+            return
+        if from_version == self.version:
+            self.state_type.check_known(op.key for op in writes.ops if not isinstance(op, Delete))
+        try:
+            after = apply_writes(custom_state, writes.ops)
+        except AppendToNonListError:
+            # The store refuses it, too, and its state may be another one by then.
+            return
+        problem = self._misfit(after, from_version)
+        if problem is not None and self._misfit(custom_state, from_version) is None:
+            raise InvalidStateError(self.state_type.name, problem)
+
+    def _misfit(self, custom_state: Mapping[str, JSON], from_version: int) -> str | None:
+        """Why the agent could not read this state, if it could not."""
+        try:
+            if from_version == self.version:
+                self.state_type.load(custom_state)
+            else:
+                self.load_state(custom_state, from_version)
+        except (InvalidStateError, StateSchemaChangedError) as refused:
+            return refused.problem
+        return None
 
     @cached_property
     def _tools_by_name(self) -> dict[str, Tool[..., Any]]:

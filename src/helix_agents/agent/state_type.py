@@ -91,13 +91,17 @@ class StateType(Generic[StateT]):
         if given is not None and not isinstance(given, Mapping):
             raise InvalidStateError(self.name, f"{type(given).__name__} is neither a {self.name} nor a mapping")
         overrides = cast("Mapping[str, JSON]", given or {})
-        self._check_known(overrides)
+        self.check_known(overrides)
         return {**overrides, **self.dump(self.load(overrides))}
 
-    def _check_known(self, overrides: Mapping[str, JSON]) -> None:
-        """A misspelt key would be stored and never read."""
+    def check_known(self, keys: Iterable[str]) -> None:
+        """A misspelt key would be stored and never read.
+
+        Raises:
+            InvalidStateError: a key is no field of the type.
+        """
         fields = self._fields()
-        unknown = [key for key in overrides if key not in fields]
+        unknown = [key for key in keys if key not in fields]
         if unknown and self.python_type is NoState:
             raise InvalidStateError(self.name, "the agent has no state; define it with Agent(state=YourModel)")
         if unknown and not self._takes_any_key:

@@ -17,7 +17,7 @@ from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import DefinitionError, InvalidStateError, StateSchemaChangedError, ToolOutputError
-from helix_agents.domain.writes import NO_WRITES, Delete, Replace, apply_writes
+from helix_agents.domain.writes import NO_WRITES, Append, Delete, Replace, StepWrites, WriteOp, apply_writes
 from helix_agents.ports.llm import ModelSettings
 
 
@@ -258,6 +258,37 @@ def test_state_that_does_not_fit_is_refused_and_the_error_names_the_cure(migrate
         given.load_state({"queries": 3}, 1)
     assert (refused.value.agent, refused.value.version, refused.value.stored_version) == ("writer", 2, 1)
     assert "migrate_state=(old, from_version) -> new" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (Replace(key="queries", value=3), "queries: Input should be a valid array, got 3"),
+        (Append(key="queries", items=[3]), "queries.0: Input should be a valid string"),
+        (Replace(key="querys", value=[]), "querys: no such field; it has queries"),
+    ],
+)
+def test_writes_that_leave_state_which_does_not_fit_are_refused(write: WriteOp, says: str) -> None:
+    given = agent(state=Notes, migrate_state=lambda old, version: {"queries": []})
+    with pytest.raises(InvalidStateError, match=says):
+        given.check_writes({"queries": []}, 1, StepWrites(ops=(write,)))
+
+
+@pytest.mark.parametrize(
+    ("stored", "from_version", "write"),
+    [
+        ({"queries": ["a"]}, 2, Append(key="queries", items=["b"])),
+        ({"queries": ["a"], "of_another": 1}, 2, Delete(key="of_another")),
+        ({"queries": 3}, 2, Replace(key="queries", value=4)),
+        ({"searches": ["a"]}, 1, Append(key="searches", items=["b"])),
+        ({"queries": ["a"]}, 3, Replace(key="of_later", value=1)),
+    ],
+)
+def test_writes_are_let_through_that_fit_or_repair_or_belong_to_another_version(
+    stored: dict[str, Any], from_version: int, write: WriteOp
+) -> None:
+    given = agent(state=Notes, version=2, migrate_state=lambda old, version: {"queries": old["searches"]})
+    given.check_writes(stored, from_version, StepWrites(ops=(write,)))
 
 
 def test_a_draft_of_its_state_is_typed_and_recorded() -> None:

@@ -51,6 +51,7 @@ from helix_agents.engine.entries import (
     plan_retry,
     plan_rewind,
 )
+from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import EngineOptions, Services
@@ -131,7 +132,12 @@ class ExecutorCore:
             options=settings.get("options") or EngineOptions(),
         )
         runtime.services = self._services
-        self.sessions = Sessions(state, streams, partial(delete_remote, self._services))
+        self.sessions = Sessions(
+            state,
+            streams,
+            forget_elsewhere=partial(delete_remote, self._services),
+            agent_of=partial(find_agent, state, self._services.agents),
+        )
         self._remotes = Remotes(self._services, resume=self._resume_by_name)
         self._waker = Waker(self._services, begin=self._begin_quietly)
         self.janitor = Janitor(

@@ -2,8 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+from helix_agents.agent.agent import Agent
 from helix_agents.domain.checkpoints import Checkpoint
+from helix_agents.domain.door import check_merge
 from helix_agents.domain.ids import SessionId, StreamId
 from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
@@ -24,10 +27,12 @@ class Sessions:
         store: SessionStateStore,
         streams: StreamManager,
         forget_elsewhere: Callable[[SessionSummary], Awaitable[None]],
+        agent_of: Callable[[SessionState], Awaitable[Agent[Any, Any, Any] | None]],
     ) -> None:
         self._store = store
         self._streams = streams
         self._forget_elsewhere = forget_elsewhere
+        self._agent_of = agent_of
 
     def now_ms(self) -> int:
         """The store's clock, which all times of sessions, runs and messages are told by."""
@@ -76,7 +81,18 @@ class Sessions:
         return await take_snapshot(self._store, self._streams, session_id)
 
     async def update_state(self, session_id: SessionId, writes: StepWrites) -> Merged:
-        """Change the custom state from outside a run."""
+        """Change the custom state from outside a run; what the agent could not read is refused where it is known here.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+            InvalidStateError: the state would not fit the agent any more; nothing was stored.
+            InvalidWriteError: an append meets something that is not a list; nothing was stored.
+        """
+        check_merge(writes)
+        session = await self._store.load_state(session_id)
+        agent = await self._agent_of(session)
+        if agent is not None:
+            agent.check_writes(session.custom_state, session.agent_version, writes)
         return await self._store.merge_custom_state(session_id, writes)
 
     async def delete(self, session_id: SessionId) -> None:

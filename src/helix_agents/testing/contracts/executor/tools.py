@@ -14,10 +14,10 @@ from helix_agents.agent.context import ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import Custom, StatePatch, StepCommitted, ToolEnd, ToolError, ToolStart
-from helix_agents.domain.errors import StateSizeExceededError
+from helix_agents.domain.errors import InvalidStateError, StateSizeExceededError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.pending import ToolAnswer
-from helix_agents.domain.writes import Append, MergeWarning, Replace, StepWrites
+from helix_agents.domain.writes import Append, MergeWarning, Replace, StepWrites, WriteOp
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.state_store import StoreLimits
@@ -185,6 +185,26 @@ class ToolsContract(ScenarioContract):
         assert await completed(handle) == "Done."
         state = (await helix.sessions.get(SESSION)).custom_state
         assert (state["title"], state["notes"]) == ("outside", ["outside", "from the tool"])
+
+    @pytest.mark.parametrize(
+        ("write", "problem"),
+        [
+            (Replace(key="title", value=7), "title"),
+            (Replace(key="notes", value="none"), "notes"),
+            (Append(key="notes", items=[7]), "notes"),
+            (Replace(key="tittle", value="misspelt"), "tittle: no such field"),
+        ],
+    )
+    async def test_a_change_of_the_state_that_the_agent_could_not_read_is_refused(
+        self, helix: Executor, write: WriteOp, problem: str
+    ) -> None:
+        agent = _agent("Hello.", "Hello again.")
+        await completed(await helix.execute(agent, "Go", SESSION))
+        before = await helix.sessions.get(SESSION)
+        with pytest.raises(InvalidStateError, match=problem):
+            await helix.sessions.update_state(SESSION, StepWrites(ops=(Replace(key="count", value=3), write)))
+        assert await helix.sessions.get(SESSION) == before
+        assert await completed(await helix.execute(agent, "Again", SESSION)) == "Hello again."
 
     async def test_a_sync_tool_runs_beside_the_event_loop(self, helix: Executor) -> None:
         threads: list[int] = []
