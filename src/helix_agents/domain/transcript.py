@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from helix_agents.domain.ids import StepId, ToolCallId
-from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage
+from helix_agents.domain.messages import HELD_SINCE, AssistantMessage, Message, ToolCall, ToolMessage
 from helix_agents.domain.staging import StagedChange
 
 NOT_EXECUTED = "not_executed"
@@ -61,17 +63,47 @@ def open_step(newest_first: Sequence[Message]) -> StepId | None:
     return last.id if isinstance(last, AssistantMessage) and open_tail(newest_first) else None
 
 
-def missing_results(
-    newest_first: Iterable[Message], held: Iterable[StagedChange] = (), *, by: int | None = None
-) -> tuple[ToolMessage, ...]:
-    """The results to append to a transcript that is cut here: those that a suspended step held, by this time if one is
-    given, and "not executed" for the rest. What is staged with writes is not a result yet."""
-    known = {
-        change.tool_call_id: change.message
-        for change in held
-        if isinstance(change.message, ToolMessage) and not change.writes and (by is None or change.staged_at <= by)
+def held_results(staged: Iterable[StagedChange]) -> dict[ToolCallId, ToolMessage]:
+    """The results that a step which is not whole yet holds, each with the time since when. What is staged with writes
+    is not a result yet."""
+    return {
+        change.tool_call_id: msgspec.structs.replace(
+            change.message, metadata={**change.message.metadata, HELD_SINCE: change.staged_at}
+        )
+        for change in staged
+        if isinstance(change.message, ToolMessage) and not change.writes
     }
-    return tuple(known.get(call.id) or not_executed((call,))[0] for call in open_tail(newest_first))
+
+
+def missing_results(
+    newest_first: Iterable[Message],
+    held: Iterable[StagedChange] = (),
+    *,
+    later: Iterable[Message] = (),
+    by: int | None = None,
+) -> tuple[ToolMessage, ...]:
+    """The results to append to a transcript that is cut here: those that its last step held, by this time if one is
+    given, and "not executed" for the rest.
+
+    What a step holds is staged while it is open, and stands among the messages that follow, its `later` ones, when it
+    is over.
+    """
+    known = {message.tool_call_id: message for message in later if isinstance(message, ToolMessage)}
+    known |= held_results(held)
+    return tuple(
+        message if (message := known.get(call.id)) is not None and _was_held(message, by) else not_executed((call,))[0]
+        for call in open_tail(newest_first)
+    )
+
+
+def only_held(results: Iterable[ToolMessage]) -> tuple[ToolMessage, ...]:
+    """Those of the results that a step held."""
+    return tuple(result for result in results if HELD_SINCE in result.metadata)
+
+
+def _was_held(result: ToolMessage, by: int | None) -> bool:
+    since = result.metadata.get(HELD_SINCE)
+    return since is not None and (by is None or since <= by)
 
 
 def heal(messages: Sequence[Message]) -> tuple[ToolMessage, ...]:

@@ -22,6 +22,7 @@ from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamAppend, StreamEnd
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
+from helix_agents.domain.transcript import held_results
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end, commit_markers
@@ -111,7 +112,7 @@ def _check_whole(request: CommitRequest, work: StepWork) -> None:
 
 async def _held(scope: RunScope, step_id: str) -> dict[ToolCallId, ToolMessage]:
     staged = await scope.services.store.get_staged_changes(scope.session.session_id, step_id)
-    return {change.tool_call_id: change.message for change in staged if isinstance(change.message, ToolMessage)}
+    return held_results(staged)
 
 
 async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:

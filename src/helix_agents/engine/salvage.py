@@ -10,7 +10,7 @@ from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.transcript import cut_short, heal, not_executed, open_tail
+from helix_agents.domain.transcript import cut_short, heal, held_results, not_executed, open_tail
 from helix_agents.engine.answers import answered_message
 from helix_agents.engine.ledger import begun_calls, known_of_open_calls
 from helix_agents.engine.scope import step_id_of
@@ -77,8 +77,7 @@ async def _known_results(
     # A session that was settled with the one above it does not say any more which step was open; its reply does.
     reply = next(message for message in newest_first if isinstance(message, AssistantMessage))
     held = await store.get_staged_changes(session.session_id, reply.id) if reply.id is not None else ()
-    known |= {change.tool_call_id: change.message for change in held if isinstance(change.message, ToolMessage)}
-    return known
+    return known | held_results(held)
 
 
 async def _recorded_step(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...] | None:

@@ -52,6 +52,7 @@ from helix_agents.domain.runs import RunRecord, check_fence
 from helix_agents.domain.session_changes import savable, settled, started
 from helix_agents.domain.sessions import BranchPoint, SessionState, StatusChanged, StatusOutcome
 from helix_agents.domain.streams import StreamClaim, StreamPlace
+from helix_agents.domain.transcript import only_held
 
 ClaimStream: TypeAlias = Callable[[Transaction, StreamClaim, RunRecord], StreamPlace | None]
 
@@ -114,9 +115,16 @@ def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> S
     point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
     segment, messages, states = place_of(tx.tables, row, point)
     results = results_missing_at(tx.tables, point, segment, messages)
+    row = _with_held_results(tx, row)
     discard(tx, session_id, staged_for(tx.tables, session_id, None))
     row = standing_at(tx, row, segment, messages=messages, states=states)
     return with_messages(tx, row, results)
+
+
+def _with_held_results(tx: Transaction, row: SessionRow) -> SessionRow:
+    """The session with the results that its open step holds, for whoever comes back to where it left."""
+    here = BranchPoint(from_session_id=row.record.session_id)
+    return with_messages(tx, row, only_held(results_missing_at(tx.tables, here, row.segment, row.record.message_count)))
 
 
 def _version_at(tx: Transaction, session_id: SessionId, checkpoint_id: CheckpointId) -> int:

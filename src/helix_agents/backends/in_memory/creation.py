@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from helix_agents.backends.in_memory.checkpoints import checkpoint_row
 from helix_agents.backends.in_memory.history import standing_at, with_checkpoint, with_messages, with_state
-from helix_agents.backends.in_memory.lineage import Segment, newest_messages, sees_state
+from helix_agents.backends.in_memory.lineage import Segment, messages_after, newest_messages, sees_state
 from helix_agents.backends.in_memory.messages import message_of
 from helix_agents.backends.in_memory.rows import session_row
 from helix_agents.backends.in_memory.tables import SessionRow, Tables
@@ -15,7 +15,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.session_changes import branched, created
 from helix_agents.domain.sessions import BranchPoint, CreateSession
-from helix_agents.domain.transcript import missing_results, open_step
+from helix_agents.domain.transcript import missing_results, open_step, open_tail
 from helix_agents.domain.writes import difference
 
 
@@ -64,11 +64,14 @@ def results_missing_at(tables: Tables, point: BranchPoint, segment: Segment, mes
         tail.append(message_of(entry))
         if not isinstance(tail[-1], ToolMessage):
             break
+    calls = open_tail(tail)
+    if not calls:
+        return ()
     step_id = open_step(tail)
     held = [row for row in tables.staged.get(source, {}).values() if row.step_id == step_id]
-    if point.checkpoint_id is None or not held:
-        return missing_results(tail, held)
-    return missing_results(tail, held, by=checkpoint_row(tables, source, point.checkpoint_id).checkpoint.created_at)
+    later = map(message_of, messages_after(segment, messages, len(calls)))
+    at = None if point.checkpoint_id is None else checkpoint_row(tables, source, point.checkpoint_id).checkpoint
+    return missing_results(tail, held, later=later, by=None if at is None else at.created_at)
 
 
 def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int]:

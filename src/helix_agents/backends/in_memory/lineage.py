@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import JSON, encode
@@ -64,6 +65,13 @@ def newest_messages(segment: Segment, count: int) -> Iterator[tuple[int, Message
             yield number, part.messages[number - part.message_boundary - 1]
         count = min(count, part.message_boundary)
         part = part.parent
+
+
+def messages_after(segment: Segment, number: int, most: int) -> list[MessageEntry]:
+    """The messages of a segment that follow this number, the oldest first."""
+    last = min(segment.message_boundary + len(segment.messages), number + most)
+    newest = newest_messages(segment, last)
+    return [entry for _, entry in takewhile(lambda each: each[0] > number, newest)][::-1]
 
 
 def newest_states(segment: Segment, count: int) -> Iterator[StateEntry]:

@@ -13,7 +13,7 @@ from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.records import encode
 from helix_agents.domain.session_changes import branched
 from helix_agents.domain.sessions import BranchPoint, CreateSession
-from helix_agents.domain.transcript import missing_results, open_step
+from helix_agents.domain.transcript import missing_results, only_held, open_step, open_tail
 
 # A reply and the results of its calls; more is read when there were more calls.
 TAIL = 8
@@ -31,7 +31,8 @@ async def open_branch(
     )
     row = new_row(namespace, branched(session_id, record_of(source), options, now), own)
     row.message_count, row.state_count = messages, writes
-    await _close_calls(connection, row, options.branch, now)
+    results = await _missing_results(connection, namespace, options.branch, segment, messages)
+    await _append(connection, row, results, now)
     await write_checkpoint(connection, row, source="save", now=now, has_writes=False)
     return row
 
@@ -57,8 +58,14 @@ async def rewind(connection: Connection, row: SessionRow, checkpoint_id: Checkpo
         CheckpointNotFoundError: the session has no such checkpoint.
     """
     point = BranchPoint(from_session_id=row.session_id, checkpoint_id=checkpoint_id)
-    await cut_back(connection, row, *await _branch_point(connection, row.namespace, row, point))
-    await _close_calls(connection, row, point, now)
+    segment, messages, writes = await _branch_point(connection, row.namespace, row, point)
+    results = await _missing_results(connection, row.namespace, point, segment, messages)
+    # Whoever comes back to where the session leaves finds what its open step held.
+    here = BranchPoint(from_session_id=row.session_id)
+    left = await _missing_results(connection, row.namespace, here, row.segment, row.message_count)
+    await _append(connection, row, only_held(left), now)
+    await cut_back(connection, row, segment, messages, writes)
+    await _append(connection, row, results, now)
 
 
 async def _branch_point(
@@ -75,23 +82,32 @@ async def _branch_point(
     return source.segment, messages, await state_count_at(connection, source, messages)
 
 
-async def _close_calls(connection: Connection, row: SessionRow, point: BranchPoint, now: int) -> None:
-    """Give results to the calls that are open at a point, where the row's history now ends."""
-    tail = await _tail(connection, row)
+async def _missing_results(
+    connection: Connection, namespace: str, point: BranchPoint, segment: int, messages: int
+) -> tuple[ToolMessage, ...]:
+    """Results for the calls that are open at a point, where a segment has so many messages."""
+    tail = await _tail(connection, segment, messages)
+    calls = open_tail(tail)
+    if not calls:
+        return ()
     step_id = open_step(tail)
-    held = await read_staged(connection, row.namespace, point.from_session_id, step_id) if step_id is not None else []
-    by = await created_at(connection, point.checkpoint_id) if held and point.checkpoint_id is not None else None
-    results = missing_results(tail, held, by=by)
+    held = await read_staged(connection, namespace, point.from_session_id, step_id) if step_id is not None else []
+    later = await read_messages(connection, segment, messages + 1, messages + len(calls))
+    by = await created_at(connection, point.checkpoint_id) if point.checkpoint_id is not None else None
+    return missing_results(tail, held, later=(stored.message for stored in later), by=by)
+
+
+async def _append(connection: Connection, row: SessionRow, results: tuple[ToolMessage, ...], now: int) -> None:
     await append_messages(connection, row, [encode(result).decode() for result in results], now)
 
 
-async def _tail(connection: Connection, row: SessionRow) -> list[Message]:
-    """The newest messages first, at least as far as the last reply."""
+async def _tail(connection: Connection, segment: int, count: int) -> list[Message]:
+    """The newest of a segment's first messages, the last one first, at least as far as the last reply."""
     newest_first: list[Message] = []
-    last = row.message_count
+    last = count
     while last > 0 and all(isinstance(message, ToolMessage) for message in newest_first):
         first = max(1, last - TAIL + 1)
-        found = await read_messages(connection, row.segment, first, last)
+        found = await read_messages(connection, segment, first, last)
         newest_first.extend(stored.message for stored in reversed(found))
         last = first - 1
     return newest_first

@@ -7,7 +7,7 @@ import msgspec
 from helix_agents.backends.redis.creation import bring_claim, create, place_of, results_missing_at
 from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
-from helix_agents.backends.redis.lineage import add_messages, add_writes, stand_at
+from helix_agents.backends.redis.lineage import add_messages, add_writes, session_line, stand_at
 from helix_agents.backends.redis.pending import change_calls, driven_calls, put_call, tree_calls
 from helix_agents.backends.redis.rows import (
     RunEntry,
@@ -54,6 +54,7 @@ from helix_agents.domain.runs import check_fence
 from helix_agents.domain.session_changes import savable, settled, started
 from helix_agents.domain.sessions import BranchPoint, SessionState, StatusChanged, StatusOutcome
 from helix_agents.domain.streams import StreamAppend
+from helix_agents.domain.transcript import only_held
 
 
 async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str | None) -> RunStartCommitted:
@@ -129,6 +130,11 @@ async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: Checkpo
     point = BranchPoint(from_session_id=session.record.session_id, checkpoint_id=checkpoint_id)
     there, messages, state = await place_of(tx, session, point)
     results = await results_missing_at(tx, known, point, there, messages)
+    # Whoever comes back to where the session leaves finds what its open step held.
+    here, count = BranchPoint(from_session_id=session.record.session_id), session.record.message_count
+    add_messages(
+        tx, known, only_held(await results_missing_at(tx, known, here, await session_line(tx, session), count))
+    )
     discard(tx, known, await staged_for(tx, known, None))
     session.set(staged=False)
     await stand_at(tx, known, there, messages=messages, state=state)

@@ -8,6 +8,7 @@ from helix_agents.backends.redis.lineage import (
     add_messages,
     add_writes,
     line_of,
+    messages_after,
     new_segment,
     sees_state,
     session_line,
@@ -31,7 +32,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.session_changes import branched, created
 from helix_agents.domain.sessions import BranchPoint, CreateSession
-from helix_agents.domain.transcript import missing_results, open_step
+from helix_agents.domain.transcript import missing_results, open_step, open_tail
 from helix_agents.domain.writes import difference
 from helix_agents.ports.clock import Clock
 
@@ -183,12 +184,14 @@ async def results_missing_at(
 ) -> tuple[ToolMessage, ...]:
     """Results for the calls that are open at a point, where a history has so many messages."""
     tail = await tail_of(tx, line, messages)
+    calls = open_tail(tail)
+    if not calls:
+        return ()
     step_id = open_step(tail)
     held = [row for row in await read_staged(tx, source) if row.step_id == step_id] if step_id is not None else []
-    if point.checkpoint_id is None or not held:
-        return missing_results(tail, held)
-    row = await checkpoint_row(tx, source.value, point.checkpoint_id)
-    return missing_results(tail, held, by=row.checkpoint.created_at)
+    later = await messages_after(tx, line, messages, len(calls))
+    row = None if point.checkpoint_id is None else await checkpoint_row(tx, source.value, point.checkpoint_id)
+    return missing_results(tail, held, later=later, by=None if row is None else row.checkpoint.created_at)
 
 
 async def place_of(tx: Transaction, source: Session, point: BranchPoint) -> tuple[tuple[Stretch, ...], int, StatePlace]:

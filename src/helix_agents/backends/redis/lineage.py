@@ -174,6 +174,13 @@ async def tail_of(tx: Transaction, line: Sequence[Stretch], count: int) -> list[
     return tail
 
 
+async def messages_after(tx: Transaction, line: Sequence[Stretch], number: int, most: int) -> list[Message]:
+    """The messages that follow this number where there are any, the oldest first."""
+    ranges = _ranges(line, number + 1, number + most, states=False)
+    replies = await tx.read(*_reads(tx, ranges, states=False))
+    return [stored_message(number, row).message for rows in replies for row in cast("list[bytes]", rows)]
+
+
 def _stands_alone(session: Session) -> bool:
     return session.row.segment.startswith(FIRST)
 

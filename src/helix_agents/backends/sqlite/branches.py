@@ -13,7 +13,7 @@ from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.records import encode
 from helix_agents.domain.session_changes import branched
 from helix_agents.domain.sessions import BranchPoint, CreateSession
-from helix_agents.domain.transcript import missing_results, open_step
+from helix_agents.domain.transcript import missing_results, only_held, open_step, open_tail
 
 
 def open_branch(
@@ -28,7 +28,8 @@ def open_branch(
     )
     row = new_row(namespace, branched(session_id, record_of(source), options, now), own)
     row.message_count, row.state_count = messages, writes
-    _close_calls(connection, row, options.branch, now)
+    results = _missing_results(connection, namespace, options.branch, segment, messages)
+    _append(connection, row, results, now)
     write_checkpoint(connection, row, source="save", now=now, has_writes=False)
     return row
 
@@ -54,8 +55,14 @@ def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId,
         CheckpointNotFoundError: the session has no such checkpoint.
     """
     point = BranchPoint(from_session_id=row.session_id, checkpoint_id=checkpoint_id)
-    cut_back(connection, row, *_branch_point(connection, row.namespace, row, point))
-    _close_calls(connection, row, point, now)
+    segment, messages, writes = _branch_point(connection, row.namespace, row, point)
+    results = _missing_results(connection, row.namespace, point, segment, messages)
+    # Whoever comes back to where the session leaves finds what its open step held.
+    here = BranchPoint(from_session_id=row.session_id)
+    left = _missing_results(connection, row.namespace, here, row.segment, row.message_count)
+    _append(connection, row, only_held(left), now)
+    cut_back(connection, row, segment, messages, writes)
+    _append(connection, row, results, now)
 
 
 def _branch_point(connection: Connection, namespace: str, source: SessionRow, at: BranchPoint) -> tuple[int, int, int]:
@@ -70,15 +77,24 @@ def _branch_point(connection: Connection, namespace: str, source: SessionRow, at
     return source.segment, messages, state_count_at(connection, source, messages)
 
 
-def _close_calls(connection: Connection, row: SessionRow, point: BranchPoint, now: int) -> None:
-    """Give results to the calls that are open at a point, where the row's history now ends."""
+def _missing_results(
+    connection: Connection, namespace: str, point: BranchPoint, segment: int, messages: int
+) -> tuple[ToolMessage, ...]:
+    """Results for the calls that are open at a point, where a segment has so many messages."""
     tail: list[Message] = []
-    for sequence in range(row.message_count, 0, -1):
-        tail.append(read_messages(connection, row.segment, sequence, sequence)[0].message)
+    for sequence in range(messages, 0, -1):
+        tail.append(read_messages(connection, segment, sequence, sequence)[0].message)
         if not isinstance(tail[-1], ToolMessage):
             break
+    calls = open_tail(tail)
+    if not calls:
+        return ()
     step_id = open_step(tail)
-    held = read_staged(connection, row.namespace, point.from_session_id, step_id) if step_id is not None else []
-    by = created_at(connection, point.checkpoint_id) if held and point.checkpoint_id is not None else None
-    results = missing_results(tail, held, by=by)
+    held = read_staged(connection, namespace, point.from_session_id, step_id) if step_id is not None else []
+    later = read_messages(connection, segment, messages + 1, messages + len(calls))
+    by = created_at(connection, point.checkpoint_id) if point.checkpoint_id is not None else None
+    return missing_results(tail, held, later=(stored.message for stored in later), by=by)
+
+
+def _append(connection: Connection, row: SessionRow, results: tuple[ToolMessage, ...], now: int) -> None:
     append_messages(connection, row, [encode(result).decode() for result in results], now)

@@ -10,7 +10,7 @@ from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyEx
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
-from helix_agents.domain.transcript import NOT_EXECUTED
+from helix_agents.domain.transcript import NOT_EXECUTED, held_results
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
@@ -144,6 +144,46 @@ class LineageContract(StoreContract):
         await start(store, run_id="r-2", rewind_to=points[0])
         assert await _results(store, SESSION) == {**expected[0], "c-2": None, "c-3": None}
         assert not await store.has_staged_changes(SESSION)
+
+    @proves("lineage.branch-keeps-held-results")
+    async def test_results_that_a_step_held_are_kept_where_it_was_open_and_is_over(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
+        await start(store, append_messages=(said("go"),))
+        reply = replace(asked("c-1", "c-2", "c-3"), id=step_meta().step_id)
+        points: list[str] = []
+        for number, call in enumerate(("c-1", "c-2")):
+            first = [] if number else [reply]
+            stage = (staged(call, message=_done(call)),)
+            committed = await commit(store, round=number, messages=first, stage=stage, promote_staging=False)
+            points.append(committed.checkpoint_id)
+            clock.advance(1)
+        held = held_results(await store.get_staged_changes(SESSION, step_meta().step_id))
+        await commit(store, round=2, messages=[held["c-1"], held["c-2"], _done("c-3")])
+        await commit(store, 2, messages=[asked("c-4"), _done("c-4")])
+        expected = [{"c-1": "done", "c-2": None, "c-3": None}, {"c-1": "done", "c-2": "done", "c-3": None}]
+        for number, (point, results) in enumerate(zip(points, expected, strict=True)):
+            await _branch(store, f"b-{number}", checkpoint_id=point)
+            assert await _results(store, f"b-{number}") == results
+        await _branch(store, "in-the-middle", message_count=2)
+        assert await _results(store, "in-the-middle") == expected[1]
+        await start(store, run_id="r-2", rewind_to=points[0])
+        assert await _results(store, SESSION) == expected[0]
+        await start(store, run_id="r-3", rewind_to=points[1])
+        assert await _results(store, SESSION) == expected[1]
+
+    @proves("lineage.branch-keeps-held-results")
+    async def test_results_that_a_step_held_are_there_for_who_comes_back_to_it(self, store: SessionStateStore) -> None:
+        await start(store, append_messages=(said("go"),))
+        reply = replace(asked("c-1", "c-2"), id=step_meta().step_id)
+        done = staged("c-1", message=_done("c-1"))
+        there = (await commit(store, messages=[reply], stage=(done,), promote_staging=False)).checkpoint_id
+        for number in (2, 3):
+            await start(store, run_id=f"back-{number}", rewind_to=BEGINNING)
+            assert await store.get_message_count(SESSION) == 0
+            await start(store, run_id=f"forth-{number}", rewind_to=there)
+            assert await _results(store, SESSION) == {"c-1": "done", "c-2": None}
+            assert await store.get_message_count(SESSION) == 4
 
     @proves("lineage.branch-is-apart")
     async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore) -> None:

@@ -213,6 +213,32 @@ class ReturningContract(ScenarioContract):
         ]
         assert await _pages_of(helix) == ["one"]
 
+    @pytest.mark.parametrize("then", ["answered", "given up", "stopped"])
+    async def test_a_rewind_to_a_suspension_that_is_over_keeps_the_results_that_were_known_there(
+        self, helix: Executor, then: str
+    ) -> None:
+        both = [call("write", {"text": "one"}), call("locate", {"city": "Rome"})]
+        agent = _agent(reply("Both.", calls=both), "Done.")
+        await suspended(await helix.execute(agent, "Go", SESSION))
+        (there,) = await _checkpoints(helix)
+        match then:
+            case "answered":
+                await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
+                await completed(await helix.resume(agent, SESSION))
+            case "given up":
+                await completed(await helix.execute(agent, "Forget it", SESSION))
+            case _:
+                await helix.interrupt(SESSION)
+                await completed(await helix.execute(agent, "Forget it", SESSION))
+        await helix.rewind(SESSION, there)
+        assert await spoken(helix) == [
+            "user: Go",
+            "assistant: Both.[write#call_1_1, locate#call_1_2]",
+            "result write#call_1_1: page 1",
+            "error locate#call_1_2: not_executed",
+        ]
+        assert await _pages_of(helix) == ["one"]
+
     async def test_a_branch_at_a_checkpoint_begins_with_its_messages_and_state(
         self, helix: Executor, open_executor: OpenExecutor
     ) -> None:
