@@ -146,7 +146,8 @@ class StartRun(Record):
     is, whatever is staged belongs to steps that nobody goes on with, and goes.
     `abandon_pending` gives up every call that is open in the session's tree, `drop_unanswered` only those that nobody
     answered; calls of companions that are driven on their own stay. `entries` are changes of the capabilities' rows,
-    made with the start or not at all: what a session was woken for is told and ticked off at once.
+    made with the start or not at all: what a session was woken for is told and ticked off at once. `ref_updates` are
+    changes to references of the session, likewise.
 
     With `stream` the run becomes the writer of its stream in the same transaction, and the stream is active; a store
     that cannot do that leaves it to whoever drives the run (`RunStartCommitted.stream`).
@@ -178,6 +179,7 @@ class StartRun(Record):
     replaced_status: RunStatus = "failed"
     replaced_reason: str = "superseded"
     entries: tuple[Change, ...] = ()
+    ref_updates: tuple[SubSessionRefUpdate, ...] = ()
     stream: StreamClaim | None = None
 
 

@@ -231,6 +231,8 @@ def check_start(start: StartRun) -> None:
         check_ref(start.parent.ref)
         for change in start.parent.stage:
             check_staged(change)
+    for update in start.ref_updates:
+        check_ref_update(update)
 
 
 def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | None) -> None:

@@ -5,7 +5,7 @@ import msgspec
 from helix_agents.agent.companions import SPAWN_AGENT
 from helix_agents.domain.commits import StartRun, is_detached
 from helix_agents.domain.errors import ConflictError, StateSchemaChangedError
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.runs import SUSPENDED, RunRecord
@@ -52,6 +52,25 @@ async def tell_finished_companions(scope: RunScope, step: int) -> None:
             )
         )
     scope.settled_companions = tuple(updates)
+
+
+async def untold_at(
+    store: SessionStateStore, session_id: SessionId, checkpoint_id: CheckpointId | None
+) -> tuple[SubSessionRefUpdate, ...]:
+    """What lets companions reach the model once more whose ends were told after a checkpoint that a session goes back
+    to. Those that were not there by then stay as they are: nobody there has heard of them."""
+    checkpoint = await store.get_checkpoint(session_id, checkpoint_id) if checkpoint_id is not None else None
+    if checkpoint is None:
+        return ()
+    updates: list[SubSessionRefUpdate] = []
+    for ref in await store.get_sub_session_refs(session_id):
+        told = ref.mode == "persistent" and ref.status in ("completed", "failed", "interrupted")
+        if not told or not ref.created_at <= checkpoint.created_at < ref.updated_at:
+            continue
+        run = await store.get_current_run(ref.sub_session_id)
+        if run is not None and run.parent_run_id is None:
+            updates.append(SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="running"))
+    return tuple(updates)
 
 
 async def resume_detached(

@@ -35,6 +35,7 @@ from helix_agents.domain.sessions import (
 from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
 from helix_agents.engine.children import answered_below
+from helix_agents.engine.detached import untold_at
 from helix_agents.engine.ledger import begun_calls
 from helix_agents.engine.news import news_message
 from helix_agents.engine.salvage import is_on_record, salvage
@@ -234,6 +235,7 @@ async def plan_resume(
             rewind_to=checkpoint_id,
             append_messages=messages,
             count_resume=True,
+            ref_updates=await untold_at(services.store, session_id, checkpoint_id),
         )
     writes = _checked_state(agent, session, None)
     if session.suspension_context is not None:
@@ -256,7 +258,13 @@ async def plan_rewind(services: Services, session_id: SessionId, checkpoint_id: 
     """
     standing = await _known(services, session_id)
     start_sequence = await _latest_sequence(services, standing.session)
-    return _start(services, standing, {"start_sequence": start_sequence}, rewind_to=checkpoint_id)
+    return _start(
+        services,
+        standing,
+        {"start_sequence": start_sequence},
+        rewind_to=checkpoint_id,
+        ref_updates=await untold_at(services.store, session_id, checkpoint_id),
+    )
 
 
 async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId) -> StartRun:

@@ -23,7 +23,7 @@ from helix_agents.backends.in_memory.sessions import store
 from helix_agents.backends.in_memory.staging import discard, stage, staged_for
 from helix_agents.backends.in_memory.step_commit import Step, commit_step
 from helix_agents.backends.in_memory.streams import claim_stream
-from helix_agents.backends.in_memory.sub_sessions import link_ref
+from helix_agents.backends.in_memory.sub_sessions import link_ref, update_ref
 from helix_agents.backends.in_memory.tables import SessionRow
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
@@ -80,6 +80,8 @@ def _start(tx: Transaction, start: StartRun, claim: ClaimStream) -> RunStartComm
         discard(tx, start.session_id, staged_for(tx.tables, start.session_id, None))
     store(tx, row)
     tx.remove(tx.tables.flags, start.session_id)
+    for update in start.ref_updates:
+        update_ref(tx, start.session_id, update)
     run = started_run(start, next_turn(tx.tables, start.session_id), tx.now)
     put_run(tx, run)
     if start.entries:

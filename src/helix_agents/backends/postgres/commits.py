@@ -35,7 +35,7 @@ from helix_agents.backends.postgres.step_commit import (
     has_outgrown,
 )
 from helix_agents.backends.postgres.stream_rows import claim_stream
-from helix_agents.backends.postgres.sub_sessions import link_ref
+from helix_agents.backends.postgres.sub_sessions import link_ref, update_ref
 from helix_agents.backends.session_rows import record_of, version_of
 from helix_agents.domain import door
 from helix_agents.domain.checkpoints import CheckpointMeta
@@ -224,6 +224,8 @@ class PostgresCommits(PostgresSessions):
             await self._state_writes.log(connection, row, start.writes.ops, version_before=before)
         else:
             self._state_writes.keep(row, before, connection)
+        for update in start.ref_updates:
+            await update_ref(connection, self._namespace, row.session_id, update, now)
         await drop_flag(connection, self._namespace, row.session_id)
         run = started_run(start, await next_turn(connection, row), now)
         await make_current(connection, row, run, started=True)

@@ -70,6 +70,7 @@ def is_plain(start: StartRun, limit: int | None) -> bool:
         or start.abandon_pending
         or start.drop_unanswered
         or start.entries
+        or start.ref_updates
     )
 
 

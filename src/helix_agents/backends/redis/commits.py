@@ -87,6 +87,10 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
     if session.row.staged and not has_open_step(session.record):
         discard(tx, known, await staged_for(tx, known, None))
         session.set(staged=False)
+    if start.ref_updates:
+        refs = await Refs.of(tx, known)
+        for update in start.ref_updates:
+            refs.update(update)
     run = started_run(start, session.row.turn + 1, tx.now)
     version, count = session.record.version, session.record.message_count
     begin_run(tx, known, run, (version, count))

@@ -27,7 +27,7 @@ from helix_agents.backends.sqlite.sessions import SQLiteSessions
 from helix_agents.backends.sqlite.staging import drop_staged, stage, take_staged
 from helix_agents.backends.sqlite.step_commit import EncodedStep, commit_step
 from helix_agents.backends.sqlite.stream_rows import claim_stream
-from helix_agents.backends.sqlite.sub_sessions import link_ref
+from helix_agents.backends.sqlite.sub_sessions import link_ref, update_ref
 from helix_agents.domain import door
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
@@ -138,6 +138,8 @@ class SQLiteCommits(SQLiteSessions):
             self._state_writes.log(connection, row, start.writes.ops, version_before=before)
         else:
             self._state_writes.keep(row, before)
+        for update in start.ref_updates:
+            update_ref(connection, self._namespace, row.session_id, update, now)
         if start.create is None:
             drop_flag(connection, self._namespace, row.session_id)
         run = started_run(start, next_turn(connection, row) if start.create is None else 1, now)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSessionRefUpdate
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
@@ -69,6 +70,12 @@ class SubSessionsContract(StoreContract):
         found = (await _refs(store))["child"]
         assert (found.status, found.tool_call_id, found.delegation) == ("running", "d-2", "more")
         assert found.result == [1]
+        ended = SubSessionRefUpdate(sub_session_id="child", status="failed")
+        await start(store, run_id="r-2", ref_updates=(ended,))
+        assert (await _refs(store))["child"].status == "failed"
+        back = SubSessionRefUpdate(sub_session_id="child", status="running")
+        await start(store, run_id="r-3", rewind_to=BEGINNING, ref_updates=(back,))
+        assert (await _refs(store))["child"].status == "running"
 
     @proves("refs.update-unknown")
     async def test_an_unknown_child_is_not_updated(self, store: SessionStateStore) -> None:

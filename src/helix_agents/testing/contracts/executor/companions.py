@@ -16,6 +16,7 @@ from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.household import (
     DEPLOYING,
     NO_GRACE,
@@ -89,6 +90,30 @@ class CompanionsContract(ScenarioContract):
             "assistant: Third.",
         ]
         assert (await only_companion(parts)).status == "completed"
+
+    async def test_the_end_of_a_companion_is_told_again_to_who_went_back_to_before_it_was_told(
+        self, helix: Executor, parts: Backend, clock: ManualClock
+    ) -> None:
+        gate = Gate()
+        agent = boss(
+            spawn(), "Started.", "Second.", "Third.", "Fourth.", keeps=busy(gate, *WORKING), mode="non_blocking"
+        )
+        assert await completed(await helix.execute(agent, "Hi", SESSION)) == "Started."
+        gate.opened.set()
+        await until_ended(parts, (await only_companion(parts)).sub_session_id)
+        before = (await helix.sessions.get(SESSION)).checkpoint_id
+        clock.advance(1)
+        await completed(await helix.execute(agent, "And?", SESSION))
+        assert await notices(helix) == ["Companion 'helper-1' (helper) is completed: Worked."]
+        await helix.rewind(SESSION, str(before))
+        assert await notices(helix) == []
+        for text in ("Second.", "Third."):
+            assert await completed(await helix.execute(agent, "And now?", SESSION)) == text
+            assert await notices(helix) == ["Companion 'helper-1' (helper) is completed: Worked."]
+        told = (await helix.sessions.get(SESSION)).checkpoint_id
+        handle = await helix.resume(agent, SESSION, mode="from_checkpoint", checkpoint_id=told, message="Once more")
+        assert await completed(handle) == "Fourth."
+        assert len(await notices(helix)) == 1
 
     async def test_names_are_given_or_counted_and_never_taken_twice(self, helix: Executor, parts: Backend) -> None:
         batch = reply(calls=[spawn(), spawn(name="eve"), spawn(), spawn(name="eve", id="twin")])
