@@ -332,7 +332,10 @@ class Staging(Protocol):
         ...
 
     async def cleanup_orphaned_staging(self, older_than_ms: int) -> int:
-        """Drop rows older than this whose session has no running run; answers how many went."""
+        """Drop rows older than this whose session neither runs nor waits in the middle of a step; says how many went.
+
+        Results that an open step holds are such rows, too, and may have to wait for days.
+        """
         ...
 
 

@@ -13,7 +13,7 @@ from helix_agents.backends.in_memory.tables import Tables
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed
+from helix_agents.domain.commits import Committed, has_open_step
 from helix_agents.domain.ids import SessionId, StepId
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.records import encode
@@ -54,6 +54,11 @@ def promote(tx: Transaction, session_id: SessionId, step_id: StepId) -> tuple[Wr
     changes = staged_for(tx.tables, session_id, step_id)
     discard(tx, session_id, changes)
     return tuple(op for change in changes for op in change.writes.ops)
+
+
+def _waits_in_a_step(tables: Tables, session_id: SessionId) -> bool:
+    row = tables.sessions.get(session_id)
+    return row is not None and has_open_step(row.record)
 
 
 class InMemoryStaging(Handle):
@@ -104,7 +109,7 @@ class InMemoryStaging(Handle):
         async with self._writing("cleanup_orphaned_staging") as tx:
             count = 0
             for session_id, rows in tx.tables.staged.items():
-                if is_running(tx.tables, session_id):
+                if is_running(tx.tables, session_id) or _waits_in_a_step(tx.tables, session_id):
                     continue
                 old = [row for row in rows.values() if row.staged_at < tx.now - older_than_ms]
                 discard(tx, session_id, old)

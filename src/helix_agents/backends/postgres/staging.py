@@ -142,6 +142,7 @@ class PostgresStaging(Facet):
     async def cleanup_orphaned_staging(self, older_than_ms: int) -> int:
         return await self._db.execute(
             "DELETE FROM __agents_staging g WHERE g.namespace = ?1 AND g.staged_at < ?2 AND NOT EXISTS ("
-            "SELECT 1 FROM __agents_sessions s WHERE s.namespace = ?1 AND s.session_id = g.session_id AND s.running)",
+            "SELECT 1 FROM __agents_sessions s WHERE s.namespace = ?1 AND s.session_id = g.session_id AND (s.running"
+            " OR s.suspension IS NOT NULL OR s.detail::json ->> 'suspended_step_id' IS NOT NULL))",
             (self._namespace, self._clock.now_ms() - older_than_ms),
         )

@@ -15,7 +15,7 @@ from helix_agents.backends.redis.sessions import committed
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed
+from helix_agents.domain.commits import Committed, has_open_step
 from helix_agents.domain.ids import SessionId, StepId
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.records import encode
@@ -142,6 +142,8 @@ class RedisStaging(Facet):
         async def work(tx: Transaction) -> int:
             known = await find_session(tx, session_id)
             if known is None or (known.value.run is not None and known.value.run.status == "running"):
+                return 0
+            if has_open_step(known.value.record):
                 return 0
             changes = await staged_for(tx, known, None)
             old = [row for row in changes if row.staged_at < tx.now - older_than_ms]

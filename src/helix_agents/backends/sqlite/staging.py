@@ -135,7 +135,8 @@ class SQLiteStaging(Facet):
             gone = connection.all(
                 "DELETE FROM __agents_staging WHERE namespace = ?1 AND staged_at < ?2 AND NOT EXISTS ("
                 "SELECT 1 FROM __agents_sessions s WHERE s.namespace = ?1"
-                " AND s.session_id = __agents_staging.session_id AND s.running = 1) RETURNING session_id",
+                " AND s.session_id = __agents_staging.session_id AND (s.running = 1 OR s.suspension_context IS NOT NULL"
+                " OR s.detail ->> 'suspended_step_id' IS NOT NULL)) RETURNING session_id",
                 (self._namespace, oldest),
             )
             for session_id in {row[0] for row in gone}:

@@ -5,12 +5,23 @@ import pytest
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.runs import Fence
-from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.sessions import CreateSession, SuspensionContext
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.store_handles import StoreContract
 from helix_agents.testing.requirements.registry import proves
-from helix_agents.testing.scenes import FENCE, SESSION, append_to, commit, set_key, staged, start, step_meta
+from helix_agents.testing.scenes import (
+    FENCE,
+    SESSION,
+    append_to,
+    commit,
+    set_key,
+    staged,
+    start,
+    step_meta,
+    suspend,
+    waiting,
+)
 
 STEP_ONE, STEP_TWO = step_meta(1).step_id, step_meta(2).step_id
 
@@ -92,6 +103,21 @@ class StagingContract(StoreContract):
         assert await store.cleanup_orphaned_staging(500) == 1
         assert [row.tool_call_id for row in await store.get_staged_changes("idle", STEP_ONE)] == ["young"]
         assert await store.has_staged_changes("busy")
+
+    @proves("staging.orphans-by-age")
+    @pytest.mark.parametrize("says", ["suspension_context", "suspended_step_id"])
+    async def test_old_rows_of_a_step_that_waits_for_somebody_stay(
+        self, store: SessionStateStore, clock: ManualClock, says: str
+    ) -> None:
+        context = SuspensionContext(kind="suspended_client_tool", run_id="r-1", step_id=STEP_ONE, step=1)
+        await start(store)
+        open_step = {says: context if says == "suspension_context" else STEP_ONE}
+        await suspend(
+            store, 1, waiting(store, "asked"), stage=(staged("held"),), state=open_step, promote_staging=False
+        )
+        clock.advance(1_000)
+        assert await store.cleanup_orphaned_staging(500) == 0
+        assert [row.tool_call_id for row in await store.get_staged_changes(SESSION, STEP_ONE)] == ["held"]
 
     @proves("fence.older-run-refused")
     async def test_a_replaced_run_stages_nothing(self, store: SessionStateStore) -> None:

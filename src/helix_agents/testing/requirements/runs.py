@@ -68,7 +68,8 @@ _STAGING = promised_by(
         "staging.promoted-once": "promote_staging applies a step's writes once and removes its rows.",
         "staging.discarded-whole": "discard_staging drops a step's rows, or all, and nothing else.",
         "staging.steps-apart": "Rows of one step are not seen, promoted or discarded with another step.",
-        "staging.orphans-by-age": "cleanup_orphaned_staging drops old rows of sessions without a running run only.",
+        "staging.orphans-by-age": "cleanup_orphaned_staging drops old rows of sessions that neither run nor wait in "
+        "the middle of a step.",
     },
 )
 
