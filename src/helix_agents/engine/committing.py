@@ -15,7 +15,7 @@ from helix_agents.agent.hook_events import (
 )
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit
-from helix_agents.domain.errors import StateSizeExceededError, SupersededError
+from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError, SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.runs import RunUpdate, updated
@@ -57,12 +57,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     await _tell_end_hooks(scope, work)
     await announce_end(scope, work)
     try:
-        committed = await _store(scope, work)
-    except StateSizeExceededError as refused:
-        if refused.operation != "state":
-            raise
-        work.drop_writes(refused, scope.custom_state)
-        committed = await _store(scope, work)
+        committed = await _store_what_fits(scope, work)
     except SupersededError:
         return CommitAck(next="superseded")
     await _follow(scope, work, committed)
@@ -163,6 +158,19 @@ async def _tell(scope: RunScope, work: StepWork, event: HookEvent) -> None:
     if left.writes:
         work.writes.append(left.writes)
     work.usage.extend(left.usage)
+
+
+async def _store_what_fits(scope: RunScope, work: StepWork) -> Committed:
+    """Store the step; without the state writes that the store refuses, if there are any."""
+    try:
+        return await _store(scope, work)
+    except (StateSizeExceededError, InvalidWriteError) as refused:
+        if isinstance(refused, StateSizeExceededError) and refused.operation != "state":
+            raise
+        # What is stored may not be what the run has in hand: others may change the state, too.
+        scope.take_state((await scope.services.store.load_state(scope.session.session_id)).custom_state)
+        work.drop_writes(refused, scope.custom_state)
+    return await _store(scope, work)
 
 
 async def _store(scope: RunScope, work: StepWork) -> Committed:

@@ -219,6 +219,11 @@ class RunScope:
         """What the model said last, as committed."""
         return next((each for each in reversed(self.transcript) if isinstance(each, AssistantMessage)), None)
 
+    def take_state(self, custom_state: dict[str, JSON]) -> None:
+        """Have the state in hand as it is stored now: somebody changed it from outside."""
+        self.custom_state = dict(custom_state)
+        self._grown.clear()
+
     def step_done(self, writes: Iterable[WriteOp]) -> None:
         """Take in the state writes of the last commit, and let go of what else it took."""
         write_into(self.custom_state, writes, self._grown)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from helix_agents.domain.errors import StateSizeExceededError
+from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError
 from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.pending import PendingCall
@@ -14,7 +14,7 @@ from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunStatus
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.usage import UsageEntry
-from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
+from helix_agents.domain.writes import AppendToNonListError, StepWrites, WriteOp, apply_writes
 from helix_agents.engine.desk import Failure, RestingReply, RestingResult
 from helix_agents.engine.effects import OpenBatch, PlannedCall
 
@@ -93,20 +93,26 @@ class StepWork:
             "failure_reason": failure.code,
         }
 
-    def drop_writes(self, refused: StateSizeExceededError, state: Mapping[str, JSON]) -> None:
-        """All writes together are too large for the store: those that do not fit any more are dropped, and where one
-        belongs to a call, its result says so. `state` is what they would change."""
+    def drop_writes(self, refused: StateSizeExceededError | InvalidWriteError, state: Mapping[str, JSON]) -> None:
+        """The store refuses the writes: all together are too large, or one does not go with what is stored. Those that
+        do not fit are dropped, and where one belongs to a call, its result says so. `state` is what they would change.
+        """
         kept: list[StepWrites] = []
         for writes in self.writes:
-            after = apply_writes(state, writes.ops)
-            if writes and len(encode(after)) > refused.limit_bytes:
-                self._refuse({op.tool_call_id for op in writes.ops if op.tool_call_id is not None}, refused)
-            else:
-                kept.append(writes)
-                state = after
+            try:
+                after = apply_writes(state, writes.ops)
+            except AppendToNonListError as problem:
+                self._refuse(writes, InvalidWriteError(refused.session_id, problem.key, str(problem)))
+                continue
+            if writes and isinstance(refused, StateSizeExceededError) and len(encode(after)) > refused.limit_bytes:
+                self._refuse(writes, refused)
+                continue
+            kept.append(writes)
+            state = after
         self.writes = kept
 
-    def _refuse(self, calls: set[ToolCallId], refused: StateSizeExceededError) -> None:
+    def _refuse(self, writes: StepWrites, refused: StateSizeExceededError | InvalidWriteError) -> None:
+        calls = {op.tool_call_id for op in writes.ops if op.tool_call_id is not None}
         for result in self.new:
             if result.message.tool_call_id not in calls:
                 continue

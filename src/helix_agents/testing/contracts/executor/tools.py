@@ -75,6 +75,12 @@ class Half(BaseModel):
         return self
 
 
+class Loose(BaseModel):
+    """Notes that may be none at all."""
+
+    notes: list[str] | None = []
+
+
 class Shelf(BaseModel):
     """State that several tools work on."""
 
@@ -205,6 +211,52 @@ class ToolsContract(ScenarioContract):
             await helix.sessions.update_state(SESSION, StepWrites(ops=(Replace(key="count", value=3), write)))
         assert await helix.sessions.get(SESSION) == before
         assert await completed(await helix.execute(agent, "Again", SESSION)) == "Hello again."
+
+    async def test_what_a_tool_wrote_and_does_not_go_with_a_change_from_outside_is_a_failed_result(
+        self, helix: Executor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work(ctx: ToolContext[Loose]) -> str:
+            """Work."""
+            await gate.wait()
+            if ctx.state.notes is None:
+                ctx.state.notes = ["first"]
+            ctx.state.notes.append("worked")
+            return "worked"
+
+        agent = _agent(call("work"), call("work"), "Done.", tools=[work], state=Loose)
+        handle = await helix.execute(agent, "Go", SESSION)
+        await gate.until_reached()
+        await helix.sessions.update_state(SESSION, StepWrites(ops=(Replace(key="notes", value=None),)))
+        gate.opened.set()
+        assert await completed(handle) == "Done."
+        said = await transcript(helix)
+        assert "append needs a list under 'notes'" in str(result_at(said, 2).content)
+        assert (result_at(said, 2).error, result_at(said, 4).content) == (True, "worked")
+        assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["first", "worked"]
+
+    async def test_a_state_that_others_made_too_large_meanwhile_stops_growing_and_the_run_goes_on(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work(ctx: ToolContext[Shelf]) -> str:
+            """Work."""
+            await gate.wait()
+            ctx.state.notes.append("x" * 300)
+            return "worked"
+
+        async with open_executor(limits=StoreLimits(state_bytes=500)) as helix:
+            handle = await helix.execute(_agent(call("work"), "Done.", tools=[work]), "Go", SESSION)
+            await gate.until_reached()
+            await helix.sessions.update_state(SESSION, StepWrites(ops=(Append(key="notes", items=["y" * 300]),)))
+            gate.opened.set()
+            assert await completed(handle) == "Done."
+            assert (await spoken(helix))[2] == f"error work#call_1_1: {StateSizeExceededError.code}"
+            assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["y" * 300]
 
     async def test_a_sync_tool_runs_beside_the_event_loop(self, helix: Executor) -> None:
         threads: list[int] = []
