@@ -7,8 +7,10 @@ import msgspec
 from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.messages import HELD_SINCE, AssistantMessage, Message, ToolCall, ToolMessage
 from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.sub_sessions import SubSessionRef
 
 NOT_EXECUTED = "not_executed"
+RUN_STOPPED = "run_stopped"
 
 
 def unanswered_calls(messages: Iterable[Message]) -> tuple[ToolCall, ...]:
@@ -80,20 +82,29 @@ def missing_results(
     held: Iterable[StagedChange] = (),
     *,
     later: Iterable[Message] = (),
+    children: Iterable[SubSessionRef] = (),
     by: int | None = None,
 ) -> tuple[ToolMessage, ...]:
     """The results to append to a transcript that is cut here: those that its last step held, by this time if one is
-    given, and "not executed" for the rest.
+    given, "cut short" for calls that one of its `children` had begun to work on by then, and "not executed" for the
+    rest.
 
     What a step holds is staged while it is open, and stands among the messages that follow, its `later` ones, when it
     is over.
     """
+    begun = {ref.tool_call_id for ref in children if by is None or ref.created_at <= by}
     known = {message.tool_call_id: message for message in later if isinstance(message, ToolMessage)}
     known |= held_results(held)
     return tuple(
-        message if (message := known.get(call.id)) is not None and _was_held(message, by) else not_executed((call,))[0]
+        message
+        if (message := known.get(call.id)) is not None and _was_held(message, by)
+        else _without_result(call, begun=call.id in begun)
         for call in open_tail(newest_first)
     )
+
+
+def _without_result(call: ToolCall, *, begun: bool) -> ToolMessage:
+    return cut_short(call.id, call.name, RUN_STOPPED) if begun else not_executed((call,))[0]
 
 
 def only_held(results: Iterable[ToolMessage]) -> tuple[ToolMessage, ...]:

@@ -24,13 +24,12 @@ from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.transcript import cut_short
+from helix_agents.domain.transcript import RUN_STOPPED, cut_short
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, execute, settle
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
-from helix_agents.engine.step_work import RUN_STOPPED
 from helix_agents.engine.store_desk import reply_row
 from helix_agents.ports.state_store import SessionStateStore
 

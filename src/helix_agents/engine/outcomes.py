@@ -9,13 +9,13 @@ from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.results import SuspensionKind
 from helix_agents.domain.sessions import ChildWait, InterruptContext, OpenCall, SuspensionContext
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.transcript import not_executed
+from helix_agents.domain.transcript import RUN_STOPPED, not_executed
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import Failure
 from helix_agents.engine.effects import DELEGATED, Advance, Announce, Fail, PlannedCall, StepOutcome, Stop, Suspend
 from helix_agents.engine.ledger import known_of_open_calls
 from helix_agents.engine.scope import RunScope
-from helix_agents.engine.step_work import CANCELLED, NOT_SUSPENDED, RUN_STOPPED, StepWork
+from helix_agents.engine.step_work import CANCELLED, NOT_SUSPENDED, StepWork
 from helix_agents.engine.stopping import stop_companions
 from helix_agents.engine.verdicts import Finished, GoOn, WholeStep, failed_by, judge
 from helix_agents.engine.waits import pending_for, suspension_kind

@@ -10,13 +10,12 @@ from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.transcript import cut_short, heal, held_results, not_executed, open_tail
+from helix_agents.domain.transcript import RUN_STOPPED, cut_short, heal, held_results, not_executed, open_tail
 from helix_agents.engine.answers import answered_message
 from helix_agents.engine.ledger import begun_calls, known_of_open_calls
 from helix_agents.engine.scope import step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.snapshot import take_snapshot
-from helix_agents.engine.step_work import RUN_STOPPED
 from helix_agents.engine.store_desk import recorded_reply, recorded_results
 from helix_agents.ports.state_store import SessionStateStore
 

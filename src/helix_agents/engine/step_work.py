@@ -13,12 +13,12 @@ from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunStatus
 from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.transcript import RUN_STOPPED
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import AppendToNonListError, StepWrites, WriteOp, apply_writes
 from helix_agents.engine.desk import Failure, RestingReply, RestingResult
 from helix_agents.engine.effects import OpenBatch, PlannedCall
 
-RUN_STOPPED = "run_stopped"
 CANCELLED = "framework_cancelled"
 
 NOT_SUSPENDED: dict[str, Any] = {

@@ -70,8 +70,9 @@ def results_missing_at(tables: Tables, point: BranchPoint, segment: Segment, mes
     step_id = open_step(tail)
     held = [row for row in tables.staged.get(source, {}).values() if row.step_id == step_id]
     later = map(message_of, messages_after(segment, messages, len(calls)))
+    children = tables.refs.get(source, {}).values()
     at = None if point.checkpoint_id is None else checkpoint_row(tables, source, point.checkpoint_id).checkpoint
-    return missing_results(tail, held, later=later, by=None if at is None else at.created_at)
+    return missing_results(tail, held, later=later, children=children, by=None if at is None else at.created_at)
 
 
 def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int]:

@@ -5,6 +5,7 @@ from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.lineage import append_messages, new_segment, read_messages
 from helix_agents.backends.postgres.rows import SessionRow, load_session, new_row
 from helix_agents.backends.postgres.staging import read_staged
+from helix_agents.backends.postgres.sub_sessions import read_refs
 from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError
@@ -93,8 +94,9 @@ async def _missing_results(
     step_id = open_step(tail)
     held = await read_staged(connection, namespace, point.from_session_id, step_id) if step_id is not None else []
     later = await read_messages(connection, segment, messages + 1, messages + len(calls))
+    children = await read_refs(connection, namespace, point.from_session_id)
     by = await created_at(connection, point.checkpoint_id) if point.checkpoint_id is not None else None
-    return missing_results(tail, held, later=(stored.message for stored in later), by=by)
+    return missing_results(tail, held, later=(stored.message for stored in later), children=children, by=by)
 
 
 async def _append(connection: Connection, row: SessionRow, results: tuple[ToolMessage, ...], now: int) -> None:

@@ -68,6 +68,15 @@ async def link_ref(connection: Connection, namespace: str, session_id: SessionId
     await update_ref(connection, namespace, session_id, linked(ref), now)
 
 
+async def read_refs(connection: Connection, namespace: str, session_id: SessionId) -> tuple[SubSessionRef, ...]:
+    """The references of a session, oldest first."""
+    rows = await connection.all(
+        "SELECT body FROM __agents_sub_session_refs WHERE namespace = ? AND session_id = ? ORDER BY key",
+        (namespace, session_id),
+    )
+    return tuple(decode(row[0], SubSessionRef) for row in rows)
+
+
 async def some_went_on(connection: Connection, namespace: str, children: Iterable[SessionId]) -> bool:
     """Whether one of these children waits no more. Those who do are kept from going on until the transaction ends."""
     found = [await find_session(connection, namespace, child) for child in sorted(children)]

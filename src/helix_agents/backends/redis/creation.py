@@ -25,6 +25,7 @@ from helix_agents.backends.redis.rows import (
     read_staged,
     save_session,
 )
+from helix_agents.backends.redis.sub_sessions import Refs
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
@@ -190,8 +191,10 @@ async def results_missing_at(
     step_id = open_step(tail)
     held = [row for row in await read_staged(tx, source) if row.step_id == step_id] if step_id is not None else []
     later = await messages_after(tx, line, messages, len(calls))
+    children = (await Refs.of(tx, source)).all()
     row = None if point.checkpoint_id is None else await checkpoint_row(tx, source.value, point.checkpoint_id)
-    return missing_results(tail, held, later=later, by=None if row is None else row.checkpoint.created_at)
+    by = None if row is None else row.checkpoint.created_at
+    return missing_results(tail, held, later=later, children=children, by=by)
 
 
 async def place_of(tx: Transaction, source: Session, point: BranchPoint) -> tuple[tuple[Stretch, ...], int, StatePlace]:

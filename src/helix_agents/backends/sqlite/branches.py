@@ -6,6 +6,7 @@ from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.lineage import append_messages, new_segment, read_messages
 from helix_agents.backends.sqlite.rows import SessionRow, load_session, new_row
 from helix_agents.backends.sqlite.staging import read_staged
+from helix_agents.backends.sqlite.sub_sessions import read_refs
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
@@ -92,8 +93,9 @@ def _missing_results(
     step_id = open_step(tail)
     held = read_staged(connection, namespace, point.from_session_id, step_id) if step_id is not None else []
     later = read_messages(connection, segment, messages + 1, messages + len(calls))
+    children = read_refs(connection, namespace, point.from_session_id)
     by = created_at(connection, point.checkpoint_id) if point.checkpoint_id is not None else None
-    return missing_results(tail, held, later=(stored.message for stored in later), by=by)
+    return missing_results(tail, held, later=(stored.message for stored in later), children=children, by=by)
 
 
 def _append(connection: Connection, row: SessionRow, results: tuple[ToolMessage, ...], now: int) -> None:

@@ -50,6 +50,15 @@ def link_ref(connection: Connection, namespace: str, session_id: SessionId, ref:
     update_ref(connection, namespace, session_id, linked(ref), now)
 
 
+def read_refs(connection: Connection, namespace: str, session_id: SessionId) -> tuple[SubSessionRef, ...]:
+    """The references of a session, oldest first."""
+    rows = connection.all(
+        "SELECT body FROM __agents_sub_session_refs WHERE namespace = ? AND session_id = ? ORDER BY key",
+        (namespace, session_id),
+    )
+    return tuple(decode(row[0], SubSessionRef) for row in rows)
+
+
 def some_went_on(connection: Connection, namespace: str, children: Iterable[SessionId]) -> bool:
     """Whether one of these children waits no more."""
     found = (find_session(connection, namespace, child) for child in children)
@@ -83,10 +92,6 @@ class SQLiteSubSessions(Facet):
     async def get_sub_session_refs(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
         def work(connection: Connection) -> tuple[SubSessionRef, ...]:
             load_session(connection, self._namespace, session_id)
-            rows = connection.all(
-                "SELECT body FROM __agents_sub_session_refs WHERE namespace = ? AND session_id = ? ORDER BY key",
-                (self._namespace, session_id),
-            )
-            return tuple(decode(row[0], SubSessionRef) for row in rows)
+            return read_refs(connection, self._namespace, session_id)
 
         return await self._db.read_by_key(work)

@@ -10,7 +10,7 @@ from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyEx
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
-from helix_agents.domain.transcript import NOT_EXECUTED, held_results
+from helix_agents.domain.transcript import NOT_EXECUTED, RUN_STOPPED, held_results
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
@@ -184,6 +184,22 @@ class LineageContract(StoreContract):
             await start(store, run_id=f"forth-{number}", rewind_to=there)
             assert await _results(store, SESSION) == {"c-1": "done", "c-2": None}
             assert await store.get_message_count(SESSION) == 4
+
+    @proves("lineage.branch-tells-begun-calls")
+    async def test_calls_that_a_child_works_on_are_cut_short_where_they_are_left(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
+        await start(store, append_messages=(said("go"),))
+        before = (await commit(store, messages=[asked("c-1", "c-2")], promote_staging=False)).checkpoint_id
+        clock.advance(1)
+        await store.add_sub_session_refs(SESSION, [child_ref("child", "c-1")])
+        there = (await commit(store, round=1, promote_staging=False)).checkpoint_id
+        await commit(store, round=2, messages=[_done("c-1"), _done("c-2")])
+        await _branch(store, "before", checkpoint_id=before)
+        assert await _codes(store, "before") == {"c-1": NOT_EXECUTED, "c-2": NOT_EXECUTED}
+        await _branch(store, "there", checkpoint_id=there)
+        await start(store, run_id="r-2", rewind_to=there)
+        assert await _codes(store, "there") == await _codes(store, SESSION) == {"c-1": RUN_STOPPED, "c-2": NOT_EXECUTED}
 
     @proves("lineage.branch-is-apart")
     async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore) -> None:
@@ -393,6 +409,12 @@ async def _results(store: SessionStateStore, session_id: str) -> dict[str, JSON]
     rows = await store.load_transcript(session_id)
     results = [row.message for row in rows if isinstance(row.message, ToolMessage)]
     return {each.tool_call_id: None if each.code == NOT_EXECUTED else each.content for each in results}
+
+
+async def _codes(store: SessionStateStore, session_id: str) -> dict[str, str | None]:
+    """What the transcript says became of each call."""
+    rows = await store.load_transcript(session_id)
+    return {row.message.tool_call_id: row.message.code for row in rows if isinstance(row.message, ToolMessage)}
 
 
 async def _branch(
