@@ -104,7 +104,7 @@ async def open_scope(
         desk=desk,
         stop=stop,
         model=model or services.model_of(agent),
-        hooks=ordered(parent=above, agent=agent.hooks, call=hooks),
+        hooks=ordered(parent=above, executor=services.hooks, agent=agent.hooks, call=hooks),
         deps=deps,
         parent=parent,
         delegated_by=delegated_by,
@@ -118,15 +118,16 @@ async def open_scope(
 async def _who(
     services: Services, session: SessionState, parent: RunScope | None
 ) -> tuple[Agent[Any, Any, Any], SomeHooks]:
-    """Who does the work, and the hooks it has from above: a child runs its parent's before its own, and with them the
-    executor's. A companion that stands on its own is driven without its parent, and has them all the same."""
+    """Who does the work, and the hooks it has from above: a child runs its parent's before its own. A companion that
+    stands on its own is driven without its parent, and has them all the same."""
     if parent is not None:
         meant = find_delegate(parent.agent, session.agent_type)
-        return meant or services.agents.get(session.agent_type), parent.hooks.hooks
-    *above, agent = await line_of(services.store, services.agents, session)
-    known = [each.hooks for each in above if each is not None]
-    hooks = [*each_hooks(services.hooks), *(each for hooks in known for each in each_hooks(hooks))]
-    return agent or services.agents.get(session.agent_type), hooks
+        everywhere = {id(each) for each in each_hooks(services.hooks)}
+        above = [each for each in parent.hooks.hooks if id(each) not in everywhere]
+        return meant or services.agents.get(session.agent_type), above
+    *line, agent = await line_of(services.store, services.agents, session)
+    above = [each for one in line if one is not None for each in each_hooks(one.hooks)]
+    return agent or services.agents.get(session.agent_type), above
 
 
 async def _standing(

@@ -512,7 +512,7 @@ class CompanionLivesContract(ScenarioContract):
             await completed(await helix.execute(agent, "Hi", SESSION))
             await until_ended(parts, (await only_companion(parts)).sub_session_id)
         heard = [whose for whose, name in told if name == "helper"]
-        assert heard == ["executor's", "parent's", "own"]
+        assert heard == ["parent's", "executor's", "own"]
 
     async def test_a_tool_that_fails_the_run_fails_it_before_a_companion_is_spoken_to(
         self, helix: Executor, parts: Backend

@@ -140,7 +140,9 @@ class SubAgentsContract(ScenarioContract):
         assert below.custom_state == {"done": ["prod"]}
         assert root.custom_state == state
 
-    async def test_the_hooks_of_a_parent_run_in_its_children_before_their_own(self, helix: Executor) -> None:
+    async def test_the_hooks_of_a_parent_run_in_its_children_before_all_others(
+        self, open_executor: OpenExecutor
+    ) -> None:
         seen: list[str] = []
 
         def noting(name: str) -> Hooks:
@@ -151,11 +153,15 @@ class SubAgentsContract(ScenarioContract):
 
         child = worker(pauses=False, hooks=noting("child"))
         parent = boss(delegate("worker"), tools=[child.as_tool()], hooks=noting("parent"))
-        await completed(await helix.execute(parent, "Hi", SESSION))
+        everywhere = Hooks(on_agent_start=noting("executor").implemented("on_agent_start"))
+        async with open_executor(hooks=everywhere) as helix:
+            await completed(await helix.execute(parent, "Hi", SESSION))
         assert seen == [
+            "executor on_agent_start in boss",
             "parent on_agent_start in boss",
             "parent before_sub_agent in boss",
             "parent on_agent_start in worker",
+            "executor on_agent_start in worker",
             "child on_agent_start in worker",
             "parent after_sub_agent in boss",
         ]
