@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,6 +93,27 @@ class InProcess(ExecutorContract):
                 await completed(await helix.execute(agent, "Hi", f"other-{number}", model="another:model"))
             assert (opened, closed) == (["some:model", "another:model"], [])
         assert closed == opened
+
+    async def test_a_model_that_cannot_be_closed_keeps_nothing_else_open(
+        self, open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        closed: list[str] = []
+
+        class Named(ScriptedModel):
+            async def close(self) -> None:
+                closed.append(self.name)
+                raise OSError("the line is dead")
+
+        async def close_store() -> None:
+            closed.append("store")
+
+        monkeypatch.setattr(core, "open_model", lambda name: Named(["One."], name=name))
+        with caplog.at_level(logging.INFO, "helix_agents"):
+            async with open_executor(on_close=close_store) as helix:
+                for name in ("some:model", "another:model"):
+                    await completed(await helix.execute(Agent(name="writer", model=name), "Hi", name))
+        assert closed == ["some:model", "another:model", "store"]
+        assert [getattr(record, "event", "") for record in caplog.records].count("model.not_closed") == 2
 
     async def test_runs_that_an_engine_looks_after_hide_none_that_nobody_drives(
         self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock

@@ -133,7 +133,7 @@ async def _earlier_writes(scope: RunScope, batch: Batch, planned: PlannedCall) -
     results = await scope.desk.results(step_id)
     reply = await scope.desk.find_reply(step_id)
     order = [call.tool_call_id for call in reply.calls] if reply is not None else list(results)
-    fitting = fit_together(scope, results, order)
+    fitting = fit_together(scope, results, order, NO_WRITES if reply is None else reply.writes)
     return tuple(fitting[call_id].writes for call_id in order if call_id in fitting)
 
 

@@ -113,15 +113,19 @@ class StepWork:
 
     def _refuse(self, writes: StepWrites, refused: StateSizeExceededError | InvalidWriteError) -> None:
         calls = {op.tool_call_id for op in writes.ops if op.tool_call_id is not None}
-        for result in self.new:
-            if result.message.tool_call_id not in calls:
-                continue
-            message = msgspec.structs.replace(result.message, content=str(refused), error=True, code=refused.code)
-            self.messages = [message if each is result.message else each for each in self.messages]
-            self.stage = tuple(
-                msgspec.structs.replace(change, message=message) if change.message is result.message else change
-                for change in self.stage
-            )
+        self.new = tuple(
+            self._refused(result, refused) if result.message.tool_call_id in calls else result for result in self.new
+        )
+
+    def _refused(self, result: RestingResult, refused: StateSizeExceededError | InvalidWriteError) -> RestingResult:
+        """The result of a call whose writes are dropped, and with them what else it would have changed."""
+        message = msgspec.structs.replace(result.message, content=str(refused), error=True, code=refused.code)
+        self.messages = [message if each is result.message else each for each in self.messages]
+        self.stage = tuple(
+            msgspec.structs.replace(change, message=message) if change.message is result.message else change
+            for change in self.stage
+        )
+        return msgspec.structs.replace(result, message=message, entries=())
 
 
 def _not_executed(call: PlannedCall) -> ToolMessage:

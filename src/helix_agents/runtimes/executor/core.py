@@ -51,6 +51,7 @@ from helix_agents.engine.entries import (
     plan_retry,
     plan_rewind,
 )
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
@@ -382,8 +383,13 @@ class ExecutorCore:
         await self._runtime.let_go()
         for model in self._models.values():
             close = getattr(model, "close", None)
-            if close is not None:
+            if close is None:
+                continue
+            try:
                 await close()
+            except Exception as problem:
+                # Anybody may write an adapter; the store is closed all the same.
+                log_exception("model.not_closed", problem, model=model.name)
         if self._on_close is not None:
             await self._on_close()
 
