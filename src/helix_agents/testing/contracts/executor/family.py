@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
@@ -11,7 +12,7 @@ from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import StreamChunk, SubagentEnd, SubagentStart
-from helix_agents.domain.messages import Message
+from helix_agents.domain.messages import HELD_SINCE, Message, ToolMessage
 from helix_agents.domain.pending import Answer, ApprovalAnswer, PendingCall, ToolAnswer
 from helix_agents.domain.records import encode
 from helix_agents.domain.rendering import surviving
@@ -121,7 +122,8 @@ async def told(parts: Backend, session_id: str) -> list[Message]:
 async def story(parts: Backend, session_id: str = SESSION) -> Any:
     """Everything a tree came to, without ids and times: two runs of the same story are equal."""
     session = await parts.state.load_state(session_id)
-    plain = encode(await told(parts, session_id)).decode().replace(f"_{session_id[-6:]}", "")
+    messages = [_timeless(message) for message in await told(parts, session_id)]
+    plain = encode(messages).decode().replace(f"_{session_id[-6:]}", "")
     refs = sorted(await children(parts, session_id), key=lambda ref: ref.tool_call_id)
     return {
         "agent": session.agent_type,
@@ -134,6 +136,13 @@ async def story(parts: Backend, session_id: str = SESSION) -> Any:
             for ref in refs
         ],
     }
+
+
+def _timeless(message: Message) -> Message:
+    """The message, whether it waited for others or not."""
+    if not isinstance(message, ToolMessage):
+        return message
+    return replace(message, metadata={key: value for key, value in message.metadata.items() if key != HELD_SINCE})
 
 
 def assert_well_told(chunks: Iterable[StreamChunk], root: str = SESSION) -> None:
