@@ -1,16 +1,25 @@
 """A stream's chunks as rows: those that came together are one row, under the id of the last of them."""
 
 from collections.abc import Sequence
+from itertools import compress
 
 import msgspec
 from msgspec.structs import replace
 
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.ids import RunId
 from helix_agents.domain.records import decode, encode
 
 LAST_SEQUENCE = 0xFFFF_FFFF
 _INSERT = "INSERT INTO __agents_stream_chunks (id, first, bodies) VALUES (?, ?, ?)"
+
+
+class _Head(msgspec.Struct):
+    """As much of a chunk as says whose it is."""
+
+    run_id: RunId
+    step: int = 0
 
 
 class ChunkRows:
@@ -38,6 +47,20 @@ class ChunkRows:
             found.extend(replace(chunk, sequence=at) for at, chunk in enumerate(chunks[skipped:], number + skipped))
             if 0 <= limit <= len(found):
                 return tuple(found[:limit])
+        return tuple(found)
+
+    def of_run(self, run_id: RunId, from_step: int, latest: int) -> tuple[StreamChunk, ...]:
+        """The chunks of a run from a step on."""
+        found: list[StreamChunk] = []
+        for begin, bodies in self._connection.each(
+            "SELECT first, bodies FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? AND instr(bodies, ?)"
+            " ORDER BY id",
+            (self._id(0), self._id(latest), encode(run_id).decode()),
+        ):
+            wanted = [head.run_id == run_id and head.step >= from_step for head in decode(bodies, list[_Head])]
+            if any(wanted):
+                numbered = enumerate(decode(bodies, list[StreamChunk]), begin & LAST_SEQUENCE)
+                found.extend(replace(chunk, sequence=at) for at, chunk in compress(numbered, wanted))
         return tuple(found)
 
     def oldest(self, floor: int, latest: int) -> int | None:

@@ -6,7 +6,7 @@ from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.sqlite.chunk_rows import LAST_SEQUENCE, ChunkRows
 from helix_agents.backends.sqlite.connection import Connection, Row
 from helix_agents.backends.stream_rules import Claim, StreamHead
-from helix_agents.domain.chunks import MARKERS, StreamChunk
+from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.ids import StreamId
 from helix_agents.domain.records import JSON, decode, decode_json, encode
@@ -110,10 +110,8 @@ class StreamRow:
         start = rules.search_from(self.head, claim.run_id, step, after)
         if start > self.head.latest:
             return 0
-        found = [
-            (chunk.sequence, chunk.run_id == claim.run_id and chunk.step >= step and not isinstance(chunk, MARKERS))
-            for chunk in self._chunks.since(start, self.head.latest)
-        ]
+        searched = self._chunks.since(start, self.head.latest)
+        found = [(chunk.sequence, rules.is_content(chunk, claim.run_id, step)) for chunk in searched]
         ranges = rules.ranges_of(found)
         if not ranges:
             return 0
@@ -138,8 +136,7 @@ class StreamRow:
 
     def of_run(self, run_id: str, from_step: int) -> tuple[StreamChunk, ...]:
         """The chunks of a run from a step on."""
-        chunks = self._chunks.since(0, self.head.latest)
-        return tuple(chunk for chunk in chunks if chunk.run_id == run_id and chunk.step >= from_step)
+        return self._chunks.of_run(run_id, from_step, self.head.latest)
 
     def first_sequence(self) -> int | None:
         """The number of the oldest chunk there."""

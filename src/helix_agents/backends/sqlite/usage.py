@@ -10,16 +10,24 @@ from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.rows import children_of, find_run
-from helix_agents.backends.sqlite.usage_rows import COLUMNS, delete_session_usage, entry_of, insert_usage
-from helix_agents.domain.door import check_usage
-from helix_agents.domain.ids import SessionId
+from helix_agents.backends.sqlite.usage_rows import (
+    COLUMNS,
+    delete_session_usage,
+    entry_of,
+    insert_usage,
+    usage_of_root,
+    usage_of_session,
+)
+from helix_agents.domain.door import check_numbers, check_usage
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
-from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll_up
+from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, matches, roll_up
 from helix_agents.ports.clock import Clock
 from helix_agents.system import SystemClock
 
-_OF_SESSION = f"SELECT {COLUMNS} FROM __agents_usage WHERE namespace = ? AND session_id = ?"
-_OF_ROOT = f"SELECT {COLUMNS} FROM __agents_usage_entries WHERE namespace = ? AND root_session_id = ?"
+
+def _order(entry: UsageEntry) -> tuple[int, RunId, int, int, int]:
+    return entry.recorded_at, entry.run_id, entry.attempt, entry.step, entry.n
 
 
 class SQLiteUsageStore(Part[Database]):
@@ -40,9 +48,17 @@ class SQLiteUsageStore(Part[Database]):
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[UsageEntry]:
         check_page(offset, limit)
+        if where is not None:
+            check_numbers(where)
 
         def work(connection: Connection) -> Page[UsageEntry]:
-            conditions, values = usage_conditions(self._of_its_session(connection, where or UsageFilter()))
+            asked = self._of_its_session(connection, where or UsageFilter())
+            if asked.session_id is not None:
+                entries = usage_of_session(connection, self._namespace, asked.session_id)
+                found = sorted((entry for entry in entries if matches(entry, asked)), key=_order, reverse=True)
+                items = tuple(found[offset : offset + limit])
+                return Page(items=items, total=len(found), offset=offset, limit=limit)
+            conditions, values = usage_conditions(asked)
             return read_page(
                 connection,
                 columns=COLUMNS,
@@ -59,22 +75,19 @@ class SQLiteUsageStore(Part[Database]):
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         def work(connection: Connection) -> UsageRollup:
             members = (session_id, *children_of(connection, self._namespace, session_id))
-            rows = [row for each in members for row in connection.all(_OF_SESSION, (self._namespace, each))]
+            found = [entry for each in members for entry in usage_of_session(connection, self._namespace, each)]
             # Without its sessions beside it, usage still knows the root of every entry.
-            rows += connection.all(_OF_ROOT, (self._namespace, session_id))
-            return roll_up(entry_of(row) for row in dict.fromkeys(rows))
+            below = usage_of_root(connection, self._namespace, session_id)
+            known = set(members)
+            return roll_up((*found, *(entry for entry in below if entry.session_id not in known)))
 
         return await self._db.read(work)
 
     async def delete_usage(self, session_id: SessionId) -> int:
         def work(connection: Connection) -> int:
-            found = connection.one(
-                "SELECT count(*) FROM __agents_usage WHERE namespace = ? AND session_id = ?",
-                (self._namespace, session_id),
-            )
-            assert found is not None
+            found = usage_of_session(connection, self._namespace, session_id)
             delete_session_usage(connection, self._namespace, session_id)
-            return found[0]
+            return len(found)
 
         return await self._db.write(work)
 

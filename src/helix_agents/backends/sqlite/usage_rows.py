@@ -1,6 +1,7 @@
 """Usage as rows in SQLite: what a step used stands in its checkpoint, everything else in a row per entry."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,17 @@ _INSERT = (
     " ?12, ?13 WHERE NOT EXISTS (SELECT 1 FROM __agents_usage WHERE namespace = ?1 AND session_id = ?2 AND run_id = ?4"
     " AND attempt = ?5 AND step = ?6 AND n = ?7)"
 )
+_OF_SESSION = f"SELECT {COLUMNS} FROM __agents_usage_entries WHERE namespace = ? AND session_id = ?"
+_OF_ROOT = f"SELECT {COLUMNS} FROM __agents_usage_entries WHERE namespace = ? AND root_session_id = ?"
+_OF_STEPS = """
+SELECT sessions.root_session_id, steps.run_id, steps.created_at, steps.used
+FROM __agents_sessions sessions
+CROSS JOIN __agents_segments segments
+    ON segments.namespace = sessions.namespace AND segments.session_id = sessions.session_id
+CROSS JOIN __agents_checkpoints steps
+    ON steps.id BETWEEN segments.segment << 32 AND segments.segment << 32 | 4294967295 AND steps.used IS NOT NULL
+WHERE sessions.namespace = ? AND sessions.session_id = ?
+"""
 
 
 class Spent(Record, forbid_unknown_fields=False):
@@ -119,10 +131,37 @@ def _columns(namespace: str, entry: UsageEntry, now: int) -> tuple[Value, ...]:
     )
 
 
+def usage_of_session(connection: Connection, namespace: str, session_id: SessionId) -> list[UsageEntry]:
+    """All that a session used. What its steps used is taken apart here: for many of them SQLite needs far longer."""
+    entries = connection.all(_OF_SESSION, (namespace, session_id))
+    recorded = {row[2:6] for row in entries}
+    found = [entry_of(row) for row in entries]
+    for root, run_id, recorded_at, text in connection.all(_OF_STEPS, (namespace, session_id)):
+        used = decode(text, Used)
+        whose = (session_id, root, run_id, used.attempt, used.step)
+        found.extend(
+            _entry(whose, used.user_id, used.agent_type, recorded_at, spent)
+            for spent in used.entries
+            if not recorded or (*whose[2:], spent.n) not in recorded
+        )
+    return found
+
+
+def usage_of_root(connection: Connection, namespace: str, root: SessionId) -> list[UsageEntry]:
+    """What names a root and is no step's."""
+    return [entry_of(row) for row in connection.all(_OF_ROOT, (namespace, root))]
+
+
 def entry_of(row: Row) -> UsageEntry:
     """An entry, from its columns."""
-    session_id, root_session_id, run_id, attempt, step, _, _, _, user_id, agent_type, recorded_at, body = row
-    spent = decode(body, Spent)
+    *whose, _, _, _, user_id, agent_type, recorded_at, body = row
+    return _entry(whose, user_id, agent_type, recorded_at, decode(body, Spent))
+
+
+def _entry(
+    whose: Sequence[Any], user_id: str | None, agent_type: str | None, recorded_at: int, spent: Spent
+) -> UsageEntry:
+    session_id, root_session_id, run_id, attempt, step = whose
     return UsageEntry(
         session_id=session_id,
         root_session_id=root_session_id,
