@@ -6,6 +6,9 @@ from typing import Literal, TypeAlias
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.records import JSON, Record
 
+ENTRIES_PER_ROUND = 10_000
+"""Rounds of one step number their entries in ranges of their own, so that none overwrites another."""
+
 SourceType: TypeAlias = Literal["tokens", "tool", "subagent", "custom", "client_tool_wait_ms"]
 
 

@@ -23,7 +23,7 @@ from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamAppend, StreamEnd
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.transcript import held_results
-from helix_agents.domain.usage import UsageEntry
+from helix_agents.domain.usage import ENTRIES_PER_ROUND, UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end, commit_markers
 from helix_agents.engine.coming_writer import ComingWriter
@@ -39,8 +39,6 @@ from helix_agents.engine.step_work import StepWork
 from helix_agents.engine.stop import look_for_stop
 
 _NO_REPLY = AssistantMessage()
-# Rounds of one step number their usage in ranges of their own, so that none overwrites another.
-_USAGE_PER_ROUND = 10_000
 
 
 async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
@@ -280,7 +278,7 @@ def _usage(scope: RunScope, work: StepWork) -> tuple[UsageEntry, ...]:
     for result in work.new:
         entries.extend(result.usage)
     entries.extend((*scope.noted_usage, *work.usage))
-    first = work.batch.round * _USAGE_PER_ROUND
+    first = work.batch.round * ENTRIES_PER_ROUND
     return tuple(msgspec.structs.replace(entry, n=n) if n else entry for n, entry in enumerate(entries, first))
 
 

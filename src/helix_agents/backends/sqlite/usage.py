@@ -15,8 +15,10 @@ from helix_agents.backends.sqlite.usage_rows import (
     delete_session_usage,
     entry_of,
     insert_usage,
+    key_of,
     usage_of_root,
     usage_of_session,
+    usage_of_steps,
 )
 from helix_agents.domain.door import check_numbers, check_usage
 from helix_agents.domain.ids import RunId, SessionId
@@ -26,8 +28,8 @@ from helix_agents.ports.clock import Clock
 from helix_agents.system import SystemClock
 
 
-def _order(entry: UsageEntry) -> tuple[int, RunId, int, int, int]:
-    return entry.recorded_at, entry.run_id, entry.attempt, entry.step, entry.n
+def _order(entry: UsageEntry) -> tuple[int, tuple[RunId, int, int, int]]:
+    return entry.recorded_at, key_of(entry)
 
 
 class SQLiteUsageStore(Part[Database]):
@@ -42,7 +44,17 @@ class SQLiteUsageStore(Part[Database]):
         for entry in entries:
             check_usage(entry)
         now = self._clock.now_ms()
-        return await self._db.write(lambda connection: insert_usage(connection, self._namespace, entries, now))
+
+        def work(connection: Connection) -> int:
+            known = {
+                (session_id, *key_of(used))
+                for session_id in {entry.session_id for entry in entries}
+                for used in usage_of_steps(connection, self._namespace, session_id)
+            }
+            new = [entry for entry in entries if (entry.session_id, *key_of(entry)) not in known]
+            return insert_usage(connection, self._namespace, new, now)
+
+        return await self._db.write(work)
 
     async def query_usage(
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT

@@ -1,25 +1,24 @@
 """Usage as rows in SQLite: what a step used stands in its checkpoint, everything else in a row per entry."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.domain.commits import StepCommit
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.records import JSON, Record, decode, encode
 from helix_agents.domain.sessions import SessionState
-from helix_agents.domain.usage import SourceType, TokenCount, UsageEntry
+from helix_agents.domain.usage import ENTRIES_PER_ROUND, SourceType, TokenCount, UsageEntry
 
 COLUMNS = (
     "session_id, root_session_id, run_id, attempt, step, n, source_type, source_name, user_id, agent_type, recorded_at,"
     " body"
 )
 _INSERT = (
-    f"INSERT INTO __agents_usage_entries (namespace, {COLUMNS}) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,"
-    " ?12, ?13 WHERE NOT EXISTS (SELECT 1 FROM __agents_usage WHERE namespace = ?1 AND session_id = ?2 AND run_id = ?4"
-    " AND attempt = ?5 AND step = ?6 AND n = ?7)"
+    f"INSERT INTO __agents_usage_entries (namespace, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT DO NOTHING"
 )
 _OF_SESSION = f"SELECT {COLUMNS} FROM __agents_usage_entries WHERE namespace = ? AND session_id = ?"
 _OF_ROOT = f"SELECT {COLUMNS} FROM __agents_usage_entries WHERE namespace = ? AND root_session_id = ?"
@@ -65,13 +64,13 @@ def insert_usage(connection: Connection, namespace: str, entries: Iterable[Usage
 
 def used_in_step(state: SessionState, commit: StepCommit) -> str | None:
     """What a step used as a text for its checkpoint; None when it is not as simple as that: entries of something else,
-    of a later round, or with words of their own."""
-    if commit.round or not commit.usage:
+    or with words of their own. Each round of a step has numbers of its own, so none is there twice."""
+    if not 0 < len(commit.usage) <= ENTRIES_PER_ROUND:
         return None
     run_id, attempt, step = commit.fence.run_id, commit.fence.attempt, commit.step
     session_id, root, agent_type, user_id = state.session_id, state.root_session_id, state.agent_type, state.user_id
     entries: list[Spent] = []
-    for n, entry in enumerate(commit.usage):
+    for n, entry in enumerate(commit.usage, commit.round * ENTRIES_PER_ROUND):
         if (
             entry.n != n
             or entry.step != step
@@ -133,18 +132,25 @@ def _columns(namespace: str, entry: UsageEntry, now: int) -> tuple[Value, ...]:
 
 def usage_of_session(connection: Connection, namespace: str, session_id: SessionId) -> list[UsageEntry]:
     """All that a session used. What its steps used is taken apart here: for many of them SQLite needs far longer."""
-    entries = connection.all(_OF_SESSION, (namespace, session_id))
-    recorded = {row[2:6] for row in entries}
-    found = [entry_of(row) for row in entries]
+    found = [entry_of(row) for row in connection.all(_OF_SESSION, (namespace, session_id))]
+    recorded = {key_of(entry) for entry in found}
+    steps = usage_of_steps(connection, namespace, session_id)
+    found.extend(entry for entry in steps if not recorded or key_of(entry) not in recorded)
+    return found
+
+
+def usage_of_steps(connection: Connection, namespace: str, session_id: SessionId) -> Iterator[UsageEntry]:
+    """What the checkpoints of a session say that its steps used."""
     for root, run_id, recorded_at, text in connection.all(_OF_STEPS, (namespace, session_id)):
         used = decode(text, Used)
         whose = (session_id, root, run_id, used.attempt, used.step)
-        found.extend(
-            _entry(whose, used.user_id, used.agent_type, recorded_at, spent)
-            for spent in used.entries
-            if not recorded or (*whose[2:], spent.n) not in recorded
-        )
-    return found
+        for spent in used.entries:
+            yield _entry(whose, used.user_id, used.agent_type, recorded_at, spent)
+
+
+def key_of(entry: UsageEntry) -> tuple[RunId, int, int, int]:
+    """What an entry of a session is there once by."""
+    return entry.run_id, entry.attempt, entry.step, entry.n
 
 
 def usage_of_root(connection: Connection, namespace: str, root: SessionId) -> list[UsageEntry]:

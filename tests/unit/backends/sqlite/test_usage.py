@@ -7,9 +7,10 @@ import apsw
 import pytest
 
 from helix_agents.backends.sqlite import open_backend
-from helix_agents.domain.usage import UsageEntry, UsageFilter
+from helix_agents.domain.usage import ENTRIES_PER_ROUND, UsageEntry, UsageFilter
 from helix_agents.testing.contracts.usage import spent, used
 from helix_agents.testing.scenes import SESSION, commit, start
+from helix_agents.testing.seams import CountingSeam
 
 pytestmark = pytest.mark.may_block("looks into the file")
 
@@ -67,8 +68,22 @@ async def test_a_later_round_of_a_step_counts_beside_the_first(tmp_path: Path) -
     async with await open_backend(f"sqlite:///{tmp_path}/helix.db") as backend:
         await start(backend.state)
         await commit(backend.state, usage=(spent(),))
-        await commit(backend.state, round=1, usage=(spent(), spent(10_000)))
-        assert rows(tmp_path / "helix.db") == (1, 1)
+        await commit(backend.state, round=1, usage=(spent(ENTRIES_PER_ROUND), spent(ENTRIES_PER_ROUND + 1)))
+        assert rows(tmp_path / "helix.db") == (2, 0)
+        await commit(backend.state, round=2, usage=(spent(),))
+        found = (await backend.usage.query_usage(UsageFilter(session_id=SESSION))).items
+        assert sorted(entry.n for entry in found) == [0, ENTRIES_PER_ROUND, ENTRIES_PER_ROUND + 1]
+
+
+async def test_no_step_looks_at_what_was_used_before_it(tmp_path: Path) -> None:
+    seam = CountingSeam()
+    async with await open_backend(f"sqlite:///{tmp_path}/helix.db", seam=seam) as backend:
+        await start(backend.state)
+        seam.reset()
+        for number, usage in enumerate(((spent(0, 1),), (spent(0, 2, metadata={"in": "words"}),)), 1):
+            await commit(backend.state, number, usage=usage)
+        about_usage = [text for text in seam.statements if "usage" in text or ("SELECT" in text and "used" in text)]
+        assert [text.split()[0] for text in about_usage] == ["INSERT"]
 
 
 async def test_an_entry_is_found_by_its_session_whatever_root_it_names(tmp_path: Path) -> None:
