@@ -47,8 +47,7 @@ HONEST = [
 ]
 
 
-@schema.parametrize()
-@settings(
+THE_SAME_EVERY_TIME = settings(
     max_examples=EXAMPLES,
     derandomize=True,
     database=None,
@@ -56,6 +55,10 @@ HONEST = [
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+@schema.parametrize()
+@THE_SAME_EVERY_TIME
 def test_no_answer_is_a_server_error_or_one_that_was_not_announced(
     case: schemathesis.Case, described: LiveServer, session: requests.Session
 ) -> None:
@@ -81,14 +84,7 @@ allowed.config.generation.update(modes=[schemathesis.GenerationMode.POSITIVE], c
 
 
 @allowed.include(method="POST").parametrize()
-@settings(
-    max_examples=EXAMPLES,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+@THE_SAME_EVERY_TIME
 def test_what_the_document_allows_is_not_refused_for_its_form(
     case: schemathesis.Case, described: LiveServer, session: requests.Session
 ) -> None:

@@ -127,7 +127,6 @@ class PostgresStreamManager(Part[Database], RestingStreams):
     ) -> StreamWriter:
         claim = rules.checked_claim(stream_id, run_id, turn, attempt)
         now = self._clock.now_ms()
-        joined = False
         first = rules.with_new_writer(None, claim, agent_type, self._limits.max_chunks, now)
         joined = False
 
