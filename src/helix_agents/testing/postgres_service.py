@@ -16,13 +16,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents.testing.service_process import (
-    ServiceMissingError,
-    ServiceProcess,
-    free_port,
-    runs_as_root,
-    tied_to_us,
-)
+from helix_agents.testing.service_process import Service, ServiceMissingError, runs_as_root, tied_to_us
 
 ENVIRONMENT_URL = "HELIX_TEST_POSTGRES_URL"
 # A server may be shared by processes of several machines.
@@ -30,7 +24,7 @@ _MINE = secrets.token_hex(4)
 _SCHEMAS = itertools.count(1)
 
 
-class PostgresService:
+class PostgresService(Service):
     """A Postgres server on a free port of this machine.
 
         with PostgresService() as postgres:
@@ -39,11 +33,14 @@ class PostgresService:
     Commits survive the death of the server, not of the machine, unless it is `durable`.
     """
 
+    stops_by = signal.SIGINT
+    # Every process of the server quits where it stands.
+    dies_by = signal.SIGQUIT
+
     def __init__(self, *, durable: bool = False) -> None:
         self._binaries = find_binaries()
         self._in_user_space = _user_namespace() if runs_as_root() else []
-        self._process = ServiceProcess("postgres")
-        self._port = free_port()
+        super().__init__("postgres")
         self._durable = durable
 
     @property
@@ -71,31 +68,6 @@ class PostgresService:
         server = [str(self._binaries / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(self._port)]
         given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._process.start([*self._in_user_space, *tied_to_us([*server, *given], signal_name="INT")], self._is_ready)
-
-    def stop(self) -> None:
-        """Stop the server in good order; its data stays for the next start."""
-        self._process.end(signal.SIGINT)
-
-    def kill(self) -> None:
-        """Have every process of the server quit where it stands, as in a crash; the next start recovers."""
-        self._process.end(signal.SIGQUIT)
-
-    def restart(self) -> None:
-        """Crash it and start it again."""
-        self.kill()
-        self.start()
-
-    def close(self) -> None:
-        """End the server and take its data away."""
-        self.kill()
-        self._process.remove()
-
-    def __enter__(self) -> "PostgresService":
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _initialise(self, data: Path) -> None:
         command = [str(self._binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"]

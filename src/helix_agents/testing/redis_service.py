@@ -5,7 +5,6 @@ import os
 import platform
 import secrets
 import shutil
-import signal
 import socket
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents.testing.service_process import ServiceMissingError, ServiceProcess, free_port, tied_to_us
+from helix_agents.testing.service_process import Service, ServiceMissingError, free_port, tied_to_us
 
 ENVIRONMENT_URL = "HELIX_TEST_REDIS_URL"
 # A server may be shared by processes of several machines.
@@ -23,7 +22,7 @@ _MINE = secrets.token_hex(4)
 _PREFIXES = itertools.count(1)
 
 
-class RedisService:
+class RedisService(Service):
     """A Redis server on a free port of this machine.
 
         with RedisService() as redis:
@@ -38,8 +37,7 @@ class RedisService:
         self, *, durable: bool = False, cluster: bool = False, settings: Mapping[str, str | int] | None = None
     ) -> None:
         self._binary = find_binary()
-        self._process = ServiceProcess("redis")
-        self._port = free_port()
+        super().__init__("redis")
         self._cluster = cluster
         kept = {"appendonly": "yes", "appendfsync": "always"} if durable else {"appendonly": "no"}
         asked = {"cluster-enabled": "yes", "cluster-port": free_port()} if cluster else {}
@@ -60,24 +58,6 @@ class RedisService:
         command = [str(self._binary), "--port", str(self._port), "--bind", "127.0.0.1", *given]
         self._process.start(tied_to_us([*command, "--dir", str(self._process.folder)]), self._is_ready)
 
-    def stop(self) -> None:
-        """Stop the server in good order."""
-        self._process.end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kill the server where it stands."""
-        self._process.end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Kill it and start it again; what was on disk is there again."""
-        self.kill()
-        self.start()
-
-    def close(self) -> None:
-        """Stop the server and take its data away."""
-        self.kill()
-        self._process.remove()
-
     def ask(self, *command: str) -> bytes:
         """Send one command, wait for its answer, and give that back as it came."""
         parts = [part.encode() for part in command]
@@ -85,13 +65,6 @@ class RedisService:
         with socket.create_connection(("127.0.0.1", self._port), timeout=2) as line:
             line.sendall(sent)
             return line.recv(65_536)
-
-    def __enter__(self) -> "RedisService":
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _is_ready(self) -> bool:
         try:

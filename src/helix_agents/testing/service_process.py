@@ -8,9 +8,11 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar, Self
 
 READY_SECONDS = 90.0
 STOP_SECONDS = 10.0
@@ -91,6 +93,46 @@ class ServiceProcess:
     def remove(self) -> None:
         """Take its folder away."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Service(ABC):
+    """A server of this test process on a free port: started and ended as often as a test likes, gone after it."""
+
+    stops_by: ClassVar[signal.Signals] = signal.SIGTERM
+    dies_by: ClassVar[signal.Signals] = signal.SIGKILL
+
+    def __init__(self, name: str) -> None:
+        self._process = ServiceProcess(name)
+        self._port = free_port()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the server with what is on its disk, and wait until it answers."""
+
+    def stop(self) -> None:
+        """Stop the server in good order; its data stays for the next start."""
+        self._process.end(self.stops_by)
+
+    def kill(self) -> None:
+        """End the server where it stands, as in a crash; the next start has what was on disk."""
+        self._process.end(self.dies_by)
+
+    def restart(self) -> None:
+        """Crash it and start it again."""
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        """End the server and take its data away."""
+        self.kill()
+        self._process.remove()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def runs_as_root() -> bool:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -11,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from helix_agents.testing.service_process import ServiceMissingError, ServiceProcess, free_port, tied_to_us
+from helix_agents.testing.service_process import Service, ServiceMissingError, tied_to_us
 
 ENVIRONMENT_ADDRESS = "HELIX_TEST_TEMPORAL_ADDRESS"
 
 
-class TemporalService:
+class TemporalService(Service):
     """Temporal's development server on a free port of this machine.
 
         with TemporalService() as temporal:
@@ -27,8 +26,7 @@ class TemporalService:
 
     def __init__(self, *, durable: bool = False) -> None:
         self._binary = find_binary()
-        self._process = ServiceProcess("temporal")
-        self._port = free_port()
+        super().__init__("temporal")
         self._durable = durable
 
     @property
@@ -43,31 +41,6 @@ class TemporalService:
         if self._durable:
             command += ["--db-filename", str(self._process.folder / "temporal.db")]
         self._process.start(tied_to_us(command), self._is_ready)
-
-    def stop(self) -> None:
-        """Stop the server in good order."""
-        self._process.end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it where it stands."""
-        self._process.end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Kill it and start it again; one that is not durable has forgotten everything."""
-        self.kill()
-        self.start()
-
-    def close(self) -> None:
-        """End the server and take its data away."""
-        self.kill()
-        self._process.remove()
-
-    def __enter__(self) -> "TemporalService":
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _is_ready(self) -> bool:
         with socket.socket() as probe:
