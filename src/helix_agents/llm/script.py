@@ -74,8 +74,8 @@ def reply(
 def finish(output: dict[str, JSON] | str, *, id: str | None = None) -> Call:
     """A reply that hands over the structured output of an agent.
 
-    One that is no object, such as a list or a `Literal`, is handed over as `finish({"result": …})`. A text stands for
-    the arguments as a model wrote them, which need not be JSON.
+    One that is no single object, such as a list, a `Literal` or a union, is handed over as `finish({"result": …})`. A
+    text stands for the arguments as a model wrote them, which need not be JSON.
     """
     return Call(name=FINISH_TOOL, arguments=output, id=id)
 
