@@ -31,6 +31,7 @@ from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import ToolApprovalRequest
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage, UserMessage
 from helix_agents.domain.results import RunResult
+from helix_agents.domain.sessions import BranchPoint
 from helix_agents.engine.services import EngineOptions
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process import Executor
@@ -76,9 +77,9 @@ class Desk:
     def __init__(self, letter: Letter, parts: Backend, helix: Executor) -> None:
         self.letter, self.parts, self.helix = letter, parts, helix
 
-    async def message(self) -> ToolMessage:
+    async def message(self, session_id: str = SESSION) -> ToolMessage:
         """What the transcript says of the call."""
-        rows = await self.parts.state.load_transcript(SESSION)
+        rows = await self.parts.state.load_transcript(session_id)
         [found] = [row.message for row in rows if isinstance(row.message, ToolMessage)]
         return found
 
@@ -181,6 +182,31 @@ async def test_a_stop_does_not_say_that_it_was_not_executed(died: Died, asked: b
         assert isinstance(await desk.enter("execute"), Completed)
         assert desk.letter.sent == 1
         assert await desk.parts.state.list_effects(SESSION) == ()
+
+
+@pytest.mark.parametrize("died", DEATHS)
+@pytest.mark.parametrize("then", ["at once", "after a denial"])
+async def test_neither_does_who_goes_back_to_where_somebody_was_asked(died: Died, then: str) -> None:
+    async with after_a_death(Letter(died)) as desk:
+        await desk.recover()
+        there = (await desk.helix.sessions.checkpoints(SESSION)).items[0].checkpoint_id
+        if then == "after a denial":
+            await desk.helix.submit_tool_result(SESSION, CALL, ApprovalAnswer(approved=False))
+            assert isinstance(await desk.enter("resume"), Completed)
+        point = BranchPoint(from_session_id=SESSION, checkpoint_id=there)
+        await (await desk.helix.execute(desk.letter.agent, "What now?", "s-2", branch=point)).result()
+        assert (await desk.message("s-2")).code == "outcome_unknown"
+        await desk.helix.rewind(SESSION, there)
+        assert (await desk.result())[1] == "outcome_unknown"
+        assert desk.letter.sent == 1
+
+
+async def test_neither_does_a_branch_of_where_the_process_died() -> None:
+    letter = Letter("after its approval")
+    async with after_a_death(letter) as desk:
+        point = BranchPoint(from_session_id=SESSION)
+        await (await desk.helix.execute(letter.agent, "What now?", "s-2", branch=point)).result()
+        assert (await desk.message("s-2")).code == "outcome_unknown"
 
 
 async def test_neither_does_a_deadline_nor_the_end_of_the_session() -> None:

@@ -78,16 +78,16 @@ EDITED_INPUT = "edited_input"
 """The key in a tool message's metadata of the input that a person gave in place of the model's."""
 
 HELD_SINCE = "held_since"
-"""The key in a tool message's metadata of the time since when a step that was not whole yet had this result."""
+"""The key in a tool message's metadata of the time since when this was known of a call whose step was not whole."""
 
 
 class ToolMessage(Record, tag_field="role", tag="tool"):
     """The result of one call. A string is stored verbatim; `code` says why a call failed or did not run.
 
     Where a person changed the input before approving the call, `metadata["edited_input"]` is what it ran with: the
-    call in the transcript stays as the model wrote it, so an adapter tells the model of it with the result. Where the
-    result waited for others of its step, `metadata["held_since"]` says since when: whoever goes back to a checkpoint in
-    between finds it there.
+    call in the transcript stays as the model wrote it, so an adapter tells the model of it with the result. Where this
+    was known while others of its step were open, `metadata["held_since"]` says since when: whoever goes back to a
+    checkpoint in between finds it there.
     """
 
     tool_call_id: ToolCallId

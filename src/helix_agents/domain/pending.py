@@ -16,6 +16,9 @@ OPEN: frozenset[PendingState] = frozenset(("waiting", "answered", "expired"))
 READY: frozenset[PendingState] = frozenset(("answered", "expired"))
 """A run that went on now would find something to consume."""
 
+UNKNOWN_OUTCOME = "unknown_outcome"
+"""The reason of a question about a call that was begun, and of which nobody knows whether it took effect."""
+
 
 class ToolAnswer(Record, tag_field="kind", tag="client-tool-result"):
     """What the client's tool gave back, or why it failed."""
@@ -56,7 +59,8 @@ class PendingCall(Record):
     `waiting` becomes `answered` or `expired`; an expired one may still be answered until a run consumed the timeout;
     `consumed` and `dropped` rows stay, so that a repeated answer is recognised for ever. `preview` is what the tool
     shows of its effect to whoever decides. An input is `edited` where the call was begun with one that a person gave in
-    place of the model's, and somebody is asked what became of it.
+    place of the model's, and somebody is asked what became of it. One that was asked about before for that reason has
+    been unknown since then: `unknown_since`.
     """
 
     tool_call_id: ToolCallId
@@ -71,6 +75,7 @@ class PendingCall(Record):
     preview: JSON = None
     approval_id: str | None = None
     reason: str | None = None
+    unknown_since: int | None = None
     created_at: int
     deadline: int | None = None
     on_deadline: OnDeadline = OnDeadline()
@@ -149,7 +154,7 @@ def fits(call: PendingCall, submission: SubmitAnswer) -> str | None:
     match submission.answer:
         case ApprovalAnswer() if not wants_approval:
             return f"call {call.tool_call_id!r} waits for a client-tool-result, not for an approval-response"
-        case ToolAnswer() if wants_approval and call.reason != "unknown_outcome":
+        case ToolAnswer() if wants_approval and call.reason != UNKNOWN_OUTCOME:
             return f"call {call.tool_call_id!r} waits for an approval-response, not for a client-tool-result"
         case _:
             pass
@@ -205,7 +210,20 @@ def expire(call: PendingCall, now: int) -> PendingCall | None:
 
 def ask(existing: PendingCall | None, new: PendingCall) -> PendingCall | None:
     """The row to store when a call starts to wait, or None when it waits already. An ended one may be asked again."""
-    return None if existing is not None and existing.state in OPEN else new
+    if existing is None:
+        return new
+    if existing.state in OPEN:
+        return None
+    if new.reason != UNKNOWN_OUTCOME or new.step_id != existing.step_id:
+        return new
+    return msgspec.structs.replace(new, unknown_since=unknown_since(existing))
+
+
+def unknown_since(call: PendingCall) -> int | None:
+    """Since when nobody knows whether the call took effect; None where that is not what was asked."""
+    if call.reason != UNKNOWN_OUTCOME:
+        return None
+    return call.created_at if call.unknown_since is None else call.unknown_since
 
 
 def consume(call: PendingCall, now: int) -> PendingCall | None:

@@ -1,16 +1,20 @@
 """What makes a transcript legal for a provider: every tool call is followed by its result."""
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import msgspec
 
+from helix_agents.domain.effects import Effect
 from helix_agents.domain.ids import StepId, ToolCallId
-from helix_agents.domain.messages import HELD_SINCE, AssistantMessage, Message, ToolCall, ToolMessage
+from helix_agents.domain.messages import EDITED_INPUT, HELD_SINCE, AssistantMessage, Message, ToolCall, ToolMessage
+from helix_agents.domain.pending import PendingCall, unknown_since
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef
 
 NOT_EXECUTED = "not_executed"
 RUN_STOPPED = "run_stopped"
+OUTCOME_UNKNOWN = "outcome_unknown"
 
 
 def unanswered_calls(messages: Iterable[Message]) -> tuple[ToolCall, ...]:
@@ -49,6 +53,17 @@ def cut_short(tool_call_id: ToolCallId, tool_name: str, code: str) -> ToolMessag
     )
 
 
+def outcome_unknown(tool_call_id: ToolCallId, tool_name: str) -> ToolMessage:
+    """A result for a call that must not run twice and was begun, and nobody knows how it ended."""
+    return ToolMessage(
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        content="The outcome of this call is unknown: it may or may not have taken effect.",
+        error=True,
+        code=OUTCOME_UNKNOWN,
+    )
+
+
 def open_tail(newest_first: Iterable[Message]) -> tuple[ToolCall, ...]:
     """The unanswered calls at the end of a transcript, reading backwards only as far as the last reply."""
     tail: list[Message] = []
@@ -69,52 +84,68 @@ def held_results(staged: Iterable[StagedChange]) -> dict[ToolCallId, ToolMessage
     """The results that a step which is not whole yet holds, each with the time since when. What is staged with writes
     is not a result yet."""
     return {
-        change.tool_call_id: msgspec.structs.replace(
-            change.message, metadata={**change.message.metadata, HELD_SINCE: change.staged_at}
-        )
+        change.tool_call_id: _known_since(change.message, change.staged_at)
         for change in staged
         if isinstance(change.message, ToolMessage) and not change.writes
     }
 
 
 def missing_results(
-    newest_first: Iterable[Message],
+    newest_first: Sequence[Message],
     held: Iterable[StagedChange] = (),
     *,
     later: Iterable[Message] = (),
     children: Iterable[SubSessionRef] = (),
+    questions: Iterable[PendingCall] = (),
+    effects: Iterable[Effect] = (),
     by: int | None = None,
 ) -> tuple[ToolMessage, ...]:
-    """The results to append to a transcript that is cut here: those that its last step held, by this time if one is
-    given, "cut short" for calls that one of its `children` had begun to work on by then, and "not executed" for the
-    rest.
+    """The results to append to a transcript that is cut here: of each open call what is known, by this time if one is
+    given, and "not executed" where that is nothing.
 
-    What a step holds is staged while it is open, and stands among the messages that follow, its `later` ones, when it
-    is over.
+    Known may be that a call was cut short which one of the `children` works on; above that, that nobody knows the
+    outcome, of calls that the ledger has begun or that `questions` were about; and above all a result that the step
+    held, which is staged while the step is open and stands among the messages that follow, its `later` ones, when it is
+    over.
     """
-    begun = {ref.tool_call_id for ref in children if by is None or ref.created_at <= by}
-    known = {message.tool_call_id: message for message in later if isinstance(message, ToolMessage)}
-    known |= held_results(held)
-    return tuple(
-        message
-        if (message := known.get(call.id)) is not None and _was_held(message, by)
-        else _without_result(call, begun=call.id in begun)
-        for call in open_tail(newest_first)
-    )
+    step_id = open_step(newest_first)
+    calls = {call.id: call for call in open_tail(newest_first)}
+    facts = [
+        *(
+            _known_since(cut_short(call.id, call.name, RUN_STOPPED), ref.created_at)
+            for ref in children
+            if (call := calls.get(ref.tool_call_id)) is not None
+        ),
+        *(_known_since(outcome_unknown(effect.tool_call_id, effect.tool_name), effect.begun_at) for effect in effects),
+        *(
+            _known_since(_asked_about(row), since)
+            for row in questions
+            if step_id in (None, row.step_id) and (since := unknown_since(row)) is not None
+        ),
+        *only_held(message for message in later if isinstance(message, ToolMessage)),
+        *held_results(held).values(),
+    ]
+    known = {fact.tool_call_id: fact for fact in facts if by is None or _since(fact) <= by}
+    return tuple(known.get(call.id) or not_executed((call,))[0] for call in calls.values())
 
 
-def _without_result(call: ToolCall, *, begun: bool) -> ToolMessage:
-    return cut_short(call.id, call.name, RUN_STOPPED) if begun else not_executed((call,))[0]
+def _asked_about(row: PendingCall) -> ToolMessage:
+    """What is known of a call while somebody is asked what became of it."""
+    unknown = outcome_unknown(row.tool_call_id, row.tool_name)
+    return msgspec.structs.replace(unknown, metadata={EDITED_INPUT: row.input}) if row.edited else unknown
+
+
+def _known_since(message: ToolMessage, at: int) -> ToolMessage:
+    return msgspec.structs.replace(message, metadata={**message.metadata, HELD_SINCE: at})
+
+
+def _since(known: ToolMessage) -> int:
+    return cast("int", known.metadata[HELD_SINCE])
 
 
 def only_held(results: Iterable[ToolMessage]) -> tuple[ToolMessage, ...]:
-    """Those of the results that a step held."""
-    return tuple(result for result in results if HELD_SINCE in result.metadata)
-
-
-def _was_held(result: ToolMessage, by: int | None) -> bool:
-    since = result.metadata.get(HELD_SINCE)
-    return since is not None and (by is None or since <= by)
+    """Those of the results that say what was known while their step was open."""
+    return tuple(result for result in results if isinstance(result.metadata.get(HELD_SINCE), int))
 
 
 def heal(messages: Sequence[Message]) -> tuple[ToolMessage, ...]:

@@ -8,7 +8,7 @@ from helix_agents.agent.context import Approval
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import ToolCall, ToolMessage
-from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
+from helix_agents.domain.pending import UNKNOWN_OUTCOME, ApprovalAnswer, PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.engine.desk import RestingResult
@@ -21,7 +21,6 @@ from helix_agents.engine.scope import RunScope
 NOT_APPROVED = "not_approved"
 ABANDONED = "client_tool_abandoned"
 TIMED_OUT = "client_tool_timeout"
-UNKNOWN_OUTCOME = "unknown_outcome"
 DENIAL = "Tool call was not approved by the user"
 
 

@@ -24,7 +24,7 @@ from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.transcript import RUN_STOPPED, cut_short
+from helix_agents.domain.transcript import RUN_STOPPED, cut_short, outcome_unknown
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.executing import announce, execute, settle
@@ -34,8 +34,6 @@ from helix_agents.engine.store_desk import reply_row
 from helix_agents.ports.state_store import SessionStateStore
 
 T = TypeVar("T")
-
-OUTCOME_UNKNOWN = "outcome_unknown"
 
 # How long after a store did not answer it is asked again, in seconds; twice as long each time.
 _FIRST_WAIT = 0.1
@@ -244,7 +242,7 @@ async def begun_result(scope: RunScope, planned: PlannedCall) -> RestingResult |
 def _known_of(effect: Effect) -> RestingResult:
     if effect.state == "done":
         return decode(encode(effect.result), RestingResult)
-    return RestingResult(message=unknown_message(effect.tool_call_id, effect.tool_name))
+    return RestingResult(message=outcome_unknown(effect.tool_call_id, effect.tool_name))
 
 
 def _of_edited(
@@ -262,18 +260,7 @@ def ran_with(result: RestingResult, edited: JSON) -> RestingResult:
 
 def unknown_result(planned: PlannedCall) -> RestingResult:
     """The result of a call whose outcome is unknown."""
-    return RestingResult(message=unknown_message(planned.tool_call_id, planned.tool_name))
-
-
-def unknown_message(tool_call_id: ToolCallId, tool_name: str) -> ToolMessage:
-    """What the model is told of a call whose outcome is unknown."""
-    return ToolMessage(
-        tool_call_id=tool_call_id,
-        tool_name=tool_name,
-        content="The outcome of this call is unknown: it may or may not have taken effect.",
-        error=True,
-        code=OUTCOME_UNKNOWN,
-    )
+    return RestingResult(message=outcome_unknown(planned.tool_call_id, planned.tool_name))
 
 
 async def resting_reply(scope: RunScope, batch: Batch) -> tuple[StagedChange, ...]:

@@ -17,6 +17,7 @@ from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import (
     OPEN,
     READY,
+    UNKNOWN_OUTCOME,
     Answer,
     ApprovalAnswer,
     PendingCall,
@@ -27,7 +28,6 @@ from helix_agents.domain.pending import (
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
-from helix_agents.engine.answers import UNKNOWN_OUTCOME
 from helix_agents.engine.log import log_event
 from helix_agents.engine.remote_chunks import Names
 from helix_agents.engine.remote_rest import ERROR_CHARACTERS

@@ -5,10 +5,9 @@ from typing import Any
 from helix_agents.agent.tools import Tool, ToolKind
 from helix_agents.domain.errors import ToolInputError
 from helix_agents.domain.messages import AssistantMessage, ToolCall
-from helix_agents.domain.pending import OnDeadline, PendingCall, PendingKind
+from helix_agents.domain.pending import UNKNOWN_OUTCOME, OnDeadline, PendingCall, PendingKind
 from helix_agents.domain.records import JSON
 from helix_agents.domain.results import SuspensionKind
-from helix_agents.engine.answers import UNKNOWN_OUTCOME
 from helix_agents.engine.effects import PlannedCall
 from helix_agents.engine.scope import RunScope
 

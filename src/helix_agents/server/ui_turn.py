@@ -8,15 +8,13 @@ from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.pending import OPEN, PendingCall, PendingFilter
+from helix_agents.domain.pending import OPEN, UNKNOWN_OUTCOME, PendingCall, PendingFilter
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamStatus
 from helix_agents.domain.sub_sessions import SubSessionRef
-from helix_agents.domain.transcript import not_executed
-from helix_agents.engine.answers import UNKNOWN_OUTCOME
-from helix_agents.engine.ledger import unknown_message
+from helix_agents.domain.transcript import not_executed, outcome_unknown
 from helix_agents.engine.snapshot import SessionSnapshot
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.ui_messages import UIMessage, assistant_message, user_message
@@ -332,7 +330,7 @@ async def _is_at_its_end(executor: AgentExecutor, session_id: SessionId) -> bool
 def _left_open(row: PendingCall) -> ToolMessage:
     """What is shown of a call whose session ended without a result for it."""
     if row.state == "consumed" or row.reason == UNKNOWN_OUTCOME:
-        return unknown_message(row.tool_call_id, row.tool_name)
+        return outcome_unknown(row.tool_call_id, row.tool_name)
     return not_executed([ToolCall(id=row.tool_call_id, name=row.tool_name)])[0]
 
 

@@ -6,6 +6,7 @@ from helix_agents.backends.in_memory.checkpoints import checkpoint_row
 from helix_agents.backends.in_memory.history import standing_at, with_checkpoint, with_messages, with_state
 from helix_agents.backends.in_memory.lineage import Segment, messages_after, newest_messages, sees_state
 from helix_agents.backends.in_memory.messages import message_of
+from helix_agents.backends.in_memory.pending import find_call
 from helix_agents.backends.in_memory.rows import session_row
 from helix_agents.backends.in_memory.tables import SessionRow, Tables
 from helix_agents.backends.in_memory.transaction import Transaction
@@ -71,8 +72,18 @@ def results_missing_at(tables: Tables, point: BranchPoint, segment: Segment, mes
     held = [row for row in tables.staged.get(source, {}).values() if row.step_id == step_id]
     later = map(message_of, messages_after(segment, messages, len(calls)))
     children = tables.refs.get(source, {}).values()
+    rows = [find_call(tables, source, call.id) for call in calls]
+    effects = tables.effects.get(source, {}).values()
     at = None if point.checkpoint_id is None else checkpoint_row(tables, source, point.checkpoint_id).checkpoint
-    return missing_results(tail, held, later=later, children=children, by=None if at is None else at.created_at)
+    return missing_results(
+        tail,
+        held,
+        later=later,
+        children=children,
+        questions=[row for row in rows if row is not None],
+        effects=effects,
+        by=None if at is None else at.created_at,
+    )
 
 
 def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int]:

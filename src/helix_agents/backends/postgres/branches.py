@@ -2,7 +2,9 @@
 
 from helix_agents.backends.postgres.checkpoints import created_at, own_checkpoint, state_count_at, write_checkpoint
 from helix_agents.backends.postgres.connection import Connection
+from helix_agents.backends.postgres.effects import read_effects
 from helix_agents.backends.postgres.lineage import append_messages, new_segment, read_messages
+from helix_agents.backends.postgres.pending import find_calls
 from helix_agents.backends.postgres.rows import SessionRow, load_session, new_row
 from helix_agents.backends.postgres.staging import read_staged
 from helix_agents.backends.postgres.sub_sessions import read_refs
@@ -95,8 +97,18 @@ async def _missing_results(
     held = await read_staged(connection, namespace, point.from_session_id, step_id) if step_id is not None else []
     later = await read_messages(connection, segment, messages + 1, messages + len(calls))
     children = await read_refs(connection, namespace, point.from_session_id)
+    rows = await find_calls(connection, namespace, point.from_session_id, [call.id for call in calls], keep=False)
+    effects = await read_effects(connection, namespace, point.from_session_id)
     by = await created_at(connection, point.checkpoint_id) if point.checkpoint_id is not None else None
-    return missing_results(tail, held, later=(stored.message for stored in later), children=children, by=by)
+    return missing_results(
+        tail,
+        held,
+        later=(stored.message for stored in later),
+        children=children,
+        questions=rows.values(),
+        effects=effects,
+        by=by,
+    )
 
 
 async def _append(connection: Connection, row: SessionRow, results: tuple[ToolMessage, ...], now: int) -> None:

@@ -38,6 +38,14 @@ async def find_effect(
     return decode(row[0], Effect) if row is not None else None
 
 
+async def read_effects(connection: Connection, namespace: str, session_id: SessionId) -> list[Effect]:
+    """The ledger's entries of a session."""
+    rows = await connection.all(
+        "SELECT body FROM __agents_effects WHERE namespace = ? AND session_id = ?", (namespace, session_id)
+    )
+    return [decode(row[0], Effect) for row in rows]
+
+
 async def save_effect(connection: Connection, namespace: str, effect: Effect) -> None:
     """Store an entry as it stands now."""
     await connection.execute(

@@ -69,10 +69,12 @@ def _columns(namespace: str, call: PendingCall) -> tuple[Value, ...]:
 
 
 async def find_calls(
-    connection: Connection, namespace: str, session_id: SessionId, call_ids: Sequence[ToolCallId]
+    connection: Connection, namespace: str, session_id: SessionId, call_ids: Sequence[ToolCallId], *, keep: bool = True
 ) -> dict[ToolCallId, PendingCall]:
-    """Calls by id, asked for at their root or at their owner; a transaction that writes keeps them from others."""
-    rows = await connection.all(f"{_NAMED}{connection.lock}", askable(namespace, session_id, call_ids))
+    """Calls by id, asked for at their root or at their owner; a transaction that writes keeps them from others, unless
+    it only looks."""
+    lock = connection.lock if keep else ""
+    rows = await connection.all(f"{_NAMED}{lock}", askable(namespace, session_id, call_ids))
     calls = sorted(map(call_of, rows), key=lambda call: call.root_session_id == session_id)
     return {call.tool_call_id: call for call in calls}
 

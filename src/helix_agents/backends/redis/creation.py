@@ -15,6 +15,7 @@ from helix_agents.backends.redis.lineage import (
     stand_at,
     tail_of,
 )
+from helix_agents.backends.redis.pending import find_call
 from helix_agents.backends.redis.rows import (
     Session,
     SessionRow,
@@ -22,6 +23,7 @@ from helix_agents.backends.redis.rows import (
     Stretch,
     find_session,
     load_session,
+    read_effects,
     read_staged,
     save_session,
 )
@@ -192,9 +194,17 @@ async def results_missing_at(
     held = [row for row in await read_staged(tx, source) if row.step_id == step_id] if step_id is not None else []
     later = await messages_after(tx, line, messages, len(calls))
     children = (await Refs.of(tx, source)).all()
-    row = None if point.checkpoint_id is None else await checkpoint_row(tx, source.value, point.checkpoint_id)
-    by = None if row is None else row.checkpoint.created_at
-    return missing_results(tail, held, later=later, children=children, by=by)
+    at = None if point.checkpoint_id is None else await checkpoint_row(tx, source.value, point.checkpoint_id)
+    rows = [await find_call(tx, point.from_session_id, call.id) for call in calls]
+    return missing_results(
+        tail,
+        held,
+        later=later,
+        children=children,
+        questions=[row for row in rows if row is not None],
+        effects=await read_effects(tx, point.from_session_id),
+        by=None if at is None else at.checkpoint.created_at,
+    )
 
 
 async def place_of(tx: Transaction, source: Session, point: BranchPoint) -> tuple[tuple[Stretch, ...], int, StatePlace]:

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 from helix_agents.backends.redis.facet import Facet
 from helix_agents.backends.redis.pending import find_call, put_call
-from helix_agents.backends.redis.rows import Session, load_session, save_session
+from helix_agents.backends.redis.rows import (
+    EffectRow,
+    Session,
+    every_effect,
+    load_session,
+    read_effects,
+    save_session,
+)
 from helix_agents.backends.redis.staging import stage
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
@@ -21,27 +28,20 @@ from helix_agents.domain.effects import (
 )
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.pending import consume
-from helix_agents.domain.records import JSON, Record, decode, encode
+from helix_agents.domain.records import JSON, decode, encode
 from helix_agents.domain.runs import check_fence
 
 
-class _EffectRow(Record):
-    """An entry and its place among the others."""
-
-    place: int
-    effect: Effect | None = None
-
-
-async def _find(tx: Transaction, session_id: SessionId, tool_call_id: ToolCallId) -> _EffectRow:
+async def _find(tx: Transaction, session_id: SessionId, tool_call_id: ToolCallId) -> EffectRow:
     """The entry of a call, or the place that a new one takes."""
     key = tx.slot.effects(session_id)
     row, count = await tx.read(("HGET", key, tool_call_id), ("HLEN", key))
-    return decode(row, _EffectRow) if row is not None else _EffectRow(place=count)
+    return decode(row, EffectRow) if row is not None else EffectRow(place=count)
 
 
 def _put(tx: Transaction, known: Known[Session], place: int, effect: Effect | None) -> None:
     if effect is not None:
-        row = _EffectRow(place=place, effect=effect)
+        row = EffectRow(place=place, effect=effect)
         tx.do("HSET", tx.slot.effects(effect.session_id), effect.tool_call_id, encode(row))
         save_session(tx, known)
 
@@ -92,13 +92,9 @@ class RedisEffects(Facet):
 
     async def list_effects(self, session_id: SessionId) -> tuple[Effect, ...]:
         async def work(tx: Transaction) -> tuple[Effect, ...]:
-            every = ("HVALS", tx.slot.effects(session_id))
-            tx.bring(every)
+            tx.bring(every_effect(tx, session_id))
             await load_session(tx, session_id)
-            (rows,) = await tx.read(every)
-            found = sorted((decode(row, _EffectRow) for row in rows), key=lambda row: row.place)
-            effects = [row.effect for row in found if row.effect is not None]
-            return tuple(sorted(effects, key=lambda effect: effect.begun_at))
+            return await read_effects(tx, session_id)
 
         return await self._read("list_effects", session_id, work)
 

@@ -9,8 +9,9 @@ from helix_agents.backends.redis import index
 from helix_agents.backends.redis.errors import LookAgainError
 from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keys import LINE, Slot
-from helix_agents.backends.redis.transaction import READ_AT_ONCE, Known, Transaction
+from helix_agents.backends.redis.transaction import READ_AT_ONCE, Command, Known, Transaction
 from helix_agents.domain.commits import RememberedCommit, is_detached
+from helix_agents.domain.effects import Effect
 from helix_agents.domain.errors import SessionCorruptError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.records import JSON, Record, decode, encode
@@ -317,7 +318,7 @@ async def find_run(tx: Transaction, known: Known[Session], run_id: RunId) -> Run
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Staging
+# Staging, and the ledger
 # ---------------------------------------------------------------------------------------------------------
 
 
@@ -327,6 +328,26 @@ async def read_staged(tx: Transaction, known: Known[Session]) -> list[StagedChan
         return []
     (values,) = await tx.read(("HVALS", tx.slot.staging(known.value.record.session_id)))
     return [decode(value, StagedChange) for value in values]
+
+
+class EffectRow(Record):
+    """An entry of the ledger and its place among the others."""
+
+    place: int
+    effect: Effect | None = None
+
+
+def every_effect(tx: Transaction, session_id: SessionId) -> Command:
+    """The question for the ledger's entries of a session."""
+    return ("HVALS", tx.slot.effects(session_id))
+
+
+async def read_effects(tx: Transaction, session_id: SessionId) -> tuple[Effect, ...]:
+    """The ledger's entries of a session, oldest first."""
+    (rows,) = await tx.read(every_effect(tx, session_id))
+    found = sorted((decode(row, EffectRow) for row in rows), key=lambda row: row.place)
+    effects = [row.effect for row in found if row.effect is not None]
+    return tuple(sorted(effects, key=lambda effect: effect.begun_at))
 
 
 # ---------------------------------------------------------------------------------------------------------

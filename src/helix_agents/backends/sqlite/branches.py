@@ -3,7 +3,9 @@
 from helix_agents.backends.session_rows import record_of
 from helix_agents.backends.sqlite.checkpoints import created_at, own_checkpoint, state_count_at, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.backends.sqlite.effects import find_effect
 from helix_agents.backends.sqlite.lineage import append_messages, new_segment, read_messages
+from helix_agents.backends.sqlite.pending import find_call
 from helix_agents.backends.sqlite.rows import SessionRow, load_session, new_row
 from helix_agents.backends.sqlite.staging import read_staged
 from helix_agents.backends.sqlite.sub_sessions import read_refs
@@ -94,8 +96,18 @@ def _missing_results(
     held = read_staged(connection, namespace, point.from_session_id, step_id) if step_id is not None else []
     later = read_messages(connection, segment, messages + 1, messages + len(calls))
     children = read_refs(connection, namespace, point.from_session_id)
+    rows = [find_call(connection, namespace, point.from_session_id, call.id) for call in calls]
+    effects = [find_effect(connection, namespace, point.from_session_id, call.id) for call in calls]
     by = created_at(connection, point.checkpoint_id) if point.checkpoint_id is not None else None
-    return missing_results(tail, held, later=(stored.message for stored in later), children=children, by=by)
+    return missing_results(
+        tail,
+        held,
+        later=(stored.message for stored in later),
+        children=children,
+        questions=[row for row in rows if row is not None],
+        effects=[effect for effect in effects if effect is not None],
+        by=by,
+    )
 
 
 def _append(connection: Connection, row: SessionRow, results: tuple[ToolMessage, ...], now: int) -> None:

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from helix_agents.domain.checkpoints import BEGINNING, CheckpointMeta
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError, SessionNotFoundError
-from helix_agents.domain.messages import ToolMessage, UserMessage
+from helix_agents.domain.messages import EDITED_INPUT, ToolMessage, UserMessage
+from helix_agents.domain.pending import UNKNOWN_OUTCOME, ApprovalAnswer
 from helix_agents.domain.records import JSON
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
-from helix_agents.domain.transcript import NOT_EXECUTED, RUN_STOPPED, held_results
+from helix_agents.domain.transcript import NOT_EXECUTED, OUTCOME_UNKNOWN, RUN_STOPPED, held_results
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
@@ -23,6 +24,7 @@ from helix_agents.testing.scenes import (
     asked,
     child_ref,
     commit,
+    effect,
     fence_of,
     said,
     set_key,
@@ -200,6 +202,62 @@ class LineageContract(StoreContract):
         await _branch(store, "there", checkpoint_id=there)
         await start(store, run_id="r-2", rewind_to=there)
         assert await _codes(store, "there") == await _codes(store, SESSION) == {"c-1": RUN_STOPPED, "c-2": NOT_EXECUTED}
+
+    @proves("lineage.branch-tells-begun-calls")
+    async def test_calls_that_nobody_knows_the_outcome_of_are_unknown_where_they_are_left(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
+        await start(store, append_messages=(said("go"),))
+        reply = replace(asked("c-1", "c-2"), id=step_meta().step_id)
+        approvals = [waiting(store, call, kind="approval") for call in ("c-1", "c-2")]
+        points = [(await commit(store, messages=[reply], pending=approvals, promote_staging=False)).checkpoint_id]
+        for number in (1, 2):
+            clock.advance(1)
+            await store.submit_answer(replace(answer("c-1"), answer=ApprovalAnswer(approved=True)))
+            await store.begin_effect(effect("c-1", f"worker-{number}", consume_answer=True, rerun=True, lease_ms=0))
+            clock.advance(1)
+            about: dict[str, Any] = {"kind": "approval", "reason": UNKNOWN_OUTCOME, "edited": True, "input": number}
+            question = waiting(store, "c-1", **about)
+            committed = await commit(store, round=number, pending=(question,), promote_staging=False)
+            points.append(committed.checkpoint_id)
+        open_step = {"c-1": OUTCOME_UNKNOWN, "c-2": NOT_EXECUTED}
+        expected = [{"c-1": NOT_EXECUTED, "c-2": NOT_EXECUTED}, open_step, open_step]
+
+        async def check(name: str) -> None:
+            for number, (point, codes) in enumerate(zip(points, expected, strict=True)):
+                await _branch(store, f"{name}-{number}", checkpoint_id=point)
+                assert await _codes(store, f"{name}-{number}") == codes
+
+        await check("open")
+        unknown, _ = await _tool_messages(store, "open-2")
+        assert unknown.metadata[EDITED_INPUT] == 2
+        await _branch(store, "at-the-end")
+        assert await _codes(store, "at-the-end") == open_step
+        await _branch(store, "of-a-branch", source="at-the-end", message_count=2)
+        assert await _codes(store, "of-a-branch") == open_step
+        done = [_done("c-1"), _done("c-2")]
+        await commit(store, round=3, messages=done, consume=("c-1", "c-2"), forget_effects=("c-1",))
+        await check("over")
+        await start(store, run_id="r-2", rewind_to=points[2])
+        assert await _codes(store, SESSION) == open_step
+        await start(store, run_id="r-3", rewind_to=points[0])
+        assert await _codes(store, SESSION) == expected[0]
+
+    @proves("lineage.branch-tells-begun-calls")
+    async def test_calls_that_the_ledger_has_begun_are_unknown_where_they_are_left(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
+        await start(store, append_messages=(said("go"),))
+        before = (await commit(store, messages=[asked("c-1", "c-2")], promote_staging=False)).checkpoint_id
+        clock.advance(1)
+        await store.begin_effect(effect("c-1"))
+        there = (await store.create_checkpoint(SESSION, step_meta())).checkpoint_id
+        await _branch(store, "before", checkpoint_id=before)
+        assert await _codes(store, "before") == {"c-1": NOT_EXECUTED, "c-2": NOT_EXECUTED}
+        await _branch(store, "there", checkpoint_id=there)
+        await _branch(store, "at-the-end")
+        expected = {"c-1": OUTCOME_UNKNOWN, "c-2": NOT_EXECUTED}
+        assert await _codes(store, "there") == await _codes(store, "at-the-end") == expected
 
     @proves("lineage.branch-is-apart")
     async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore) -> None:
@@ -404,17 +462,20 @@ def _done(call: str) -> ToolMessage:
     return ToolMessage(tool_call_id=call, tool_name="tool", content="done")
 
 
+async def _tool_messages(store: SessionStateStore, session_id: str) -> list[ToolMessage]:
+    rows = await store.load_transcript(session_id)
+    return [row.message for row in rows if isinstance(row.message, ToolMessage)]
+
+
 async def _results(store: SessionStateStore, session_id: str) -> dict[str, JSON]:
     """What the transcript says of each call; None where it was not executed."""
-    rows = await store.load_transcript(session_id)
-    results = [row.message for row in rows if isinstance(row.message, ToolMessage)]
+    results = await _tool_messages(store, session_id)
     return {each.tool_call_id: None if each.code == NOT_EXECUTED else each.content for each in results}
 
 
 async def _codes(store: SessionStateStore, session_id: str) -> dict[str, str | None]:
     """What the transcript says became of each call."""
-    rows = await store.load_transcript(session_id)
-    return {row.message.tool_call_id: row.message.code for row in rows if isinstance(row.message, ToolMessage)}
+    return {each.tool_call_id: each.code for each in await _tool_messages(store, session_id)}
 
 
 async def _branch(
