@@ -15,13 +15,14 @@ from helix_agents.agent.registry import find_delegate
 from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
-from helix_agents.domain.messages import Message, UserMessage
+from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingFilter, ToolAnswer
+from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamPlace
+from helix_agents.domain.transcript import NOT_EXECUTED
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.delegated_writer import DelegatedWriter
 from helix_agents.engine.desk import ASKING, OPENING, Desk, Failure, Note, RestingReply, RestingResult
@@ -373,17 +374,30 @@ async def _stale_effects(scope: RunScope, going_on: Iterable[PlannedCall]) -> tu
 
 
 async def _late_answers(scope: RunScope) -> dict[str, Any]:
-    """Answers that came after a run had given up on them reach the model once, as a hidden message."""
+    """Answers that came after a run had given up on them reach the model once, as a hidden message.
+
+    Its transcript says what it was told: who goes back to before a notice gets it again, and before the call none.
+    """
     if not scope.session.completed_client_tool_calls:
         return {}
     where, store = PendingFilter(session_id=scope.session.session_id, states=("consumed",)), scope.services.store
     done_with = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
-    late = [call for call in done_with if call.late_answer is not None and not call.late_answer_delivered]
-    notices: list[UserMessage] = []
-    for call in late:
-        text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {_in_words(call.late_answer)}"
-        notices.append(UserMessage(content=text, hidden=True, metadata={"helix": "late_answer"}))
-    return {"notices": tuple(notices), "late_answers": tuple(call.tool_call_id for call in late)}
+    late = {call.tool_call_id: _late_notice(call) for call in done_with if call.late_answer is not None}
+    if not late:
+        return {}
+    given_up = {
+        message.tool_call_id
+        for message in scope.transcript
+        if isinstance(message, ToolMessage) and message.code != NOT_EXECUTED
+    }
+    told = {message.content for message in scope.transcript if isinstance(message, UserMessage) and message.hidden}
+    due = {call_id: notice for call_id, notice in late.items() if call_id in given_up and notice.content not in told}
+    return {"notices": tuple(due.values()), "late_answers": tuple(due)}
+
+
+def _late_notice(call: PendingCall) -> UserMessage:
+    text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {_in_words(call.late_answer)}"
+    return UserMessage(content=text, hidden=True, metadata={"helix": "late_answer"})
 
 
 def _in_words(answer: KnownAnswer | None) -> str:

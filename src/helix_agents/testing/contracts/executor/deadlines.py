@@ -10,6 +10,7 @@ from helix_agents.agent.context import RunContext
 from helix_agents.agent.hook_events import AfterToolEvent, MessageEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.chunks import ToolError
 from helix_agents.domain.errors import StillWaitingError
 from helix_agents.domain.messages import ToolMessage
@@ -167,6 +168,22 @@ class DeadlinesContract(ScenarioContract):
             assert said.index("hidden: late_answer") < said.index("assistant: Thanks anyway.")
             notice = next(each for each in await transcript(other) if getattr(each, "hidden", False))
             assert getattr(notice, "content", "").endswith("call_1_1 of locate has come: Rome, sorry")
+
+    async def test_a_late_answer_is_told_again_to_who_goes_back_to_before_it_was_told(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        agent = _agent(*LOCATING)
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        clock.advance(2 * HOUR_MS)
+        await completed(await helix.resume(agent, SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="Rome, sorry"))
+        await completed(await helix.execute(agent, "And now?", SESSION))
+        points = [each.checkpoint_id for each in (await helix.sessions.checkpoints(SESSION)).items][::-1]
+        asked, timed_out, without, told = points
+        for point, notices in ((timed_out, 1), (without, 1), (told, 1), (asked, 0), (without, 1), (BEGINNING, 0)):
+            await helix.rewind(SESSION, point)
+            await completed(await helix.execute(_agent(*["Well."] * 6), "Go on", SESSION))
+            assert (await spoken(helix)).count("hidden: late_answer") == notices
 
     async def test_all_calls_of_a_session_expire_at_once_however_many_they_are(
         self, helix: Executor, clock: ManualClock
