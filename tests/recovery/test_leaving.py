@@ -1,6 +1,7 @@
 """Leaving an executor while its runs go on: steps get their grace, and another executor continues at once."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import TextDelta
 from helix_agents.domain.errors import AgentAlreadyRunningError, ExecutorClosedError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
-from helix_agents.domain.results import Completed
+from helix_agents.domain.results import Completed, Suspended
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.llm import ModelEvent, TextPiece
 from helix_agents.ports.streams import FlushPolicy
 from helix_agents.runtimes.executor import handle
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process import Executor
+from helix_agents.system import SystemClock
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 
@@ -112,6 +114,55 @@ async def test_a_step_that_outlasts_the_grace_is_done_again_elsewhere(tmp_path: 
     work.may_end.set()
     await continued(tmp_path, agent)
     assert work.runs == STEPS + 1
+
+
+@pytest.mark.parametrize("grace", [0.0, 0.05])
+async def test_nobody_waits_for_a_call_that_must_not_run_twice_and_that_was_let_go_of(tmp_path: Path, grace: float):
+    begun, runs = asyncio.Event(), 0
+
+    @tool(effect="once")
+    async def pay() -> str:
+        """Pay."""
+        nonlocal runs
+        runs += 1
+        begun.set()
+        await asyncio.Event().wait()
+        return "paid"
+
+    agent = Agent(name="payer", model=ScriptedModel([call("pay", {}, id="pay")]), tools=[pay])
+    async with asyncio.timeout(SECONDS), opened(tmp_path, agent, grace=grace) as helix:
+        await helix.execute(agent, "Pay.", SESSION)
+        await begun.wait()
+    # The ledger's lease lasts longer than this may take.
+    async with opened(tmp_path, agent) as helix, asyncio.timeout(SECONDS):
+        await helix.recover()
+        run = await helix.get_handle(agent, SESSION)
+        assert isinstance(await run.result(), Suspended)
+        [asked] = (await helix.list_pending()).items
+        assert (asked.tool_call_id, asked.reason) == ("pay", "unknown_outcome")
+    assert runs == 1
+
+
+async def test_a_call_that_goes_on_by_itself_stays_taken(tmp_path: Path):
+    begun, may_end = threading.Event(), threading.Event()
+
+    @tool(effect="once")
+    def pay() -> str:
+        """Pay, on a thread that nobody can call back."""
+        begun.set()
+        may_end.wait(SECONDS)
+        return "paid"
+
+    agent = Agent(name="payer", model=ScriptedModel([call("pay", {}, id="pay")]), tools=[pay])
+    async with asyncio.timeout(SECONDS), await open_backend(f"sqlite:///{tmp_path / 'helix.db'}") as parts:
+        parts_of: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with Executor(**parts_of, janitor_seconds=None, grace=0.0) as helix:
+            await helix.execute(agent, "Pay.", SESSION)
+            await asyncio.to_thread(begun.wait)
+        [effect] = await parts.state.list_effects(SESSION)
+        may_end.set()
+    assert effect.state == "intent"
+    assert effect.lease_expires_at > SystemClock().now_ms()
 
 
 async def test_who_does_not_wait_for_the_grace_loses_nothing_either(tmp_path: Path):

@@ -11,6 +11,7 @@ from helix_agents.domain.effects import BeginEffect, EffectOutcome, FinishOutcom
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.records import JSON
+from helix_agents.domain.runs import Fence
 from helix_agents.engine.services import EngineOptions
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
@@ -20,9 +21,18 @@ LEASE_MS = 1_000
 
 
 class Answers(InMemoryStateStore):
-    """A store that loses the answer to one operation: what was asked for is done, and nobody is told."""
+    """A store that loses the answer to one operation: what was asked for is done, and nobody is told.
+
+    It can be held once: when an intent is stored and nobody knows of it yet, or when a result is about to be.
+    """
 
     lose: str | None = None
+    held: tuple[str, Gate] | None = None
+
+    async def _hold(self, operation: str) -> None:
+        if self.held is not None and self.held[0] == operation:
+            gate, self.held = self.held[1], None
+            await gate.wait()
 
     def _lost(self, operation: str) -> None:
         if self.lose == operation:
@@ -31,12 +41,14 @@ class Answers(InMemoryStateStore):
 
     async def begin_effect(self, request: BeginEffect) -> EffectOutcome:
         outcome = await super().begin_effect(request)
+        await self._hold("begin_effect")
         self._lost("begin_effect")
         return outcome
 
     async def finish_effect(
         self, session_id: SessionId, tool_call_id: ToolCallId, owner: str, result: JSON
     ) -> FinishOutcome:
+        await self._hold("finish_effect")
         outcome = await super().finish_effect(session_id, tool_call_id, owner, result)
         self._lost("finish_effect")
         return outcome
@@ -83,3 +95,29 @@ async def test_an_answer_of_the_ledger_that_is_lost_is_asked_for_again(operation
         assert await completed(run) == "Done."
         [record] = (await helix.sessions.runs(SESSION)).items
         assert (payments.runs, record.attempt) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"), [("begin_effect", "unknown"), ("finish_effect", "done")], ids=["announcing", "recording"]
+)
+async def test_who_leaves_while_the_ledger_answers_keeps_nobody_waiting(operation: str, expected: str):
+    memory, payments, gate = Memory(), Payments(), Gate()
+    store = Answers(memory)
+    async with executor(memory, store) as helix:
+        store.held = operation, gate
+        await helix.execute(payments.agent(), "Pay.", SESSION)
+        await gate.until_reached()
+    [left] = await store.list_effects(SESSION)
+    fence = Fence(run_id=(await store.list_runs(SESSION)).items[0].run_id, attempt=1)
+    asked = await store.begin_effect(
+        BeginEffect(
+            session_id=SESSION,
+            fence=fence,
+            tool_call_id=left.tool_call_id,
+            tool_name="pay",
+            idempotency_key=left.idempotency_key,
+            owner="another",
+            lease_ms=LEASE_MS,
+        )
+    )
+    assert asked.effect.state == expected

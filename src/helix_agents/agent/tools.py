@@ -98,6 +98,11 @@ class Tool(Generic[P, R_co]):
         return is_async(self.function)
 
     @property
+    def runs_on_thread(self) -> bool:
+        """Whether its function is sync, so that it goes on where nobody waits for it any more."""
+        return not self._is_async
+
+    @property
     def subject(self) -> str:
         """The tool in an error message."""
         return f"Tool {self.name!r}"
@@ -184,7 +189,7 @@ class Tool(Generic[P, R_co]):
         """
         if self.kind != "server" or self.signature is None:
             raise TypeError(f"{self.subject} is run by the client")
-        sync = not self._is_async
+        sync = self.runs_on_thread
         bound = self.signature.bind(self.function, _seen_from(context, sync=sync), values)
         return await call_possibly_slow(self.subject, bound, in_thread=in_thread if sync else None, apart=apart)
 

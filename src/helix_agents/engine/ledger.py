@@ -90,9 +90,15 @@ async def _run_once(
     store = scope.services.store
     while True:
         # The same try may announce itself twice: it has run nothing in between.
-        match await _insisting(scope, partial(store.begin_effect, request)):
+        try:
+            announced = await _insisting(scope, partial(store.begin_effect, request))
+        except (Exception, asyncio.CancelledError):
+            # It may have been taken down all the same.
+            await _leave(scope, request)
+            raise
+        match announced:
             case EffectBegun():
-                return await _run_begun(scope, batch, planned, tool, values, approval, request.owner)
+                return await _run_begun(scope, batch, planned, tool, values, approval, request)
             case EffectFinished(effect=effect):
                 return await _settle_known(scope, batch, decode(encode(effect.result), RestingResult))
             case EffectUnknown(effect=effect):
@@ -113,9 +119,10 @@ async def _run_begun(
     tool: Tool[..., Any],
     values: Mapping[str, Any],
     approval: Approval | None,
-    owner: str,
+    request: BeginEffect,
 ) -> CallOutcome:
-    session_id, call_id, run = scope.session.session_id, planned.tool_call_id, scope.run
+    session_id, call_id, run, owner = scope.session.session_id, planned.tool_call_id, scope.run, request.owner
+    finish: Callable[[], Awaitable[object]] | None = None
     renewing = asyncio.create_task(_keep_alive(scope, planned, owner))
     try:
         result = await execute(scope, batch, planned, tool, values, approval)
@@ -125,6 +132,13 @@ async def _run_begun(
         result = msgspec.structs.replace(result, once=True)
         finish = partial(scope.services.store.finish_effect, session_id, call_id, owner, decode_json(encode(result)))
         finished = await _insisting(scope, finish)
+    except (Exception, asyncio.CancelledError):
+        renewing.cancel()
+        await asyncio.wait((renewing,))
+        if finish is not None or not tool.runs_on_thread:
+            # Nobody can call a thread back: what runs on one may go on, and the call stays taken until its lease ends.
+            await _leave(scope, request, finish)
+        raise
     finally:
         renewing.cancel()
     if isinstance(finished, EffectLost):
@@ -132,6 +146,18 @@ async def _run_begun(
         log_event("effect.late_result", tool=tool.name, tool_call_id=call_id, session_id=session_id)
         raise SupersededError(session_id, run.run_id, run.attempt, f"another try answers for call {call_id!r}")
     return await settle(scope, batch, result)
+
+
+async def _leave(scope: RunScope, request: BeginEffect, finish: Callable[[], Awaitable[object]] | None = None) -> None:
+    """Tell the ledger once more what is known of a call that nobody here works on any more: its result, else that
+    whoever comes next need not wait, because its outcome is unknown by now."""
+    session_id, call_id, owner = request.session_id, request.tool_call_id, request.owner
+    try:
+        await (scope.services.store.renew_effect(session_id, call_id, owner, 0) if finish is None else finish())
+    except HelixError as problem:
+        # What the ledger does not know of need not be left.
+        if problem.retryable:
+            log_exception("effect.not_left", problem, tool=request.tool_name, session_id=session_id)
 
 
 async def _insisting(scope: RunScope, operation: Callable[[], Awaitable[T]]) -> T:

@@ -422,7 +422,7 @@ class Effects(Protocol):
     async def renew_effect(
         self, session_id: SessionId, tool_call_id: ToolCallId, owner: str, lease_ms: int
     ) -> FinishOutcome:
-        """Keep an intent alive while its tool runs."""
+        """Keep an intent alive while its tool runs; one whose lease lasts 0 is given up, and its outcome unknown."""
         ...
 
     async def finish_effect(

@@ -162,6 +162,16 @@ class EffectsContract(StoreContract):
         assert isinstance(await store.begin_effect(effect("pay-1", "worker-2")), EffectUnknown)
         assert isinstance(await store.renew_effect(SESSION, "pay-1", "worker-1", 5_000), EffectLost)
 
+    @proves("effects.given-up")
+    async def test_an_owner_who_leaves_keeps_nobody_waiting(self, store: SessionStateStore) -> None:
+        await start(store)
+        await store.begin_effect(effect("pay-1"))
+        assert isinstance(await store.renew_effect(SESSION, "pay-1", "worker-2", 0), EffectLost)
+        assert isinstance(await store.begin_effect(effect("pay-1", "worker-2")), EffectBusy)
+        assert isinstance(await store.renew_effect(SESSION, "pay-1", "worker-1", 0), EffectRecorded)
+        assert isinstance(await store.begin_effect(effect("pay-1", "worker-2")), EffectUnknown)
+        assert [each.state for each in await store.list_effects(SESSION)] == ["unknown"]
+
     @proves("effects.unbegun-refused")
     async def test_what_never_began_cannot_be_finished_or_renewed(self, store: SessionStateStore) -> None:
         await start(store)
