@@ -105,7 +105,7 @@ class AfterLLMCallEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class BeforeToolEvent(HookEvent, frozen=True, kw_only=True):
-    """A tool is about to run."""
+    """A tool is about to run, or another agent to be given the call."""
 
     hook = "before_tool"
     tool_name: str

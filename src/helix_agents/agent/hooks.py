@@ -22,9 +22,9 @@ Each takes `(ctx, event)`, sync or async; a sync one runs on the event loop and 
 whose changes are part of the same step's commit; only `on_text_delta` and `on_thinking` get a `RunInfo` without state.
 
 Per tool the order is before_tool, the tool itself, on_state_change, on_message, after_tool; the last two follow the
-whole parallel batch, in call order. Where several `Hooks` apply, each point runs the parent's first, then the
-executor's, the agent's and those of the call. A parent's hooks, those of its call included, run in its sub-agents too:
-there `ctx` is the child's.
+whole parallel batch, in call order. A delegated call is a tool, too, with before_sub_agent and after_sub_agent around
+the child. Where several `Hooks` apply, each point runs the parent's first, then the executor's, the agent's and those
+of the call. A parent's hooks, those of its call included, run in its sub-agents too: there `ctx` is the child's.
 
 A hook that raises is reported, its changes to the state are dropped, and the run goes on; `FailRun` fails the run.
 Hooks run at least once: after a crash those of the step in flight may run again, with the same `run_id` and `step`.

@@ -12,13 +12,13 @@
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.failures import Contained, FailRun
-from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent
+from helix_agents.agent.hook_events import AfterSubAgentEvent, BeforeSubAgentEvent, BeforeToolEvent
 from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.agent.sub_agents import DelegationTool, SubAgentTool
 from helix_agents.domain.chunks import SubagentStart
@@ -34,9 +34,9 @@ from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSess
 from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.answers import abandoned, tool_is_gone
-from helix_agents.engine.desk import Note, RestingResult
+from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, DriveRun, PlannedCall
-from helix_agents.engine.executing import announce, open_call, settle
+from helix_agents.engine.executing import announce, open_call, settle, tell_before
 from helix_agents.engine.ledger import resting_reply
 from helix_agents.engine.letting_go import child_id_of, end_chunk, let_go, write_end
 from helix_agents.engine.log import log_exception
@@ -54,13 +54,20 @@ TIMED_OUT = "sub_agent_timeout"
 ABANDONED = "abandoned"
 
 
+class _Opened(NamedTuple):
+    """A child's run that is to be driven, and what its call gave."""
+
+    run: RunRecord
+    given: dict[str, JSON]
+
+
 async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
     """Bring a delegated call as far as its child goes."""
     opened = await _bring_to_drive(scope, batch, planned, driven=False)
     if isinstance(opened, CallOutcome):
         return opened
-    await drive_to_rest(scope, planned, opened, planned.timeout_ms)
-    return await _outcome(scope, batch, planned)
+    await drive_to_rest(scope, planned, opened.run, planned.timeout_ms)
+    return await _outcome(scope, batch, planned, opened.given)
 
 
 async def hand_out_child(
@@ -73,12 +80,13 @@ async def hand_out_child(
     opened = await _bring_to_drive(scope, batch, planned, driven=driven)
     if isinstance(opened, CallOutcome):
         return opened
-    return DriveRun(session_id=opened.session_id, run_id=opened.run_id, attempt=opened.attempt)
+    run = opened.run
+    return DriveRun(session_id=run.session_id, run_id=run.run_id, attempt=run.attempt)
 
 
 async def _bring_to_drive(
     scope: RunScope, batch: Batch, planned: PlannedCall, *, driven: bool
-) -> CallOutcome | RunRecord:
+) -> CallOutcome | _Opened:
     """The child's run, to be driven; or what became of the call without that."""
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
@@ -96,13 +104,14 @@ async def _bring_to_drive(
             await _announce_start(scope, batch, planned, tool, given)
     except FailRun as decision:
         await let_go(scope, run.session_id)
-        return await _outcome(scope, batch, planned, fail_run=decision.reason)
+        return await _outcome(scope, batch, planned, given, fail_run=decision.reason)
     if run.status == "running" and isinstance(tool, RemoteAgentTool):
         stop = scope.stop.below()
         with stopping_after(tool.timeout_ms, stop, run, scope.services.clock), Contained(f"Tool {tool.name!r}"):
             await follow_remote(scope, planned, run, tool, _first_message(tool, given), stop)
-        return await _outcome(scope, batch, planned)
-    return run if run.status == "running" else await _outcome(scope, batch, planned)
+    elif run.status == "running":
+        return _Opened(run, given)
+    return await _outcome(scope, batch, planned, given)
 
 
 async def _settle_without_tool(
@@ -319,7 +328,9 @@ async def fail_child(services: Services, session_id: SessionId, fence: Fence, pr
     )
 
 
-async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_run: str | None = None) -> CallOutcome:
+async def _outcome(
+    scope: RunScope, batch: Batch, planned: PlannedCall, given: dict[str, JSON], *, fail_run: str | None = None
+) -> CallOutcome:
     """What the child came to, as the parent's call sees it."""
     store, child_id = scope.services.store, child_id_of(planned)
     run = await store.get_current_run(child_id)
@@ -360,6 +371,7 @@ async def _outcome(scope: RunScope, batch: Batch, planned: PlannedCall, *, fail_
         message=message,
         writes=left.writes,
         usage=(spent, *left.usage),
+        input=given,
         child=SubSessionRefUpdate(sub_session_id=child_id, status=status, result=message.content, error=session.error),
         duration_ms=took,
         fail_run=fail_run,
@@ -399,11 +411,13 @@ async def _announce_start(
     about = {"tool_call_id": planned.tool_call_id, "child_session_id": child_id_of(planned)}
     if not await _start_was_said(scope, batch.step, planned):
         await scope.writer.write(scope.chunk(SubagentStart, batch.step, **about, child_agent_type=tool.child_type))
-    event = BeforeSubAgentEvent(**about, agent=tool.child_type, input=given)
-    left = await scope.fire_with_draft(batch.step, event)
-    if left != OfHooks():
-        note = Note(round=batch.round, writes=left.writes, usage=left.usage)
-        await scope.note(batch.step, planned.tool_call_id, note)
+    await tell_before(
+        scope,
+        batch,
+        planned,
+        BeforeToolEvent(tool_name=planned.tool_name, tool_call_id=planned.tool_call_id, input=given),
+        BeforeSubAgentEvent(**about, agent=tool.child_type, input=given),
+    )
 
 
 async def _start_was_said(scope: RunScope, step: int, planned: PlannedCall) -> bool:

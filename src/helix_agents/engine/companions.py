@@ -6,16 +6,16 @@ so a call that is run again after a crash finds the child it started before and 
 
 from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any
 
 import msgspec
 
 from helix_agents.agent.companions import PersistentAgent
-from helix_agents.agent.tools import Tool
+from helix_agents.agent.failures import FailRun
+from helix_agents.agent.hook_events import BeforeToolEvent
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.messages import Message, ToolCall, ToolMessage, UserMessage
+from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, CreateSession, SessionState, StopKind
@@ -34,13 +34,15 @@ from helix_agents.engine.children import (
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.detached import resume_detached
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
-from helix_agents.engine.executing import announce, open_call, settle
+from helix_agents.engine.executing import announce, open_call, settle, tell_before
 from helix_agents.engine.letting_go import child_id_of, let_go
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.salvage import end_of_last_step, salvage
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.stopping import stop_companions
 
+# Companions are spoken to in the round after the commit that announced them.
+_FIRST_ROUND = 1
 # How often, in seconds, a companion that somebody else drives is looked at.
 LOOK_AGAIN = 0.1
 # After how many looks it is asked whether somebody still drives it.
@@ -60,10 +62,17 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
     companion = _Companions(scope, batch, planned)
     if tool is not None and scope.stop.requested.is_set():
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+    given: dict[str, JSON] = {}
     try:
-        result = await companion.let_go(tool_is_gone(call)) if tool is None else await companion.run(tool, call)
+        if tool is None:
+            result = await companion.let_go(tool_is_gone(call))
+        else:
+            given = tool.parse(call.arguments)
+            result = await companion.run(given)
     except CompanionError as refused:
         result = await companion.let_go(_error(planned, str(refused)))
+    except FailRun as decision:
+        result = await companion.let_go(_error(planned, decision.reason, fail_run=decision.reason))
     except HelixError as problem:
         if problem.retryable or isinstance(problem, SupersededError):
             # Another driver took over, or the store is not answering: neither is for the model to know.
@@ -72,6 +81,7 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
         result = _error(planned, str(problem))
     if isinstance(result, CallOutcome):
         return result
+    result = msgspec.structs.replace(result, input=given)
     await announce(scope, batch.step, result.message, NO_WRITES)
     return await settle(scope, batch, result)
 
@@ -97,9 +107,15 @@ class _Companions:
         update = SubSessionRefUpdate(sub_session_id=begun.session_id, status="interrupted")
         return msgspec.structs.replace(result, child=update)
 
-    async def run(self, tool: Tool[..., Any], call: ToolCall) -> RestingResult | CallOutcome:
-        """Do what the tool's name says; a companion that went on in between is looked at once more."""
-        given = tool.parse(call.arguments)
+    async def run(self, given: dict[str, JSON]) -> RestingResult | CallOutcome:
+        """Do what the tool's name says; a companion that went on in between is looked at once more.
+
+        Raises:
+            FailRun: a hook wants the run to fail.
+        """
+        if self._batch.round == _FIRST_ROUND:
+            about = {"tool_name": self._planned.tool_name, "tool_call_id": self._planned.tool_call_id}
+            await tell_before(self._scope, self._batch, self._planned, BeforeToolEvent(**about, input=given))
         while True:
             try:
                 return await self._run(given)
@@ -440,12 +456,12 @@ def _free_name(kind: str, children: Mapping[str, SubSessionRef]) -> str:
     return f"{kind}-{number}"
 
 
-def _error(planned: PlannedCall, sentence: str) -> RestingResult:
+def _error(planned: PlannedCall, sentence: str, *, fail_run: str | None = None) -> RestingResult:
     message = ToolMessage(
         tool_call_id=planned.tool_call_id,
         tool_name=planned.tool_name,
         content=sentence,
         error=True,
-        code="companion_refused",
+        code="companion_refused" if fail_run is None else "tool_failed",
     )
-    return RestingResult(message=message, told=False)
+    return RestingResult(message=message, fail_run=fail_run)

@@ -107,6 +107,9 @@ OPENING = "__open__"
 ASKING = "__ask__"
 """The note that a model call leaves which gave no reply."""
 
+BEFORE = "__before__"
+"""Begins the names of notes that hooks before a call leave."""
+
 
 class Desk(Protocol):
     """Holds the work of the step in hand. In one process a dictionary, on durable engines rows of the store."""

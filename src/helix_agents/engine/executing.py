@@ -9,7 +9,7 @@ import msgspec
 
 from helix_agents.agent.context import Approval, ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
-from helix_agents.agent.hook_events import BeforeToolEvent, StateChangeEvent
+from helix_agents.agent.hook_events import BeforeToolEvent, HookEvent, StateChangeEvent
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import HelixError, InvalidStateError, StateSizeExceededError, ToolOutputError
@@ -19,12 +19,12 @@ from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.corrections import RETRY_REQUESTED
-from helix_agents.engine.desk import RestingResult, StepLost
+from helix_agents.engine.desk import BEFORE, Note, RestingResult, StepLost
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.fitting import fit_together
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.patches import json_patch
-from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.scope import Notes, OfHooks, RunScope
 
 _NO_LIMIT = nullcontext()
 
@@ -106,6 +106,22 @@ async def _call(
             is_late = isinstance(raised, TimeoutError) and limit is not None and limit.expired()
             problem = _TookTooLong() if is_late else raised
     return None if cut.happened else (returned, problem)
+
+
+async def tell_before(scope: RunScope, batch: Batch, planned: PlannedCall, *events: HookEvent) -> None:
+    """Tell hooks of a call that no function of ours is run for; what they change and count, the commit takes.
+
+    Raises:
+        FailRun: a hook wants the run to fail.
+    """
+    told: list[OfHooks] = []
+    for event in events:
+        told.append(await scope.fire_with_draft(batch.step, event, *(left.writes for left in told)))
+    ops = tuple(op for left in told for op in left.writes.ops)
+    usage = tuple(entry for left in told for entry in left.usage)
+    if ops or usage:
+        note = Note(round=batch.round, writes=StepWrites(ops=ops), usage=usage)
+        await scope.note(batch.step, f"{BEFORE}{planned.tool_call_id}", note)
 
 
 async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> ToolCall:

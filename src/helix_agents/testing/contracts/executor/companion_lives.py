@@ -10,7 +10,7 @@ from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import CompanionMode, PersistentAgent
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.failures import FailRun
-from helix_agents.agent.hook_events import AfterToolEvent, AgentCompleteEvent, AgentSuspendedEvent
+from helix_agents.agent.hook_events import AfterToolEvent, AgentCompleteEvent, AgentSuspendedEvent, BeforeToolEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ToolApprovalRequest, ToolStart
@@ -546,6 +546,38 @@ class CompanionLivesContract(ScenarioContract):
         ref = await only_companion(parts)
         assert ref.status == "interrupted"
         await until_ended(parts, ref.sub_session_id, "interrupted")
+
+    async def test_hooks_are_told_of_each_call_of_a_companion_before_and_after(self, helix: Executor) -> None:
+        told: list[tuple[str, str, Any]] = []
+
+        async def note(ctx: RunContext[Any, Any], event: BeforeToolEvent | AfterToolEvent) -> None:
+            if ctx.agent == "boss":
+                told.append((event.hook, event.tool_call_id, event.input))
+
+        hooks = Hooks(before_tool=note, after_tool=note)
+        asking = call("companion__getChildStatus", {"name": "nobody"}, id="ask")
+        agent = _deployer(asking, "Fine.", mode="blocking", hooks=hooks)
+        await suspended(await helix.execute(agent, "Hi", SESSION))
+        given = {"agent": "helper", "name": None, "initialMessage": "Do it"}
+        assert told == [("before_tool", "call_1_1", given)]
+        await _approve(helix, await _waiting_call(helix))
+        await completed(await helix.resume(agent, SESSION))
+        assert told[1:] == [
+            ("after_tool", "call_1_1", given),
+            ("before_tool", "ask", {"name": "nobody"}),
+            ("after_tool", "ask", {"name": "nobody"}),
+        ]
+
+    async def test_a_hook_before_a_call_of_a_companion_may_fail_the_run_and_nobody_is_started(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        async def refuse(*_: Any) -> None:
+            raise FailRun("over budget")
+
+        agent = _deployer("Never.", hooks=Hooks(before_tool=refuse))
+        assert "over budget" in (await failed(await helix.execute(agent, "Hi", SESSION))).error
+        assert (await spoken(helix))[-1] == "error companion__spawnAgent#call_1_1: tool_failed"
+        assert await parts.state.get_sub_session_refs(SESSION) == ()
 
     async def test_companions_of_the_same_name_are_each_bosses_own(self, helix: Executor, parts: Backend) -> None:
         for words in ("One.", "Two."):

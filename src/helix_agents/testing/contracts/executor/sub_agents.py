@@ -10,7 +10,7 @@ from pydantic.errors import PydanticUserError
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
-from helix_agents.agent.context import RunInfo
+from helix_agents.agent.context import RunContext, RunInfo
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AfterSubAgentEvent, AgentSuspendedEvent, BeforeSubAgentEvent, HookEvent
 from helix_agents.agent.hooks import Hooks
@@ -19,7 +19,7 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import StepDiscarded, SubagentEnd, SubagentStart, TextDelta, ToolEnd, ToolError
 from helix_agents.domain.errors import ModelRefusedError, ModelUnavailableError
 from helix_agents.domain.messages import ToolMessage
-from helix_agents.domain.pending import AnswerRefused, ToolAnswer
+from helix_agents.domain.pending import AnswerRefused, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.rendering import surviving
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
@@ -28,6 +28,7 @@ from helix_agents.ports.llm import ModelEvent, TextPiece
 from helix_agents.ports.state_store import StoreLimits
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.family import (
+    Diary,
     agent,
     assert_well_told,
     children,
@@ -196,7 +197,30 @@ class SubAgentsContract(ScenarioContract):
         waits = [event.reason for event in told_of if isinstance(event, AgentSuspendedEvent)]
         assert waits == ["client_tool", "awaiting_children"]
 
-    @pytest.mark.parametrize("hook", ["before_sub_agent", "after_sub_agent"])
+    async def test_a_delegated_call_is_a_tool_to_hooks_and_each_is_told_once(self, helix: Executor) -> None:
+        told_of: list[Any] = []
+
+        async def note(ctx: RunContext[Diary, Any], event: Any) -> None:
+            if ctx.agent == "boss":
+                told_of.append(event)
+                ctx.state.done.append(event.hook)
+
+        hooks = Hooks(before_tool=note, before_sub_agent=note, after_sub_agent=note, after_tool=note)
+        parent = boss(delegate("worker", id="d"), tools=[worker().as_tool()], state=Diary, hooks=hooks)
+        await suspended(await helix.execute(parent, "Hi", SESSION))
+        assert [event.hook for event in told_of] == ["before_tool", "before_sub_agent"]
+        (waits,) = (await helix.list_pending()).items
+        await helix.submit_tool_result(SESSION, waits.tool_call_id, ApprovalAnswer(approved=True))
+        await completed(await helix.resume(parent, SESSION))
+        names = ["before_tool", "before_sub_agent", "after_sub_agent", "after_tool"]
+        assert [event.hook for event in told_of] == names
+        assert (await helix.sessions.get(SESSION)).custom_state == {"done": names}
+        before, after = told_of[0], told_of[-1]
+        assert (before.tool_name, before.tool_call_id, before.input) == ("subagent__worker", "d", {"message": "go"})
+        assert (after.tool_name, after.tool_call_id, after.input) == ("subagent__worker", "d", {"message": "go"})
+        assert (after.result, after.error) == ("Deployed.", False)
+
+    @pytest.mark.parametrize("hook", ["before_tool", "before_sub_agent", "after_sub_agent"])
     async def test_a_hook_around_a_delegation_may_fail_the_run_and_nobody_is_left_behind(
         self, helix: Executor, parts: Backend, hook: str
     ) -> None:
