@@ -46,7 +46,7 @@ class ReplyStream:
         self._growing: Delta | None = None
         self._text: list[str] = []
         self._calls: list[_StreamedCall] = []
-        self._by_provider_id: dict[str, _StreamedCall] = {}
+        self._by_provider_id: dict[str, list[_StreamedCall]] = {}
 
     async def run(self, request: ModelRequest) -> tuple[AssistantMessage, TokenCount]:
         """Ask and stream; the reply carries our call ids.
@@ -117,14 +117,14 @@ class ReplyStream:
     async def _begin_call(self, started: ToolCallStarted) -> None:
         # The rewrite happens before the first chunk that carries the id, so every reader sees one name.
         call = _StreamedCall(self._scope.call_ids.claim(started.id), started.name)
-        self._by_provider_id[started.id] = call
+        self._by_provider_id.setdefault(started.id, []).append(call)
         self._calls.append(call)
         await self._scope.show(
             self._scope.chunk(ToolArgStreamStart, self._step, tool_call_id=call.id, tool_name=call.name)
         )
 
     async def _extend_call(self, piece: ToolArgumentsPiece) -> None:
-        call = self._by_provider_id[piece.id]
+        call = self._going_on(piece.id)
         call.pieces.append(piece.delta)
         last = self._growing
         goes_on = isinstance(last, ToolArgStreamDelta) and last.tool_call_id == call.id
@@ -133,18 +133,28 @@ class ReplyStream:
             self._growing = await _write_delta(self._scope, chunk)
 
     async def _end_call(self, provider_id: str) -> None:
-        call = self._by_provider_id[provider_id]
+        call = self._going_on(provider_id)
         call.ended = True
         await self._scope.writer.write(self._scope.chunk(ToolArgStreamEnd, self._step, tool_call_id=call.id))
 
+    def _going_on(self, provider_id: str) -> "_StreamedCall":
+        """The call that is spoken of: of several under one id, the latest that has not ended."""
+        calls = self._by_provider_id.get(provider_id)
+        if calls is None:
+            reason = f"its adapter went on with call {provider_id!r}, which it had not begun"
+            raise ModelError(self._scope.model.name, reason)
+        return next((call for call in reversed(calls) if not call.ended), calls[-1])
+
     def _own(self, reply: AssistantMessage) -> AssistantMessage:
-        """The reply under our ids: the n-th call is the n-th that was announced, else it gets its id now."""
-        announced = [call.id for call in self._calls]
+        """The reply under our ids: a call has the one under which readers saw it, in whatever order calls were begun;
+        where a provider gave it another id meanwhile, the next that nobody else has; else it gets its id now."""
+        begun = {provider_id: iter(calls) for provider_id, calls in self._by_provider_id.items()}
+        seen = [next(begun.get(call.id, iter(())), None) for call in reply.tool_calls]
+        others = (streamed for streamed in self._calls if streamed not in seen)
+        own = [streamed or next(others, None) for streamed in seen]
         calls = tuple(
-            msgspec.structs.replace(
-                call, id=announced[place] if place < len(announced) else self._scope.call_ids.claim(call.id)
-            )
-            for place, call in enumerate(reply.tool_calls)
+            msgspec.structs.replace(call, id=self._scope.call_ids.claim(call.id) if streamed is None else streamed.id)
+            for call, streamed in zip(reply.tool_calls, own, strict=True)
         )
         return msgspec.structs.replace(reply, tool_calls=calls, model=reply.model or self._scope.model.name)
 

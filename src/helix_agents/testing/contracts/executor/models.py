@@ -1,13 +1,22 @@
 """Scenarios of models that fail: asked again in time, given up in the end, and nothing of a failed reply is kept."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
 import pytest
 
 from helix_agents.agent.agent import Agent
-from helix_agents.domain.chunks import ErrorChunk, StepDiscarded, TextDelta
+from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import (
+    ErrorChunk,
+    StepDiscarded,
+    StreamChunk,
+    TextDelta,
+    ToolArgStreamDelta,
+    ToolArgStreamEnd,
+)
 from helix_agents.domain.errors import (
     ContextTooLongError,
     ModelOverloadedError,
@@ -15,11 +24,20 @@ from helix_agents.domain.errors import (
     SessionNotFoundError,
     UnknownModelError,
 )
-from helix_agents.domain.messages import AssistantMessage
+from helix_agents.domain.messages import AssistantMessage, ToolCall
 from helix_agents.domain.rendering import surviving
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel
-from helix_agents.ports.llm import ModelEvent, ModelRequest, ReplyDone, TextPiece
+from helix_agents.ports.llm import (
+    ModelEvent,
+    ModelRequest,
+    ReplyDone,
+    TextPiece,
+    ToolArgumentsPiece,
+    ToolCallEnded,
+    ToolCallStarted,
+)
+from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     OpenExecutor,
@@ -30,6 +48,7 @@ from helix_agents.testing.contracts.executor.stage import (
     runs_of,
     scripted,
     spoken,
+    transcript,
 )
 
 QUICK = EngineOptions(first_retry_seconds=0.001)
@@ -65,6 +84,47 @@ class _SaysNone:
         yield ReplyDone(reply=AssistantMessage(text=cast("str", None)))
 
 
+class _Streams:
+    """Says these events, and then that it is done."""
+
+    name = "streaming"
+
+    def __init__(self, *events: ModelEvent) -> None:
+        self._events = events
+
+    async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        for event in self._events if request.step == 1 else (_done("Done."),):
+            yield event
+
+
+def _done(text: str = "", **noted: str) -> ReplyDone:
+    """A reply with calls of `note`, by the ids that their provider gave them."""
+    calls = tuple(ToolCall(id=call_id, name="note", arguments={"text": said}) for call_id, said in noted.items())
+    return ReplyDone(reply=AssistantMessage(text=text, tool_calls=calls))
+
+
+def _begun(call_id: str) -> ToolCallStarted:
+    return ToolCallStarted(id=call_id, name="note")
+
+
+def _written(call_id: str, text: str) -> ToolArgumentsPiece:
+    return ToolArgumentsPiece(id=call_id, delta=text)
+
+
+@tool
+async def note(text: str = "") -> str:
+    """Take a note."""
+    return f"noted {text}"
+
+
+def _arguments_in(chunks: Sequence[StreamChunk]) -> dict[str, str]:
+    """What readers saw of the arguments of each call that ended."""
+    ended = [chunk.tool_call_id for chunk in chunks if isinstance(chunk, ToolArgStreamEnd)]
+    said = [chunk for chunk in chunks if isinstance(chunk, ToolArgStreamDelta)]
+    assert len(ended) == len(set(ended))
+    return {each: "".join(chunk.delta for chunk in said if chunk.tool_call_id == each) for each in ended}
+
+
 class ModelsContract(ScenarioContract):
     """A reply counts when it is whole; until then the model is asked again, or the run fails with a reason."""
 
@@ -81,6 +141,62 @@ class ModelsContract(ScenarioContract):
         left = [chunk.delta for chunk in surviving(chunks) if isinstance(chunk, TextDelta)]
         assert "".join(left) == "The whole answer, at last."
         assert model.asked == 3
+
+    @pytest.mark.parametrize(
+        ("events", "seen"),
+        [
+            (
+                [
+                    *(_begun("a"), _begun("b"), _written("a", '{"te'), _written("b", '{"text":'), _written("a", "")),
+                    *(_written("a", 'xt":"A"}'), _written("b", '"B"}'), ToolCallEnded(id="b"), ToolCallEnded(id="a")),
+                    _done(a="A", b="B"),
+                ],
+                {"a": "A", "b": "B"},
+            ),
+            (
+                [
+                    *(_begun("b"), _written("b", '{"text":"B"}'), ToolCallEnded(id="b")),
+                    *(_begun("a"), _written("a", '{"text":"A"}'), ToolCallEnded(id="a")),
+                    _done(a="A", b="B"),
+                ],
+                {"a": "A", "b": "B"},
+            ),
+            (
+                [_begun("x"), _begun("y"), _written("y", '{"text":"Y"}'), ToolCallEnded(id="y"), _done(y="Y")],
+                {"y": "Y"},
+            ),
+            (
+                [_begun("none-yet"), _written("none-yet", '{"text":"A"}'), ToolCallEnded(id="none-yet"), _done(a="A")],
+                {"none-yet": "A"},
+            ),
+            ([_done(a="A", b="B")], {"a": "A", "b": "B"}),
+        ],
+        ids=["in turns", "in another order", "one given up", "named later", "not at all"],
+    )
+    async def test_a_call_has_the_id_under_which_readers_saw_it_however_it_was_streamed(
+        self, helix: Executor, events: list[ModelEvent], seen: dict[str, str]
+    ) -> None:
+        handle = await helix.execute(_agent(model=_Streams(*events), tools=[note]), "Ask", SESSION)
+        told = _arguments_in(await chunks_of(handle))
+        assert await completed(handle) == "Done."
+        reply = (await transcript(helix))[1]
+        assert isinstance(reply, AssistantMessage)
+        assert {each.id: each.arguments for each in reply.tool_calls} == {each: {"text": seen[each]} for each in seen}
+        assert not told or {each: json.loads(text)["text"] for each, text in told.items()} == seen
+
+    async def test_two_calls_under_one_id_each_end_once(self, helix: Executor) -> None:
+        twice = [ToolCall(id="c", name="note"), ToolCall(id="c", name="note", arguments={"text": "B"})]
+        events = [_begun("c"), _begun("c"), _written("c", '{"text":"B"}'), ToolCallEnded(id="c"), ToolCallEnded(id="c")]
+        done = ReplyDone(reply=AssistantMessage(tool_calls=tuple(twice)))
+        handle = await helix.execute(_agent(model=_Streams(*events, done), tools=[note]), "Ask", SESSION)
+        assert _arguments_in(await chunks_of(handle)) == {"c_1": '{"text":"B"}', "c": ""}
+        assert (await spoken(helix))[2:4] == ["result note#c: noted ", "result note#c_1: noted B"]
+
+    async def test_an_adapter_that_goes_on_with_a_call_it_never_began_is_told_so(self, helix: Executor) -> None:
+        agent = _agent(model=_Streams(_written("a", "{}"), _done(a="A")), tools=[note])
+        result = await failed(await helix.execute(agent, "Ask", SESSION))
+        assert result.code == "provider_error"
+        assert "its adapter went on with call 'a', which it had not begun" in result.error
 
     async def test_a_model_that_cannot_be_opened_is_refused_before_anything_is_written(
         self, open_executor: OpenExecutor
