@@ -416,6 +416,17 @@ async def test_a_rule_makes_a_capability_ask_and_nothing_makes_it_ask_less(world
         assert not (await state.shared.get("config.a")).found
 
 
+async def test_a_run_on_a_store_without_entries_is_told_so_and_goes_on(backend: Backend) -> None:
+    ann = agent([reply(calls=[call("state__session__list", {})]), "Then not."], state_capabilities())
+    async with Executor(state=backend.state, streams=backend.streams, usage=backend.usage, agents=[ann]) as helix:
+        assert isinstance(await (await helix.execute(ann, "go", SESSION)).result(), Completed)
+    rows = [row.message for row in await backend.state.load_transcript(SESSION)]
+    told = [message.content for message in rows if isinstance(message, ToolMessage)]
+    assert [str(content).count("have no place in this store") for content in told] == [1]
+    assert backend.entries is not None
+    assert await backend.entries.list_scopes("sys.") == ()
+
+
 async def test_a_store_without_entries_is_refused_by_name(tmp_path: Path) -> None:
     from helix_agents.capabilities.client import entries_for
     from helix_agents.domain.errors import UnsupportedBackendError

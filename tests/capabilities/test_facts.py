@@ -9,11 +9,12 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel
 from helix_agents.capabilities.approval_rows import ApprovalRow
 from helix_agents.capabilities.approvals import decide_approval
 from helix_agents.capabilities.housekeeping import sweep_state
@@ -23,11 +24,15 @@ from helix_agents.capabilities.scopes import APPROVALS, JOURNAL, OUTBOX, SESSION
 from helix_agents.capabilities.settings import Limits
 from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, SessionNotFound
 from helix_agents.domain.entries import EntryPage, EntryTransaction, Put
+from helix_agents.domain.errors import ModelRefusedError
+from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.records import encode
 from helix_agents.testing import call, reply
 from helix_agents.testing.clock import ManualClock
 from tests.capabilities.test_agent_tools import bundle_of
 from tests.capabilities.worlds import World
+
+LOOK = call("state__briefing__generate", {"detail_level": "detailed"})
 
 
 async def test_the_same_window_gives_the_same_bytes_and_two_windows_neither_overlap_nor_leave_a_hole(
@@ -47,6 +52,51 @@ async def test_the_same_window_gives_the_same_bytes_and_two_windows_neither_over
         assert second["briefing"]["window"]["from"] == first["briefing"]["window"]["to"]
         assert [change["key"] for change in second["briefing"]["state_changes"]] == ["c"]
         assert all(change["source"].startswith("revision:") for change in second["briefing"]["state_changes"])
+
+
+async def briefings(helix: Executor, session_id: str) -> list[tuple[list[str], list[str]]]:
+    """What every briefing of a session told: keys and files that changed."""
+    found: list[tuple[list[str], list[str]]] = []
+    for each in reversed((await helix.sessions.messages(session_id)).items):
+        if isinstance(each.message, ToolMessage) and each.message.tool_name == "state__briefing__generate":
+            told: Any = each.message.content
+            files = [Path(change["path"]).name for change in told["briefing"]["filesystem_changes"]]
+            found.append(([change["key"] for change in told["briefing"]["state_changes"]], files))
+    return found
+
+
+async def test_the_window_of_a_run_begins_where_the_last_one_was_done_in_which_its_agent_acted(
+    each_world: World,
+) -> None:
+    look, watched = reply(calls=[LOOK]), each_world.folder / "watched"
+    script = [look, "Seen.", "Nothing to do.", look, ModelRefusedError("scripted", "no"), look, "Seen.", look, "Seen."]
+    ann = Agent(name="ann", model=ScriptedModel(script), capabilities=[bundle_of(each_world, briefing_roots=[watched])])
+    async with Executor.open(each_world.url, agents=[ann]) as helix, each_world.open("bob") as bob:
+        for name in ("a", "b", "c", "d", None):
+            if name is not None:
+                await bob.shared.set(name, 1, expected_version=0)
+                (watched / name).write_text(name)
+            await (await helix.execute(ann, "go", "s-1")).result()
+        runs = [run.status for run in reversed((await helix.sessions.runs("s-1")).items)]
+        assert runs == ["completed", "completed", "failed", "completed", "completed"]
+        assert await briefings(helix, "s-1") == [
+            (["a"], ["a"]),
+            (["b", "c"], ["b", "c"]),
+            (["b", "c", "d"], ["b", "c", "d"]),
+            ([], []),
+        ]
+
+
+async def test_who_waited_for_a_person_is_told_what_happened_meanwhile(each_world: World) -> None:
+    look, ask = reply(calls=[LOOK]), reply(calls=[call("state__backup__create", {})])
+    ann = Agent(name="ann", model=ScriptedModel([look, ask, look, "Seen."]), capabilities=[bundle_of(each_world)])
+    async with Executor.open(each_world.url, agents=[ann]) as helix, each_world.open("bob") as bob:
+        await bob.shared.set("before", 1, expected_version=0)
+        await (await helix.execute(ann, "go", "s-1")).result()
+        await bob.shared.set("meanwhile", 1, expected_version=0)
+        await helix.submit_tool_result("s-1", "call_2_1", ApprovalAnswer(approved=False, reason="Not now."))
+        await (await helix.resume(ann, "s-1")).result()
+        assert await briefings(helix, "s-1") == [(["before"], []), (["meanwhile"], [])]
 
 
 async def test_where_no_state_may_be_kept_the_system_is_well_all_the_same(world: World) -> None:

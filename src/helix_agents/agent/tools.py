@@ -266,6 +266,11 @@ class Capabilities(Protocol):
         are made through the context ride in the same one."""
         ...
 
+    async def rest(self, context: RunContext[Any, Any]) -> None:
+        """A run is done, or waits for somebody: changes of entries that are made through the context ride in its last
+        commit. One that failed or was stopped ends without it."""
+        ...
+
     async def wakeups(self, store: EntryStore, agent: str) -> Sequence[Wakeup]:
         """Sessions of an agent that are to be told something although they may do nothing; one for each at most."""
         ...

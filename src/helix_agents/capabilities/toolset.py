@@ -15,6 +15,7 @@ from helix_agents.capabilities.calls import Caller
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import Capability
 from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.handlers.briefing import activity_of
 from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.inputs import signature_of
 from helix_agents.capabilities.policy import Policy, Rule
@@ -27,6 +28,7 @@ from helix_agents.capabilities.watching import changes_after, end_subscriptions,
 from helix_agents.domain.capability_errors import CapabilityError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.ports.entries import EntryStore
 
@@ -45,6 +47,8 @@ class StateCapabilities:
         self._gateways: WeakKeyDictionary[EntryStore, Gateway] = WeakKeyDictionary()
         chosen = [each for each in CATALOGUE.values() if _is_chosen(each, only)]
         self.tools: tuple[Tool[..., Any], ...] = tuple(map(self._tool, chosen))
+        self._names = frozenset(each.tool_name for each in chosen)
+        self._briefs = any(each.name == "state.briefing.generate" for each in chosen)
 
     def gateway(self, store: EntryStore) -> Gateway:
         """The way in to the capabilities on a store."""
@@ -68,6 +72,12 @@ class StateCapabilities:
             context.link.entries.change(moved(subscription_id, after))
         return found
 
+    async def rest(self, context: RunContext[Any, Any]) -> None:
+        """The next briefing of the agent begins where a run ends in which it called any of this."""
+        known = self._briefs and context.link.entries.store is not None
+        if known and self._were_called(context.transcript):
+            context.link.entries.change(await activity_of(context.agent, self.settings))
+
     async def wakeups(self, store: EntryStore, agent: str) -> Sequence[Wakeup]:
         """Sessions that watch keys which have changed since they were told of any."""
         return await wakeups_of(store, agent, self.settings.limits)
@@ -76,6 +86,15 @@ class StateCapabilities:
         """Deliver notices, end idle sessions, and let go of what is too old or belongs to nobody any more."""
         await sweep_state(self.gateway(store))
         await end_subscriptions(store, is_over)
+
+    def _were_called(self, transcript: Sequence[Message]) -> bool:
+        """Whether the agent has called any of these tools since somebody last spoke to it."""
+        for message in reversed(transcript):
+            if isinstance(message, UserMessage) and not message.hidden:
+                return False
+            if isinstance(message, ToolMessage) and message.tool_name in self._names:
+                return True
+        return False
 
     def _tool(self, capability: Capability) -> Tool[..., Any]:
         async def run(ctx: ToolContext[Any, Any], **inputs: Any) -> dict[str, JSON]:

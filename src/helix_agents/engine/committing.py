@@ -33,6 +33,7 @@ from helix_agents.engine.ending import rest_of
 from helix_agents.engine.fitting import fit_together
 from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
+from helix_agents.engine.news import tell_rest
 from helix_agents.engine.outcomes import end_batch, work_out
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import StepWork
@@ -53,6 +54,8 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     if work.ended in ("failed", "interrupted"):
         await end_children(scope, request.batch)
     await _tell_end_hooks(scope, work)
+    if work.ended == "completed" or work.suspended:
+        work.entries = await tell_rest(scope, work.batch.step)
     await announce_end(scope, work)
     try:
         committed = await _store_what_fits(scope, work)
@@ -233,7 +236,7 @@ def _commit(
         suspend=work.suspended,
         take_stop=work.stopped,
         usage=_usage(scope, work),
-        entries=(*scope.news_changes, *(change for result in work.new for change in result.entries)),
+        entries=(*scope.news_changes, *(change for result in work.new for change in result.entries), *work.entries),
         audit=tuple(line for result in work.new for line in result.audit),
         stream=stream,
         stream_end=stream_end,

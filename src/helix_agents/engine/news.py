@@ -1,8 +1,9 @@
-"""What an agent's capabilities have to say before its next step: hidden messages, told once."""
+"""What an agent's capabilities have to say before its next step, told once, and what they keep of a run at its end."""
 
 from typing import Any
 
 from helix_agents.agent.context import RunContext
+from helix_agents.domain.entries import Change
 from helix_agents.domain.messages import UserMessage
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import Notes, RunScope
@@ -29,3 +30,14 @@ async def tell_news(scope: RunScope, context: RunContext[Any, Any], notes: Notes
             scope.tell((news_message(text),))
     scope.news_changes = tuple(notes.entries)
     notes.entries.clear()
+
+
+async def tell_rest(scope: RunScope, step: int) -> tuple[Change, ...]:
+    """Let every capability know that the run comes to rest; answers what they keep of it."""
+    notes = Notes()
+    for bundle in scope.agent.capabilities:
+        try:
+            await bundle.rest(scope.context(step, scope.draft(), notes))
+        except Exception as problem:
+            log_exception("capability.rest_failed", problem, session_id=scope.session.session_id)
+    return tuple(notes.entries)

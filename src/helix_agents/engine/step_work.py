@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError
 from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
@@ -32,7 +33,7 @@ NOT_SUSPENDED: dict[str, Any] = {
 @dataclass
 class StepWork:
     """What one commit is made of. `record` are the fields of the session that it changes, `new` this round's results in
-    the model's order, `usage` what hooks counted."""
+    the model's order, `usage` what hooks counted, `entries` what capabilities keep of a run that is done."""
 
     batch: OpenBatch
     step_id: StepId
@@ -52,6 +53,7 @@ class StepWork:
     reason: str | None = None
     failure: Failure | None = None
     usage: list[UsageEntry] = field(default_factory=list[UsageEntry])
+    entries: tuple[Change, ...] = ()
     begun: dict[ToolCallId, ToolMessage] = field(default_factory=dict[ToolCallId, ToolMessage])
     new: tuple[RestingResult, ...] = field(init=False)
 

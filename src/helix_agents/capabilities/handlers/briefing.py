@@ -1,7 +1,5 @@
 """`state.briefing.generate`: what happened in a window of revisions, from durable facts and by fixed rules."""
 
-from typing import Any
-
 import msgspec
 
 from helix_agents.capabilities.calls import Call, rows_of
@@ -9,7 +7,7 @@ from helix_agents.capabilities.health import look_at_health
 from helix_agents.capabilities.inbox import read_messages
 from helix_agents.capabilities.manifests import compare, look_at_files
 from helix_agents.capabilities.scopes import ACTIVITY, ALERTS, APPROVALS, BACKUPS, SHARED
-from helix_agents.capabilities.settings import HOUR_MS
+from helix_agents.capabilities.settings import HOUR_MS, StateSettings
 from helix_agents.capabilities.values import parse_time, parsed, shown_time
 from helix_agents.domain.entries import EntryEvent, EntryTransaction, Overview, Put
 from helix_agents.domain.records import JSON
@@ -20,17 +18,19 @@ DAY_MS = 24 * HOUR_MS
 
 
 async def generate(call: Call) -> dict[str, JSON]:
-    """The briefing. Asking for it moves nothing: the window begins where the agent's last session ended."""
-    last = await _last_activity(call)
-    if call.inputs["since"] is None and last:
-        since, start = last["at"], last["revision"]
+    """The briefing. Asking for it moves nothing: the window begins where the agent's last session, or run, ended."""
+    last = await call.store.find(ACTIVITY, call.caller.agent)
+    if call.inputs["since"] is None and last is not None:
+        since, start = last.updated_at, last.revision
     else:
         now, given = call.store.now_ms(), call.inputs["since"]
         since = parse_time(given, now) if given is not None else _as_far_as_known(now, call.limits.event_age_ms)
         start = await call.store.revision_at(since)
     seen = await call.store.overview(SYSTEM, runs_since=since)
     events = await _events(call, start, seen.revision)
-    files = compare(last.get("files", {}), await look_at_files(call.settings.briefing_roots))
+    files = compare(
+        parsed(last.value)["files"] if last is not None else {}, await look_at_files(call.settings.briefing_roots)
+    )
     messages, unread = await read_messages(call, 500, [])
     health = await look_at_health(call)
     sections: dict[str, list[dict[str, JSON]]] = {
@@ -63,27 +63,22 @@ async def generate(call: Call) -> dict[str, JSON]:
     return {"briefing": briefing}
 
 
+async def activity_of(agent: str, settings: StateSettings) -> Put:
+    """The change that lets the next briefing begin here: at its own revision and time, with the files as they are."""
+    row = {"files": await look_at_files(settings.briefing_roots) if settings.briefing_roots else {}}
+    return Put(scope=ACTIVITY, key=agent, value=msgspec.json.encode(row).decode())
+
+
 async def mark_activity(call: Call) -> None:
-    """Let the next briefing begin here: at this revision, with the files as they are."""
-    page = await call.store.list_events(0, limit=1)
-    row = {
-        "revision": page.head,
-        "at": call.store.now_ms(),
-        "files": await look_at_files(call.settings.briefing_roots),
-    }
-    put = Put(scope=ACTIVITY, key=call.caller.agent, value=msgspec.json.encode(row).decode())
-    await call.store.transact(EntryTransaction(changes=(put,), owner=call.caller.agent))
+    """Let the next briefing begin here."""
+    mark = await activity_of(call.caller.agent, call.settings)
+    await call.store.transact(EntryTransaction(changes=(mark,), owner=call.caller.agent))
 
 
 def _as_far_as_known(now: int, event_age_ms: int) -> int:
     """Where the window of an agent begins that was never active before: changes are told for so long. At the beginning
     of a day, so that the same window is asked for all day long."""
     return max(0, (now - event_age_ms) // DAY_MS * DAY_MS)
-
-
-async def _last_activity(call: Call) -> dict[str, Any]:
-    found = await call.store.find(ACTIVITY, call.caller.agent)
-    return parsed(found.value) if found is not None else {}
 
 
 async def _events(call: Call, start: int, end: int) -> list[EntryEvent]:

@@ -31,6 +31,9 @@ class Herald:
     async def news(self, context: RunContext[Any, Any]) -> Sequence[str]:
         return ()
 
+    async def rest(self, context: RunContext[Any, Any]) -> None:
+        """Keeps nothing of a run."""
+
     async def wakeups(self, store: EntryStore, agent: str) -> Sequence[Wakeup]:
         if await store.find("sys.herald", "told") is not None:
             return ()
