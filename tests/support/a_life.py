@@ -1,5 +1,6 @@
 """A session's life, for tests that look at what a store is asked in it."""
 
+from pathlib import Path
 from typing import Any
 
 from helix_agents import (
@@ -14,9 +15,15 @@ from helix_agents import (
     client_tool,
     tool,
 )
+from helix_agents.capabilities.calls import Caller
+from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.settings import Limits, StateSettings
+from helix_agents.capabilities.values import shown_time
+from helix_agents.capabilities.vault import Argon2Cost, Vault
 from helix_agents.domain.sessions import SessionFilter
 from helix_agents.domain.usage import UsageFilter
 from helix_agents.ports.backend import Backend
+from helix_agents.ports.entries import EntryStore
 from helix_agents.testing import call, reply
 
 
@@ -96,3 +103,17 @@ async def end(backend: Backend, session_id: str) -> None:
     """It is deleted, with what it used."""
     await backend.usage.delete_usage(session_id)
     await backend.state.delete_session(session_id)
+
+
+async def be_briefed(entries: EntryStore, folder: Path) -> None:
+    """An agent asks what happened since now, and a backup makes an older one go."""
+    vault = Vault(folder / "vault.json", cost=Argon2Cost(memory_kib=64, passes=1, lanes=1))
+    await vault.init("a long enough passphrase")
+    limits = Limits(backups=1, daily_backups=0, weekly_backups=0, monthly_backups=0)
+    gateway = Gateway(entries, StateSettings(directory=folder / "files", vault=vault, limits=limits))
+    operator = Caller(agent="boss", face="operator")
+    await gateway.call(operator, "state.briefing.generate", {"since": shown_time(entries.now_ms())})
+    for _ in range(2):
+        await gateway.call(operator, "state.backup.create", {})
+    assert (await gateway.call(operator, "state.backup.list", {}))["count"] == 1
+    await gateway.close()

@@ -10,6 +10,13 @@ SUMMARY = "scope, key, version, revision, NULL, size, history_bytes, created_at,
 VERSION = "scope, key, version, revision, value, size, 0, created_at, updated_at, owner, mark"
 EVENT = "revision, position, scope, key, version, operation, owner, at, size"
 
+# The first one from then on, and not the last one before: a clock that was set back would hide what lies between.
+REVISION_AT = (
+    "SELECT coalesce("
+    "(SELECT min(revision) - 1 FROM __agents_entry_events WHERE namespace = ? AND at >= ?),"
+    " (SELECT revision FROM __agents_entry_heads WHERE namespace = ?), 0)"
+)
+
 
 class Head(NamedTuple):
     """Where a namespace stands."""
@@ -63,12 +70,14 @@ def event_of(row: Sequence[Any]) -> EntryEvent:
 
 def within(namespace: str, scope: str, prefix: str) -> tuple[str, list[str]]:
     """Keys of a scope that start with a prefix, as a range: no letter of it means anything else."""
-    where, bound = "namespace = ? AND scope = ?", [namespace, scope]
-    if prefix:
-        where, bound = f"{where} AND key >= ?", [*bound, prefix]
-        if (end := successor(prefix)) is not None:
-            where, bound = f"{where} AND key < ?", [*bound, end]
-    return where, bound
+    keys, bound = _range("key", prefix)
+    return f"namespace = ? AND scope = ?{keys}", [namespace, scope, *bound]
+
+
+def scopes_within(namespace: str, prefix: str) -> tuple[str, list[str]]:
+    """Scopes that start with a prefix, in the same way: sessions have scopes, too, and there may be many of them."""
+    scopes, bound = _range("scope", prefix)
+    return f"namespace = ?{scopes}", [namespace, *bound]
 
 
 def events_within(namespace: str, scope: str | None, prefix: str) -> tuple[str, list[str]]:
@@ -76,3 +85,10 @@ def events_within(namespace: str, scope: str | None, prefix: str) -> tuple[str, 
     if scope is not None:
         return within(namespace, scope, prefix)
     return "namespace = ?", [namespace]
+
+
+def _range(column: str, prefix: str) -> tuple[str, list[str]]:
+    if not prefix:
+        return "", []
+    end = successor(prefix)
+    return (f" AND {column} >= ?", [prefix]) if end is None else (f" AND {column} >= ? AND {column} < ?", [prefix, end])

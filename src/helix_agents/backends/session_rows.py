@@ -34,11 +34,13 @@ RUN_FIELDS = (
     "ended_at",
 )
 RUN_COLUMNS = ", ".join(RUN_FIELDS)
-RECENT_RUNS = (
-    "SELECT r.run_id, r.session_id, s.agent_type, r.turn, r.status, r.started_at, r.ended_at FROM __agents_runs r"
-    " JOIN __agents_sessions s ON s.namespace = r.namespace AND s.session_id = r.session_id"
-    " WHERE r.namespace = ? AND (r.ended_at IS NULL OR r.ended_at >= ?)"
-    " ORDER BY r.started_at, r.session_id, r.turn"
+# Whose session it is comes last: few runs are recent, and few calls wait, however many sessions there are.
+_AGENT = (
+    "(SELECT agent_type FROM __agents_sessions s WHERE s.namespace = {0}.namespace AND s.session_id = {0}.session_id)"
+)
+_RUNS = (
+    f"SELECT run_id, session_id, {_AGENT.format('r')} AS agent, turn, status, started_at, ended_at"
+    " FROM __agents_runs r WHERE namespace = ?"
 )
 CHECKPOINT_COLUMNS = (
     "c.id, c.session_id, c.run_id, c.step_id, c.step_count, c.status, c.message_count, c.state_count, c.has_writes,"
@@ -216,8 +218,26 @@ def version_of(checkpoint_id: CheckpointId) -> int:
     return (checkpoint_number(checkpoint_id) or 0) & 0xFFFFFFFF
 
 
+def recent_runs(namespace: str, agent: str | None, since: int) -> tuple[str, tuple[Any, ...]]:
+    """The statement that finds the runs which are not over, or ended since a time, and its values."""
+    runs = f"{_RUNS} AND status = 'running' UNION ALL {_RUNS} AND ended_at >= ?"
+    whose, given = ("agent IS NOT NULL", ()) if agent is None else ("agent = ?", (agent,))
+    text = f"SELECT * FROM ({runs}) AS recent WHERE {whose} ORDER BY started_at, session_id, turn"
+    return text, (namespace, namespace, since, *given)
+
+
+def waiting_calls(namespace: str, agent: str | None = None) -> tuple[str, tuple[Any, ...]]:
+    """The statement that finds the calls which wait, and its values."""
+    whose, given = ("", ()) if agent is None else (f" AND {_AGENT.format('p')} = ?", (agent,))
+    text = (
+        f"SELECT body FROM __agents_pending_calls p WHERE namespace = ? AND state = 'waiting'{whose}"
+        " ORDER BY created_at, tool_call_id"
+    )
+    return text, (namespace, *given)
+
+
 def run_summary(row: Sequence[Any]) -> RunSummary:
-    """A row of `RECENT_RUNS`."""
+    """A row that `recent_runs` finds."""
     run_id, session_id, agent, turn, status, started_at, ended_at = row
     return RunSummary(
         run_id=run_id,

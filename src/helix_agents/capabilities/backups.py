@@ -223,7 +223,7 @@ class Backups:
 
     async def _asked_about(self) -> set[str]:
         """Backups that a call is about which waits for a person, in a run or from another face."""
-        seen = await self._store.overview((APPROVALS,))
+        seen = await self._store.glance((APPROVALS,))
         inputs: list[JSON] = [call.input for call in seen.pending if call.tool_name.startswith("state__backup__")]
         rows = map(row_of, seen.system[APPROVALS])
         inputs.extend(row.inputs for row in rows if row.status in OPEN)

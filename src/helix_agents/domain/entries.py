@@ -177,10 +177,20 @@ class RunSummary(Record):
     ended_at: int | None = None
 
 
+class Glance(Record):
+    """One consistent look at what goes on: calls that wait, `runs` that are not over or ended since the time that was
+    asked for, and the values of `system` scopes."""
+
+    revision: int
+    runs: tuple[RunSummary, ...] = ()
+    pending: tuple[PendingCall, ...] = ()
+    system: dict[str, tuple[Entry, ...]] = {}
+
+
 class Overview(Record):
     """One consistent look at a namespace: conversations, what waits, every scope; values only of `system` scopes.
 
-    `runs` counts all runs by status; `recent` are those that are not over, or ended since the time that was asked for.
+    `runs` counts all runs by status.
     """
 
     revision: int
@@ -189,7 +199,6 @@ class Overview(Record):
     scopes: tuple[ScopeUsage, ...] = ()
     sessions: tuple[SessionSummary, ...] = ()
     runs: dict[str, int] = {}
-    recent: tuple[RunSummary, ...] = ()
     pending: tuple[PendingCall, ...] = ()
     usage: dict[str, float] = {}
     system: dict[str, tuple[Entry, ...]] = {}

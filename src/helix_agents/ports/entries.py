@@ -11,6 +11,7 @@ from helix_agents.domain.entries import (
     EntryPage,
     EntryTransaction,
     EventPage,
+    Glance,
     Overview,
     RestoreEntries,
     ScopeUsage,
@@ -93,7 +94,8 @@ class EntryStore(Protocol):
         ...
 
     async def revision_at(self, at_ms: int) -> int:
-        """The last revision whose announced changes were made before this time; 0 when none was."""
+        """The last revision before the first that was announced at this time or later, whatever the clock did since. It
+        is the present one when none was."""
         ...
 
     async def prune_events(self, *, before_ms: int, keep: int) -> int:
@@ -104,8 +106,15 @@ class EntryStore(Protocol):
         """Listen for commits in any process, for as long as the block lasts."""
         ...
 
-    async def overview(self, system: Sequence[str] = (), *, runs_since: int | None = None) -> Overview:
-        """One consistent look at everything; with the entries of the named scopes, and the runs since a time."""
+    async def overview(self, system: Sequence[str] = ()) -> Overview:
+        """One consistent look at everything; with the entries of the named scopes."""
+        ...
+
+    async def glance(
+        self, system: Sequence[str] = (), *, agent: str | None = None, runs_since: int | None = None
+    ) -> Glance:
+        """One consistent look at what waits, and at the runs since a time, in all sessions or in an agent's; with the
+        entries of the named scopes. Sessions in which nothing goes on are not gone through."""
         ...
 
     def dump(self, scopes: Sequence[str]) -> AbstractAsyncContextManager["EntryDump"]:

@@ -30,6 +30,7 @@ from helix_agents.domain.entries import (
     EntryPage,
     EntryTransaction,
     EventPage,
+    Glance,
     Overview,
     RestoreEntries,
     RunSummary,
@@ -39,6 +40,8 @@ from helix_agents.domain.entries import (
 )
 from helix_agents.domain.entry_plan import ONCE, Plan, first_answer, next_revision, plan_changes, plan_transaction
 from helix_agents.domain.entry_restore import restore_key
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.pending import PendingCall
 from helix_agents.ports.entries import EntryDump, EntryStore
 
 DUMP_ROWS = 500
@@ -142,7 +145,8 @@ class InMemoryEntryStore(Handle):
 
     async def revision_at(self, at_ms: int) -> int:
         with self._reading() as tables:
-            return max((event.revision for event in tables.entries.events.values() if event.at < at_ms), default=0)
+            since = (event.revision for event in tables.entries.events.values() if event.at >= at_ms)
+            return min(since, default=find_head(tables.entries).revision + 1) - 1
 
     async def prune_events(self, *, before_ms: int, keep: int) -> int:
         async with self._writing("prune_events") as tx:
@@ -162,7 +166,7 @@ class InMemoryEntryStore(Handle):
         with self.memory.wakeups.listen(topic_of(self.namespace)) as waiter:
             yield waiter
 
-    async def overview(self, system: Sequence[str] = (), *, runs_since: int | None = None) -> Overview:
+    async def overview(self, system: Sequence[str] = ()) -> Overview:
         with self._reading() as tables:
             head = find_head(tables.entries)
             sessions: list[SessionSummary] = []
@@ -177,7 +181,6 @@ class InMemoryEntryStore(Handle):
                         run_status=run.status if run is not None else None,
                     )
                 )
-            pending = [call for calls in tables.pending.values() for call in calls.values() if call.state == "waiting"]
             return Overview(
                 revision=head.revision,
                 at=self._clock.now_ms(),
@@ -185,9 +188,19 @@ class InMemoryEntryStore(Handle):
                 scopes=_scopes(tables.entries, ""),
                 sessions=tuple(sessions),
                 runs=dict(sorted(Counter(run.status for run in tables.runs.values()).items())),
-                recent=_recent(tables, runs_since) if runs_since is not None else (),
-                pending=tuple(own(call) for call in sorted(pending, key=lambda c: (c.created_at, c.tool_call_id))),
+                pending=_pending(tables, None),
                 usage=dict(sorted(Counter(entry.source_type for entry in tables.usage.values()).items())),
+                system={scope: tuple(MemoryRows(tables.entries).living(scope)) for scope in system},
+            )
+
+    async def glance(
+        self, system: Sequence[str] = (), *, agent: str | None = None, runs_since: int | None = None
+    ) -> Glance:
+        with self._reading() as tables:
+            return Glance(
+                revision=find_head(tables.entries).revision,
+                runs=_recent(tables, agent, runs_since) if runs_since is not None else (),
+                pending=_pending(tables, agent),
                 system={scope: tuple(MemoryRows(tables.entries).living(scope)) for scope in system},
             )
 
@@ -286,7 +299,22 @@ def _restore(tx: Transaction, request: RestoreEntries) -> Transacted:
 _: type[EntryStore] = InMemoryEntryStore
 
 
-def _recent(tables: Tables, since: int) -> tuple[RunSummary, ...]:
+def _is_of(tables: Tables, session_id: SessionId, agent: str | None) -> bool:
+    row = tables.sessions.get(session_id)
+    return row is not None and agent in (None, row.record.agent_type)
+
+
+def _pending(tables: Tables, agent: str | None) -> tuple[PendingCall, ...]:
+    found = [
+        call
+        for calls in tables.pending.values()
+        for call in calls.values()
+        if call.state == "waiting" and (agent is None or _is_of(tables, call.session_id, agent))
+    ]
+    return tuple(own(call) for call in sorted(found, key=lambda call: (call.created_at, call.tool_call_id)))
+
+
+def _recent(tables: Tables, agent: str | None, since: int) -> tuple[RunSummary, ...]:
     found = [
         RunSummary(
             run_id=run.run_id,
@@ -298,6 +326,6 @@ def _recent(tables: Tables, since: int) -> tuple[RunSummary, ...]:
             ended_at=run.ended_at,
         )
         for run in tables.runs.values()
-        if run.session_id in tables.sessions and (run.ended_at is None or run.ended_at >= since)
+        if _is_of(tables, run.session_id, agent) and (run.ended_at is None or run.ended_at >= since)
     ]
     return tuple(sorted(found, key=lambda run: (run.started_at, run.session_id, run.turn)))

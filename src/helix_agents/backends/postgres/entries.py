@@ -7,11 +7,13 @@ from pathlib import Path
 from helix_agents.backends.entry_columns import (
     ENTRY,
     EVENT,
+    REVISION_AT,
     SUMMARY,
     VERSION,
     entry_of,
     event_of,
     events_within,
+    scopes_within,
     topic_of,
     within,
 )
@@ -19,7 +21,7 @@ from helix_agents.backends.part import Part
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.entry_dump import PostgresDump
-from helix_agents.backends.postgres.entry_overview import read_overview
+from helix_agents.backends.postgres.entry_overview import read_glance, read_overview
 from helix_agents.backends.postgres.entry_restore import discard, restore, stage
 from helix_agents.backends.postgres.entry_rows import KnownRows, find_head, lock_head, read_unlocked
 from helix_agents.backends.postgres.entry_waiting import PostgresWaiting
@@ -31,6 +33,7 @@ from helix_agents.domain.entries import (
     EntryPage,
     EntryTransaction,
     EventPage,
+    Glance,
     Overview,
     RestoreEntries,
     ScopeUsage,
@@ -185,10 +188,10 @@ class PostgresEntryStore(Part[Database]):
         return ScopeUsage(scope=scope, keys=keys, bytes=size, revision=revision)
 
     async def list_scopes(self, prefix: str = "") -> tuple[ScopeUsage, ...]:
+        where, bound = scopes_within(self._namespace, prefix)
         rows = await self._db.all(
-            "SELECT scope, keys, bytes, revision FROM __agents_entry_usage WHERE namespace = ? AND keys > 0"
-            " AND starts_with(scope, ?) ORDER BY scope",
-            (self._namespace, prefix),
+            f"SELECT scope, keys, bytes, revision FROM __agents_entry_usage WHERE {where} AND keys > 0 ORDER BY scope",
+            bound,
         )
         return tuple(ScopeUsage(scope=row[0], keys=row[1], bytes=row[2], revision=row[3]) for row in rows)
 
@@ -224,10 +227,7 @@ class PostgresEntryStore(Part[Database]):
         return await self._db.read(work)
 
     async def revision_at(self, at_ms: int) -> int:
-        row = await self._db.one(
-            "SELECT revision FROM __agents_entry_events WHERE namespace = ? AND at < ? ORDER BY revision DESC LIMIT 1",
-            (self._namespace, at_ms),
-        )
+        row = await self._db.one(REVISION_AT, (self._namespace, at_ms, self._namespace))
         return row[0] if row is not None else 0
 
     async def prune_events(self, *, before_ms: int, keep: int) -> int:
@@ -255,10 +255,15 @@ class PostgresEntryStore(Part[Database]):
         async with self._db.listener.listen(topic_of(self._namespace)) as waiter:
             yield await PostgresWaiting.begin(self._db, self._namespace, waiter)
 
-    async def overview(self, system: Sequence[str] = (), *, runs_since: int | None = None) -> Overview:
+    async def overview(self, system: Sequence[str] = ()) -> Overview:
         now = self._clock.now_ms()
+        return await self._db.read(lambda connection: read_overview(connection, self._namespace, system, now))
+
+    async def glance(
+        self, system: Sequence[str] = (), *, agent: str | None = None, runs_since: int | None = None
+    ) -> Glance:
         return await self._db.read(
-            lambda connection: read_overview(connection, self._namespace, system, now, runs_since)
+            lambda connection: read_glance(connection, self._namespace, system, agent, runs_since)
         )
 
     @asynccontextmanager

@@ -1,19 +1,17 @@
-"""One consistent look at a namespace in Postgres, for snapshots of the whole system."""
+"""One consistent look at a namespace in Postgres: at all of it for a snapshot, or at what goes on."""
 
 from collections.abc import Sequence
 
 from helix_agents.backends.entry_columns import ENTRY, entry_of
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.entry_rows import find_head
-from helix_agents.backends.session_rows import RECENT_RUNS, run_summary
-from helix_agents.domain.entries import Entry, Overview, ScopeUsage, SessionSummary
+from helix_agents.backends.session_rows import recent_runs, run_summary, waiting_calls
+from helix_agents.domain.entries import Entry, Glance, Overview, ScopeUsage, SessionSummary
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import decode
 
 
-async def read_overview(
-    connection: Connection, namespace: str, system: Sequence[str], now: int, runs_since: int | None
-) -> Overview:
+async def read_overview(connection: Connection, namespace: str, system: Sequence[str], now: int) -> Overview:
     """Everything in one read transaction."""
     head = await find_head(connection, namespace)
     sessions = await connection.all(
@@ -25,16 +23,6 @@ async def read_overview(
     runs = await connection.all(
         "SELECT status, count(*) FROM __agents_runs WHERE namespace = ? GROUP BY status", (namespace,)
     )
-    recent = (
-        tuple(map(run_summary, await connection.all(RECENT_RUNS, (namespace, runs_since))))
-        if runs_since is not None
-        else ()
-    )
-    pending = await connection.all(
-        "SELECT body FROM __agents_pending_calls WHERE namespace = ? AND state = 'waiting'"
-        " ORDER BY created_at, tool_call_id",
-        (namespace,),
-    )
     scopes = await connection.all(
         "SELECT scope, keys, bytes, revision FROM __agents_entry_usage WHERE namespace = ? AND keys > 0 ORDER BY scope",
         (namespace,),
@@ -42,14 +30,6 @@ async def read_overview(
     usage = await connection.all(
         "SELECT source_type, count(*) FROM __agents_usage WHERE namespace = ? GROUP BY source_type", (namespace,)
     )
-    entries = await connection.all(
-        f"SELECT {ENTRY} FROM __agents_entries WHERE namespace = ? AND scope = ANY(?) AND value IS NOT NULL"
-        " ORDER BY scope, key",
-        (namespace, list(system)),
-    )
-    shown: dict[str, list[Entry]] = {scope: [] for scope in system}
-    for entry in map(entry_of, entries):
-        shown[entry.scope].append(entry)
     return Overview(
         revision=head.revision if head is not None else 0,
         at=now,
@@ -60,8 +40,37 @@ async def read_overview(
             for row in sessions
         ),
         runs={row[0]: row[1] for row in sorted(map(tuple, runs))},
-        recent=recent,
-        pending=tuple(decode(row[0], PendingCall) for row in pending),
+        pending=await _pending(connection, namespace, None),
         usage={row[0]: row[1] for row in sorted(map(tuple, usage))},
-        system={scope: tuple(found) for scope, found in shown.items()},
+        system=await _system(connection, namespace, system),
     )
+
+
+async def read_glance(
+    connection: Connection, namespace: str, system: Sequence[str], agent: str | None, runs_since: int | None
+) -> Glance:
+    """What goes on, in one read transaction."""
+    head = await find_head(connection, namespace)
+    runs = await connection.all(*recent_runs(namespace, agent, runs_since)) if runs_since is not None else ()
+    return Glance(
+        revision=head.revision if head is not None else 0,
+        runs=tuple(map(run_summary, runs)),
+        pending=await _pending(connection, namespace, agent),
+        system=await _system(connection, namespace, system),
+    )
+
+
+async def _pending(connection: Connection, namespace: str, agent: str | None) -> tuple[PendingCall, ...]:
+    return tuple(decode(row[0], PendingCall) for row in await connection.all(*waiting_calls(namespace, agent)))
+
+
+async def _system(connection: Connection, namespace: str, system: Sequence[str]) -> dict[str, tuple[Entry, ...]]:
+    entries = await connection.all(
+        f"SELECT {ENTRY} FROM __agents_entries WHERE namespace = ? AND scope = ANY(?) AND value IS NOT NULL"
+        " ORDER BY scope, key",
+        (namespace, list(system)),
+    )
+    found: dict[str, list[Entry]] = {scope: [] for scope in system}
+    for entry in map(entry_of, entries):
+        found[entry.scope].append(entry)
+    return {scope: tuple(rows) for scope, rows in found.items()}

@@ -9,19 +9,21 @@ from pathlib import Path
 from helix_agents.backends.entry_columns import (
     ENTRY,
     EVENT,
+    REVISION_AT,
     SUMMARY,
     VERSION,
     Head,
     entry_of,
     event_of,
     events_within,
+    scopes_within,
     topic_of,
     within,
 )
 from helix_agents.backends.part import Part
 from helix_agents.backends.sqlite.connection import Connection, telling
 from helix_agents.backends.sqlite.database import Database
-from helix_agents.backends.sqlite.entry_overview import read_overview
+from helix_agents.backends.sqlite.entry_overview import read_glance, read_overview
 from helix_agents.backends.sqlite.entry_restore import discard, restore, stage
 from helix_agents.backends.sqlite.entry_rows import (
     SQLiteRows,
@@ -38,6 +40,7 @@ from helix_agents.domain.entries import (
     EntryPage,
     EntryTransaction,
     EventPage,
+    Glance,
     Overview,
     RestoreEntries,
     ScopeUsage,
@@ -168,11 +171,13 @@ class SQLiteEntryStore(Part[Database]):
         return await self._db.read_by_key(lambda connection: SQLiteRows(connection, self._namespace).usage(scope))
 
     async def list_scopes(self, prefix: str = "") -> tuple[ScopeUsage, ...]:
+        where, bound = scopes_within(self._namespace, prefix)
+
         def work(connection: Connection) -> tuple[ScopeUsage, ...]:
             rows = connection.all(
-                "SELECT scope, keys, bytes, revision FROM __agents_entry_usage WHERE namespace = ? AND keys > 0"
-                " AND substr(scope, 1, ?) = ? ORDER BY scope",
-                (self._namespace, len(prefix), prefix),
+                f"SELECT scope, keys, bytes, revision FROM __agents_entry_usage WHERE {where} AND keys > 0"
+                " ORDER BY scope",
+                bound,
             )
             return tuple(ScopeUsage(scope=row[0], keys=row[1], bytes=row[2], revision=row[3]) for row in rows)
 
@@ -211,11 +216,7 @@ class SQLiteEntryStore(Part[Database]):
 
     async def revision_at(self, at_ms: int) -> int:
         def work(connection: Connection) -> int:
-            row = connection.one(
-                "SELECT revision FROM __agents_entry_events WHERE namespace = ? AND at < ?"
-                " ORDER BY revision DESC LIMIT 1",
-                (self._namespace, at_ms),
-            )
+            row = connection.one(REVISION_AT, (self._namespace, at_ms, self._namespace))
             return row[0] if row is not None else 0
 
         return await self._db.read(work)
@@ -244,9 +245,9 @@ class SQLiteEntryStore(Part[Database]):
             "SELECT revision FROM __agents_entry_events WHERE namespace = ? ORDER BY revision DESC LIMIT 1 OFFSET ?",
             (self._namespace, keep),
         )
-        # From the oldest on, of which few are left: the log is in the order of time.
+        # From the oldest on, of which few are left, and not (by the `+`) through all that are young.
         young = connection.one(
-            "SELECT revision FROM __agents_entry_events WHERE namespace = ? AND at >= ? ORDER BY revision LIMIT 1",
+            "SELECT revision FROM __agents_entry_events WHERE namespace = ? AND +at >= ? ORDER BY revision LIMIT 1",
             (self._namespace, before_ms),
         )
         condition, bound = ("", ()) if young is None else (" AND revision < ?", (young[0],))
@@ -262,10 +263,15 @@ class SQLiteEntryStore(Part[Database]):
         async with self._db.bell.listen(topic_of(self._namespace)) as waiter:
             yield waiter
 
-    async def overview(self, system: Sequence[str] = (), *, runs_since: int | None = None) -> Overview:
+    async def overview(self, system: Sequence[str] = ()) -> Overview:
         now = self._clock.now_ms()
+        return await self._db.read(lambda connection: read_overview(connection, self._namespace, system, now))
+
+    async def glance(
+        self, system: Sequence[str] = (), *, agent: str | None = None, runs_since: int | None = None
+    ) -> Glance:
         return await self._db.read(
-            lambda connection: read_overview(connection, self._namespace, system, now, runs_since)
+            lambda connection: read_glance(connection, self._namespace, system, agent, runs_since)
         )
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ from helix_agents.capabilities.manifests import compare, look_at_files
 from helix_agents.capabilities.scopes import ACTIVITY, ALERTS, APPROVALS, BACKUPS, SHARED
 from helix_agents.capabilities.settings import HOUR_MS, StateSettings
 from helix_agents.capabilities.values import parse_time, parsed, shown_time
-from helix_agents.domain.entries import EntryEvent, EntryTransaction, Overview, Put
+from helix_agents.domain.entries import EntryEvent, EntryTransaction, Glance, Put
 from helix_agents.domain.records import JSON
 
 SYSTEM = (ALERTS, APPROVALS, BACKUPS)
@@ -26,7 +26,7 @@ async def generate(call: Call) -> dict[str, JSON]:
         now, given = call.store.now_ms(), call.inputs["since"]
         since = parse_time(given, now) if given is not None else _as_far_as_known(now, call.limits.event_age_ms)
         start = await call.store.revision_at(since)
-    seen = await call.store.overview(SYSTEM, runs_since=since)
+    seen = await call.store.glance(SYSTEM, agent=call.caller.agent, runs_since=since)
     events = await _events(call, start, seen.revision)
     files = compare(
         parsed(last.value)["files"] if last is not None else {}, await look_at_files(call.settings.briefing_roots)
@@ -35,7 +35,7 @@ async def generate(call: Call) -> dict[str, JSON]:
     health = await look_at_health(call)
     sections: dict[str, list[dict[str, JSON]]] = {
         "filesystem_changes": files,
-        "process_events": _process_events(call, seen),
+        "process_events": _process_events(seen),
         "pending_approvals": _approvals(call, seen),
         "unread_messages": [
             {"id": each["id"], "type": each["type"], "source": f"inbox:{each['id']}"} for each in messages
@@ -93,7 +93,7 @@ async def _events(call: Call, start: int, end: int) -> list[EntryEvent]:
     return sorted(found, key=lambda event: (event.revision, event.position))
 
 
-def _process_events(call: Call, seen: Overview) -> list[dict[str, JSON]]:
+def _process_events(seen: Glance) -> list[dict[str, JSON]]:
     """Runs of this agent that began, went on or ended in the window."""
     return [
         {
@@ -105,13 +105,11 @@ def _process_events(call: Call, seen: Overview) -> list[dict[str, JSON]]:
             "ended_at": None if run.ended_at is None else shown_time(run.ended_at),
             "source": f"run:{run.run_id}",
         }
-        for run in seen.recent
-        if run.agent == call.caller.agent
+        for run in seen.runs
     ]
 
 
-def _approvals(call: Call, seen: Overview) -> list[dict[str, JSON]]:
-    mine = {session.session_id for session in seen.sessions if session.agent == call.caller.agent}
+def _approvals(call: Call, seen: Glance) -> list[dict[str, JSON]]:
     waiting: list[dict[str, JSON]] = [
         {
             "tool_call_id": each.tool_call_id,
@@ -121,7 +119,6 @@ def _approvals(call: Call, seen: Overview) -> list[dict[str, JSON]]:
             "source": f"pending:{each.tool_call_id}",
         }
         for each in seen.pending
-        if each.session_id in mine
     ]
     waiting.extend(
         {
@@ -136,7 +133,7 @@ def _approvals(call: Call, seen: Overview) -> list[dict[str, JSON]]:
     return waiting
 
 
-def _alerts(call: Call, seen: Overview) -> list[dict[str, JSON]]:
+def _alerts(call: Call, seen: Glance) -> list[dict[str, JSON]]:
     ranks = {"critical": 0, "warning": 1, "info": 2}
     found = [row for row in rows_of(seen.system[ALERTS]) if row["agent"] == call.caller.agent]
     found.sort(key=lambda row: (ranks.get(row["severity"], 3), row["created_at"], row["id"]))
@@ -161,7 +158,7 @@ def _state_changes(call: Call, events: list[EntryEvent]) -> list[dict[str, JSON]
     ]
 
 
-def _backups(seen: Overview, since: int) -> list[dict[str, JSON]]:
+def _backups(seen: Glance, since: int) -> list[dict[str, JSON]]:
     """Backups of everything, which say nothing about any one agent."""
     return [
         {

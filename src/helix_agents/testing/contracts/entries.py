@@ -34,6 +34,7 @@ from helix_agents.testing.entry_scenes import (
     write,
 )
 from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.scenes import fence_of, start, suspend, waiting
 
 PATIENCE = 30.0
 
@@ -234,6 +235,7 @@ class EntryStoreContract(
         only = await store.list_events(0, scope="shared", prefix="b1")
         assert ([event.key for event in only.events], only.reached) == (["b1"], 10)
         assert await store.revision_at(clock.now_ms() - 450) == 6
+        assert [await store.revision_at(0), await store.revision_at(clock.now_ms())] == [0, 10]
         assert await store.prune_events(before_ms=clock.now_ms() - 750, keep=1_000) == 3
         rest = await store.list_events(0)
         assert (rest.compacted, next(event.revision for event in rest.events)) == (3, 4)
@@ -277,6 +279,15 @@ class EntryStoreContract(
         assert (await set_value(there, "secret", "there", expected_version=0)).version == 1
         assert await values(here) == {"secret": "here"}
 
+    @proves("entries.events-by-time")
+    async def test_a_clock_that_was_set_back_hides_no_change(self, store: EntryStore, clock: ManualClock) -> None:
+        for step in (100, 200, -250, 100):
+            clock.advance(step)
+            await write(store, put("k", step, scope="shared"))
+        began = clock.now_ms() - 150
+        # They were made at 100, 300, 50 and 150.
+        assert [await store.revision_at(began + at) for at in (0, 51, 101, 151, 301)] == [0, 0, 1, 1, 4]
+
     @proves("entries.overview")
     async def test_an_overview_shows_everything_at_one_revision(self, parts: Backend, store: EntryStore) -> None:
         await parts.state.create_session("s-1", CreateSession(agent_type="ann"))
@@ -286,7 +297,24 @@ class EntryStoreContract(
         assert [(usage.scope, usage.keys) for usage in seen.scopes] == [(SCOPE, 1), ("shared", 1), ("sys.alerts", 1)]
         assert [(session.session_id, session.agent) for session in seen.sessions] == [("s-1", "ann")]
         assert [entry.value for entry in seen.system["sys.alerts"]] == ['{"n":1}']
-        assert seen.recent == ()
+
+    @proves("entries.waiting-calls")
+    async def test_calls_that_wait_are_found_with_those_who_wait(self, parts: Backend, store: EntryStore) -> None:
+        for agent in ("ann", "bob"):
+            await start(parts.state, agent, f"r-{agent}", create=CreateSession(agent_type=agent))
+            asks = waiting(parts.state, f"call-{agent}", agent, run_id=f"r-{agent}")
+            await suspend(parts.state, 1, asks, session_id=agent, fence=fence_of(f"r-{agent}"))
+
+        async def found(agent: str | None = None) -> list[str]:
+            return [call.tool_call_id for call in (await store.glance(agent=agent)).pending]
+
+        assert await found() == [call.tool_call_id for call in (await store.overview()).pending]
+        assert [await found(), await found("ann"), await found("bob"), await found("eve")] == [
+            ["call-ann", "call-bob"],
+            ["call-ann"],
+            ["call-bob"],
+            [],
+        ]
 
     @proves("entries.recent-runs")
     async def test_runs_are_listed_that_go_on_or_ended_since(
@@ -302,10 +330,12 @@ class EntryStoreContract(
         began = clock.now_ms() - 300
 
         async def listed(since: int) -> list[tuple[int, str, str]]:
-            seen = await store.overview(runs_since=since)
-            return [(run.turn, run.agent, run.status) for run in seen.recent]
+            seen = await store.glance(runs_since=since)
+            assert await store.glance(agent="ann", runs_since=since) == seen
+            return [(run.turn, run.agent, run.status) for run in seen.runs]
 
         everything = [(1, "ann", "completed"), (2, "ann", "failed"), (3, "ann", "running")]
         assert await listed(0) == await listed(began + 100) == everything
         assert await listed(began + 101) == everything[1:]
         assert await listed(clock.now_ms()) == everything[2:]
+        assert (await store.glance(agent="bob", runs_since=0)).runs == (await store.glance()).runs == ()

@@ -22,8 +22,10 @@ _VALUES = promised_by(
         "entries.listeners-are-woken": "Who listens is woken by a commit of another handle.",
         "entries.audit-in-the-transaction": "A transaction and its audit rows are made together, in one chain.",
         "entries.namespaces-apart": "No namespace sees a key, an event, a revision or an audit row of another.",
+        "entries.events-by-time": "What was announced since a time is found, whatever the clock did meanwhile.",
         "entries.overview": "An overview shows scopes, conversations and what waits at one revision.",
-        "entries.recent-runs": "An overview lists the runs that are not over, or ended since a time.",
+        "entries.waiting-calls": "A glance lists the calls that wait, of all sessions or of an agent's.",
+        "entries.recent-runs": "A glance lists the runs that are not over, or ended since a time.",
         "entries.any-history": "Any history of writes leaves what a plain model of it says.",
     },
 )

@@ -1,9 +1,12 @@
 """What an agent, a user and the janitor ask is looked up: nobody waits for the many other sessions in the store."""
 
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
 from helix_agents.backends.postgres import PostgresStateStore
 from helix_agents.backends.postgres.connection import Connection
-from helix_agents.ports.backend import open_backend
-from tests.support.a_life import end, live
+from helix_agents.ports.backend import Backend, open_backend
+from tests.support.a_life import be_briefed, end, live
 
 OTHERS = 1_000
 # What belongs to a session by its name, and which of its columns have to differ from one session to the next.
@@ -48,19 +51,37 @@ async def rows_read(connection: Connection) -> dict[str, int]:
 
 
 async def test_nothing_in_a_sessions_life_goes_through_other_sessions(postgres_url: str) -> None:
-    async with await open_backend(postgres_url) as backend:
-        await live(backend, "s-1")
-    store = await PostgresStateStore.open(postgres_url)
-    await store._db.write(crowd)
-    await store.close()
-    store = await PostgresStateStore.open(postgres_url)
-    before = await store._db.read(rows_read)
-    async with await open_backend(postgres_url) as backend:
+    async def another_life(backend: Backend) -> None:
         await live(backend, "s-2")
         await end(backend, "s-2")
+
+    read = await read_in_a_crowd(postgres_url, another_life)
+    assert read
+    assert all(count < OTHERS for count in read.values()), read
+
+
+async def test_a_briefing_and_the_end_of_old_backups_go_through_no_sessions(postgres_url: str, tmp_path: Path) -> None:
+    async def briefing(backend: Backend) -> None:
+        assert backend.entries is not None
+        await be_briefed(backend.entries, tmp_path)
+
+    read = await read_in_a_crowd(postgres_url, briefing)
+    assert read
+    assert all(count < OTHERS for count in read.values()), read
+
+
+async def read_in_a_crowd(url: str, work: Callable[[Backend], Awaitable[None]]) -> dict[str, int]:
+    """How many rows of each table are looked at for some work among many sessions."""
+    async with await open_backend(url) as backend:
+        await live(backend, "s-1")
+    store = await PostgresStateStore.open(url)
+    await store._db.write(crowd)
+    await store.close()
+    store = await PostgresStateStore.open(url)
+    before = await store._db.read(rows_read)
+    async with await open_backend(url) as backend:
+        await work(backend)
     # Its connections are closed, so what they counted is known.
     after = await store._db.read(rows_read)
     await store.close()
-    read = {table: after[table] - before[table] for table in after}
-    assert read
-    assert all(count < OTHERS for count in read.values()), read
+    return {table: after[table] - before[table] for table in after}

@@ -13,12 +13,16 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.testing.contracts.usage import used
 from helix_agents.testing.scenes import SESSION
 from helix_agents.testing.seams import CountingSeam
-from tests.support.a_life import end, live
+from tests.support.a_life import be_briefed, end, live
 
 # What a plan goes through that is no table: rows that were found before, alone or through the view of usage.
 NO_TABLE = re.compile(r"SCAN (counted|paged|below|entry|CONSTANT ROW|__agents_usage$|\(subquery)")
 # Few whatever there is in the store, and looked at together.
-FEW = ("INDEX __agents_runs_running (namespace=?)", "__agents_leases USING PRIMARY KEY (namespace=?)")
+FEW = (
+    "INDEX __agents_runs_running (namespace=?)",
+    "__agents_leases USING PRIMARY KEY (namespace=?)",
+    "__agents_entry_heads USING PRIMARY KEY (namespace=?)",
+)
 
 
 @pytest.mark.may_block("looks into the file")
@@ -34,6 +38,23 @@ async def test_nothing_in_a_sessions_life_goes_through_other_sessions(tmp_path: 
     finally:
         connection.close()
     assert len(seam.statements) > 100
+    assert not found, found
+
+
+@pytest.mark.may_block("looks into the file")
+async def test_a_briefing_and_the_end_of_old_backups_go_through_no_sessions(tmp_path: Path) -> None:
+    file, seam = tmp_path / "helix.db", CountingSeam()
+    async with await open_backend(f"sqlite:///{file}", seam=seam) as backend:
+        assert backend.entries is not None
+        await live(backend, SESSION)
+        seam.reset()
+        await be_briefed(backend.entries, tmp_path)
+    connection = apsw.Connection(str(file))
+    try:
+        found = {text: through for text in set(seam.statements) if (through := gone_through(connection, text))}
+    finally:
+        connection.close()
+    assert len(seam.statements) > 20
     assert not found, found
 
 
