@@ -288,6 +288,24 @@ async def test_old_backups_go_and_the_newest_and_fresh_ones_stay(full: World) ->
         assert len(full.files("backups")) == len(reasons)
 
 
+async def test_a_clock_that_was_set_back_takes_away_neither_backup_nor_snapshot_that_was_just_made(full: World) -> None:
+    full.limits = Limits(backups=2, snapshots=2)
+    clock = ManualClock(int(datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp() * 1000))
+    async with full.open("ann", face="operator", clock=clock) as state:
+        for _ in range(2):
+            await state.call("state.backup.create")
+            await state.call("state.snapshot.create")
+            clock.advance(60_000)
+        clock.advance(-3_600_000)
+        for _ in range(2):
+            backup = (await state.call("state.backup.create"))["backup_id"]
+            snapshot = (await state.call("state.snapshot.create"))["snapshot_id"]
+            backups = (await state.call("state.backup.list"))["backups"]
+            snapshots = (await state.call("state.snapshot.list"))["snapshots"]
+            assert (backups[-1]["backup_id"], len(backups)) == (backup, 3)
+            assert (snapshots[-1]["snapshot_id"], len(snapshots)) == (snapshot, 2)
+
+
 async def test_one_of_each_day_week_and_month_stays_and_none_that_somebody_is_asked_about(full: World) -> None:
     full.limits = Limits(backups=2, daily_backups=3, weekly_backups=2, monthly_backups=2)
     clock = ManualClock(int(datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp() * 1000))

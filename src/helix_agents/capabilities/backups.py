@@ -187,13 +187,14 @@ class Backups:
             if sha256 not in (None, reader.sha256):
                 raise DecryptionFailed(DAMAGED, {})
 
-    async def retire(self, agent: str) -> list[str]:
-        """Take away what is too old: never a fresh one from before a restore, or one that somebody is asked about."""
+    async def retire(self, agent: str, made: Known) -> list[str]:
+        """Take away what is too old: never the one that was just made, whatever the clock says, a fresh one from before
+        a restore, or one that somebody is asked about."""
         now = self._store.now_ms()
         gone: list[str] = []
         for known in await self._too_old():
             fresh = known.row.reason == BEFORE_RESTORE and now - known.made_at < KEPT_BEFORE_RESTORE_MS
-            if fresh:
+            if fresh or known.backup_id == made.backup_id:
                 continue
             remove = Remove(scope=BACKUPS, key=known.backup_id, forget=True)
             line: dict[str, JSON] = {

@@ -55,7 +55,7 @@ async def create(call: Call) -> dict[str, JSON]:
     }
     async with kept_if_known(call.store, BACKUPS, made.backup_id, made.path):
         await call.commit(*backups.registration(made), result=answer, audit={"sha256": made.row.sha256})
-    await backups.retire(call.caller.agent)
+    await backups.retire(call.caller.agent, made)
     return answer
 
 

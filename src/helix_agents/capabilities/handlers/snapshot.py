@@ -53,7 +53,7 @@ async def create(call: Call) -> dict[str, JSON]:
             if call.was_done(conflict):
                 raise
             continue
-        await _retire(call)
+        await _retire(call, name)
         return answer
     raise FileExistsError(f"snap-{stamp(seen.at)}")
 
@@ -164,10 +164,11 @@ async def _rows(call: Call) -> list[Entry]:
     return sorted(entries, key=lambda entry: (entry.created_at, entry.key), reverse=True)
 
 
-async def _retire(call: Call) -> None:
-    """Take away what is beyond the limit; the newest always stays."""
+async def _retire(call: Call, made: str) -> None:
+    """Take away what is beyond the limit; the one that was just made always stays, whatever the clock says."""
     folder = folder_of(call.store, call.settings, "snapshots")
-    for entry in (await _rows(call))[max(1, call.limits.snapshots) :]:
+    others = [entry for entry in await _rows(call) if entry.key != made]
+    for entry in others[max(0, call.limits.snapshots - 1) :]:
         # The row goes first: a file that nobody knows is no snapshot, a row without its file is a broken one. It goes
         # in a transaction of its own: the call itself is done, and is told and remembered once.
         gone = Remove(scope=SNAPSHOTS, key=entry.key, forget=True)
