@@ -68,6 +68,18 @@ async def test_calls_are_counted_in_the_store_and_too_many_ask(world: World) -> 
         await other.shared.set("d", 1, expected_version=0)
 
 
+async def test_names_that_look_like_others_put_together_are_counted_apart(world: World) -> None:
+    once = Rate(most=1, seconds=3600)
+    names = {"r": "x/ann", "r/x": "ann"}
+    rules = [Rule(name=name, applies_to="alerts.send", agents=[agent], rate=once) for name, agent in names.items()]
+    world.policy = Policy(rules=rules)
+    for agent in names.values():
+        async with world.open(agent) as state:
+            await state.call("alerts.send", message="help")
+            with pytest.raises(ApprovalPending):
+                await state.call("alerts.send", message="help")
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [

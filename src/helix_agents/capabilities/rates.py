@@ -1,6 +1,7 @@
 """How often an agent called what a rule counts: numbers in the store, so that a restart forgets nothing."""
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from helix_agents.capabilities.policy import Rule
 from helix_agents.capabilities.scopes import RATES
@@ -15,7 +16,8 @@ async def count_calls(store: EntryStore, agent: str, rules: Sequence[Rule], *, c
     for rule in rules:
         assert rule.rate is not None
         window = store.now_ms() // (rule.rate.seconds * 1000)
-        key = f"{rule.name}/{agent}/{rule.rate.seconds}/{window}"
+        # No name runs into the next one, whatever letters are in it.
+        key = f"{quote(rule.name, safe='')}/{quote(agent, safe='')}/{rule.rate.seconds}/{window}"
         counts[rule.name] = await _count(store, key) if counting else 1 + await _known(store, key)
     return counts
 
