@@ -149,6 +149,18 @@ async def test_what_is_blocked_is_refused_audited_and_not_shown(world: World) ->
         assert len(names) == len(CATALOGUE) - 1
 
 
+async def test_a_call_is_explained_with_the_inputs_that_it_has_when_they_are_left_out(world: World) -> None:
+    rule = Rule(name="full", applies_to="state.briefing.*", when={"detail_level": "summary"}, tier="blocked")
+    world.policy = Policy(rules=[rule])
+    async with world.open() as state:
+        asked = {"capability": "state.briefing.generate"}
+        with pytest.raises(PolicyDenied):
+            await state.call("state.briefing.generate")
+        assert (await state.call("policy.explain", **asked))["tier"] == "blocked"
+        detailed = await state.call("policy.explain", **asked, inputs={"detail_level": "detailed"})
+        assert detailed["tier"] == "autonomous"
+
+
 @pytest.mark.parametrize("inputs", ["text", [1], 7])
 async def test_inputs_that_are_no_object_are_refused_and_not_judged(world: World, inputs: Any) -> None:
     async with world.open() as state:

@@ -111,7 +111,8 @@ async def explain_policy(call: Call) -> dict[str, JSON]:
     inputs = call.inputs["inputs"]
     if not isinstance(inputs, dict | None):
         raise InvalidInput("inputs is an object: a value for each input of that call.", {"capability": asked.name})
-    decision = await call.gateway.judge(call.caller, asked, cast("dict[str, JSON]", inputs or {}))
+    defaults = {each.name: each.default for each in asked.inputs if not each.required}
+    decision = await call.gateway.judge(call.caller, asked, defaults | cast("dict[str, JSON]", inputs or {}))
     return {"tier": decision.tier, "rule": decision.rule, "reason": decision.reason}
 
 
