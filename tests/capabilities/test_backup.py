@@ -20,6 +20,7 @@ from helix_agents.capabilities.backups import Backups, Manifest, Trailer
 from helix_agents.capabilities.client import StateClient
 from helix_agents.capabilities.importing import import_backup
 from helix_agents.capabilities.paging import every_entry
+from helix_agents.capabilities.policy import Policy
 from helix_agents.capabilities.scopes import APPROVALS
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.vault import BackupAbout, Vault, create_backup
@@ -150,6 +151,22 @@ async def test_one_agent_is_restored_and_others_stay_untouched(full: World) -> N
         assert after["agent:ann"] == before["agent:ann"]
         assert after["agent:bob"]["k0"] == "newer"
         assert after["shared"] == {"s": "newer"}
+
+
+async def test_an_operator_may_name_any_agent_and_who_is_listed_finds_what_they_may_ask_for(
+    full: World,
+) -> None:
+    async with full.open("operator", face="operator") as state, full.open("bob") as bob:
+        made = await state.call("state.backup.create", agent="bob")
+        await bob.persistent.set("k0", "newer")
+        restored = await state.call("state.backup.restore", backup_id=made["backup_id"], agent="bob")
+        assert restored["agents_restored"] == ["bob"]
+        assert (await bob.persistent.get("k0")).value == ["bob", 0]
+    for listed in ((), ("bob",)):
+        full.policy = Policy(other_agents={"ann": listed})
+        async with full.open("ann") as ann:
+            found = (await ann.call("state.backup.list"))["backups"]
+            assert [each["scope"] for each in found] == ["agent:bob"] * 2 * len(listed)
 
 
 async def test_whoever_decides_is_told_how_many_keys_differ_however_long_their_histories_are(world: World) -> None:

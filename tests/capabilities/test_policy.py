@@ -51,6 +51,9 @@ def test_no_rule_allows_another_agents_private_state() -> None:
     for name in ("state.backup.create", "state.backup.restore"):
         assert decide(policy, CATALOGUE[name], "ann", {"agent": "bob"}).tier == "blocked"
         assert decide(policy, CATALOGUE[name], "ann", {"agent": "ann"}).tier == "approval_required"
+        # It is a person's to decide.
+        by_operator = decide(policy, CATALOGUE[name], "operator", {"agent": "bob"}, by_operator=True)
+        assert by_operator.tier == "approval_required"
 
 
 async def test_calls_are_counted_in_the_store_and_too_many_ask(world: World) -> None:

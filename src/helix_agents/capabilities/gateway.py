@@ -130,7 +130,7 @@ class Gateway:
         """The tier of a call; with `counting` it counts as one."""
         rules = self.settings.policy.rates(capability, caller.agent, inputs)
         counts = await count_calls(self.store, caller.agent, rules, counting=counting) if rules else {}
-        return decide(self.settings.policy, capability, caller.agent, inputs, counts)
+        return decide(self.settings.policy, capability, caller.agent, inputs, counts, by_operator=caller.is_operator)
 
     async def needs_approval(self, caller: Caller, name: str, inputs: Mapping[str, Any]) -> bool:
         """Whether a person has to be asked. A call that could not succeed anyway is not worth their time."""

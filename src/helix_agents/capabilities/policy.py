@@ -94,10 +94,13 @@ def decide(
     agent: str,
     inputs: Mapping[str, Any],
     counts: Mapping[str, int] | None = None,
+    *,
+    by_operator: bool = False,
 ) -> Decision:
-    """The strictest of the capability's own tier and those of all rules that match; `counts` are calls by rule."""
+    """The strictest of the capability's own tier and those of all rules that match; `counts` are calls by rule. Whose
+    state a call names is for a person to decide, so an operator may name any agent."""
     found = Decision(tier=capability.tier, reason="the tier of the capability itself")
-    other = _foreign_agent(policy, capability, agent, inputs)
+    other = None if by_operator else _foreign_agent(policy, capability, agent, inputs)
     if other is not None:
         reason = f"the state of {other!r} belongs to another agent"
         return Decision(tier="blocked", rule="another-agents-state", reason=reason)

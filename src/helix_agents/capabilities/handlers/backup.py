@@ -62,8 +62,7 @@ async def create(call: Call) -> dict[str, JSON]:
 async def list_backups(call: Call) -> dict[str, JSON]:
     """What is known, newest first; a file that is gone is named as missing."""
     backups = _backups(call)
-    mine = ("full", f"agent:{call.caller.agent}")
-    known = [each for each in await backups.list_known() if call.caller.is_operator or each.row.scope in mine]
+    known = [each for each in await backups.list_known() if _may_ask_for(call, each)]
     present = await asyncio.to_thread(names_in, backups.folder) if known else set[str]()
     shown: list[JSON] = []
     for each in known:
@@ -230,12 +229,16 @@ async def _check_agent(call: Call) -> None:
         raise InvalidInput(NOTHING_FOR.format(agent=agent), {"agent": agent})
 
 
-def _check_whose(call: Call, known: Known) -> None:
+def _may_ask_for(call: Call, known: Known) -> bool:
     """A backup of another agent is only for those whom the policy lists, and for operators."""
-    for agent in agents_in([known.row.scope]):
-        listed = (call.caller.agent, *call.settings.policy.other_agents.get(call.caller.agent, ()))
-        if agent not in listed and not call.caller.is_operator:
-            raise InvalidInput(f"This backup is of another agent, {agent!r}.", {"agent": agent})
+    listed = (call.caller.agent, *call.settings.policy.other_agents.get(call.caller.agent, ()))
+    return call.caller.is_operator or all(agent in listed for agent in agents_in([known.row.scope]))
+
+
+def _check_whose(call: Call, known: Known) -> None:
+    if not _may_ask_for(call, known):
+        [agent] = agents_in([known.row.scope])
+        raise InvalidInput(f"This backup is of another agent, {agent!r}.", {"agent": agent})
 
 
 def _restored_scopes(call: Call, manifest: Manifest) -> list[str]:
