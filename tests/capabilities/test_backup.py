@@ -247,6 +247,19 @@ async def test_a_wrong_passphrase_and_another_vault_open_nothing(full: World, tm
         assert (await contents(state))["agent:bob"]["k5"] == ["bob", 5]
 
 
+async def test_several_files_are_brought_in_the_same_second(full: World) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    async with full.open("ann", face="operator", clock=clock) as state:
+        made = await state.call("state.backup.create")
+        copied = await state.call("state.backup.export", backup_id=made["backup_id"], path=str(full.folder / "out"))
+        file = Path(copied["exported_path"])
+        given = (None, None, PASSPHRASE, PASSPHRASE)
+        brought = await asyncio.gather(*(import_backup(state.gateway, file, passphrase=each) for each in given))
+        listed = (await state.call("state.backup.list"))["backups"]
+        assert {each["backup_id"] for each in listed} == {made["backup_id"], *(each["backup_id"] for each in brought)}
+        assert len(listed) == len(full.files("backups")) == 5
+
+
 async def test_a_file_from_elsewhere_replaces_nobodys_approvals(full: World) -> None:
     async with full.open("ann", face="operator") as state:
         with pytest.raises(ApprovalPending):

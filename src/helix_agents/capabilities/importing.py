@@ -1,6 +1,7 @@
 """Bringing a backup from elsewhere: verified completely before it is listed; only an operator can."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from helix_agents.capabilities.backups import FULL, SUFFIX, BackupRow, Backups, Known
@@ -18,6 +19,7 @@ from helix_agents.capabilities.vault import (
 )
 from helix_agents.domain.capability_errors import IoError
 from helix_agents.domain.entries import EntryTransaction
+from helix_agents.domain.errors import PathRefusedError
 from helix_agents.domain.records import JSON
 
 MOST_TRIES = 100
@@ -38,13 +40,25 @@ async def import_backup(gateway: Gateway, file: Path, *, passphrase: str | None 
         else await verify_backup(file, vault=backups.vault)
     )
     now = gateway.store.now_ms()
-    backup_id = await _free_id(gateway, now)
-    path = folder / f"{backup_id}{SUFFIX}"
-    if passphrase:
-        facts = await _seal_anew(backups, file, passphrase, path, facts.about)
-    else:
-        await copy_backup(file, path, roots=[folder])
-    row = BackupRow(
+    async for backup_id in _free_ids(gateway, now):
+        path = folder / f"{backup_id}{SUFFIX}"
+        try:
+            if passphrase:
+                facts = await _seal_anew(backups, file, passphrase, path, facts.about)
+            else:
+                await copy_backup(file, path, roots=[folder])
+        except PathRefusedError:
+            # Somebody else makes one of this name, and will have it known soon.
+            if not await asyncio.to_thread(path.exists):
+                raise
+            continue
+        known = Known(backup_id=backup_id, row=_row_of(facts), made_at=now, path=path)
+        return await _list(gateway, backups, known)
+    raise IoError("No free name for the backup was found.", {})
+
+
+def _row_of(facts: BackupFacts) -> BackupRow:
+    return BackupRow(
         scope=facts.about.scope or FULL,
         created_at=facts.about.created_at,
         file_size_bytes=facts.file_bytes,
@@ -52,10 +66,18 @@ async def import_backup(gateway: Gateway, file: Path, *, passphrase: str | None 
         sha256=facts.sha256,
         reason=f"imported from {facts.about.store_id}",
     )
-    known = Known(backup_id=backup_id, row=row, made_at=now, path=path)
-    line: dict[str, JSON] = {"at": shown_time(now), "agent": "operator", "status": "imported", "backup_id": backup_id}
+
+
+async def _list(gateway: Gateway, backups: Backups, known: Known) -> dict[str, JSON]:
+    backup_id, row = known.backup_id, known.row
+    line: dict[str, JSON] = {
+        "at": shown_time(known.made_at),
+        "agent": "operator",
+        "status": "imported",
+        "backup_id": backup_id,
+    }
     listing = EntryTransaction(changes=backups.registration(known), owner="operator", audit=(line,))
-    async with kept_if_known(gateway.store, BACKUPS, backup_id, path):
+    async with kept_if_known(gateway.store, BACKUPS, backup_id, known.path):
         await gateway.store.transact(listing)
     return {"backup_id": backup_id, "scope": row.scope, "created_at": row.created_at, "size_bytes": row.file_size_bytes}
 
@@ -70,9 +92,8 @@ async def _seal_anew(backups: Backups, file: Path, passphrase: str, path: Path, 
     return sealed.facts
 
 
-async def _free_id(gateway: Gateway, now: int) -> str:
+async def _free_ids(gateway: Gateway, now: int) -> AsyncIterator[str]:
     for attempt in range(1, MOST_TRIES):
         name = f"bkp-{stamp(now)}" + (f"-{attempt}" if attempt > 1 else "")
         if await gateway.store.find(NAMES, name) is None:
-            return name
-    raise IoError("No free name for the backup was found.", {})
+            yield name
