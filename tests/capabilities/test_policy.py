@@ -1,5 +1,6 @@
 """Policy: a pure function over rules that only ever makes a call stricter."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -133,6 +134,23 @@ async def test_what_is_asked_in_one_session_is_not_the_request_of_another(world:
                 await session.shared.set("k", 1, expected_version=0)
             joined.add(pending.value.context["approval_id"])
         assert len(joined) == 1
+
+
+async def test_of_many_who_ask_for_the_same_call_at_once_one_does(each_world: World) -> None:
+    async with each_world.open(face="mcp") as one, each_world.open(face="mcp") as other:
+
+        async def asked() -> set[str]:
+            calls = [state.call("state.backup.create") for state in (one, other) for _ in range(3)]
+            told = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(each) for each in told} == {ApprovalPending}
+            return {each.context["approval_id"] for each in told if isinstance(each, ApprovalPending)}
+
+        [first] = await asked()
+        await decide_approval(one.gateway, first, approved=False, by="ada")
+        [second] = await asked()
+        assert first != second
+        found = {row["approval_id"]: row["status"] for row in (await one.call("approvals.list"))["approvals"]}
+        assert found == {first: "rejected", second: "pending"}
 
 
 async def test_what_is_blocked_is_refused_audited_and_not_shown(world: World) -> None:

@@ -8,6 +8,7 @@ A request that is over moves to a scope of its own, so that nobody who asks look
 can be read there for as long as answers are remembered; the audit log says for ever who decided what.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,8 +18,8 @@ from helix_agents.capabilities.approval_rows import OPEN, ApprovalRow, Status, f
 from helix_agents.capabilities.calls import Call, Caller
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.paging import every_entry
-from helix_agents.capabilities.scopes import APPROVALS, DECIDED
-from helix_agents.capabilities.values import shown_time
+from helix_agents.capabilities.scopes import APPROVALS, ASKED, DECIDED
+from helix_agents.capabilities.values import parsed, shown_time
 from helix_agents.domain.capability_errors import ApprovalRejected, CapabilityError, InvalidInput, VersionConflict
 from helix_agents.domain.entries import Change, Entry, EntryTransaction, Put, Remove
 from helix_agents.domain.records import JSON, encode
@@ -27,32 +28,41 @@ LEASE_MS = 10 * 60 * 1000
 
 
 async def request_approval(gateway: Gateway, call: Call) -> str:
-    """Ask for a call, or join a request for the same one that still waits; answers the request's id."""
-    digest = call.digest
-    now = gateway.store.now_ms()
-    async for entry in every_entry(gateway.store, APPROVALS):
-        row = row_of(entry)
-        # What is asked of one session is not done in another.
-        here = not call.capability.in_session or row.session_id == call.caller.session_id
-        if here and (row.digest, row.status) == (digest, "pending") and row.expires_at > now:
-            return entry.key
-    approval_id = gateway.ids.new("approval")
-    row = ApprovalRow(
-        digest=digest,
-        agent=call.caller.agent,
-        face=call.caller.face,
-        session_id=call.caller.session_id,
-        capability=call.capability.name,
-        inputs=call.inputs,
-        preview=await gateway.preview(call.caller, call.capability.name, call.inputs),
-        requested_at=shown_time(now),
-        expires_at=now + gateway.settings.limits.approval_hold_ms,
-    )
-    await call.commit(
-        Put(scope=APPROVALS, key=approval_id, value=encode(row).decode(), expected_version=0),
-        audit={"status": "asked", "approval_id": approval_id},
-    )
-    return approval_id
+    """Ask for a call, or join a request for the same one that still waits; answers the request's id. Of many who ask at
+    once, one does."""
+    # What is asked of one session is not done in another.
+    here = f"/{call.caller.session_id}" if call.capability.in_session else ""
+    while True:
+        asked = await gateway.store.find(ASKED, call.digest + here)
+        if asked is not None and await _still_waits(gateway, parsed(asked.value)):
+            return parsed(asked.value)
+        approval_id = gateway.ids.new("approval")
+        now = gateway.store.now_ms()
+        row = ApprovalRow(
+            digest=call.digest,
+            agent=call.caller.agent,
+            face=call.caller.face,
+            session_id=call.caller.session_id,
+            capability=call.capability.name,
+            inputs=call.inputs,
+            preview=await gateway.preview(call.caller, call.capability.name, call.inputs),
+            requested_at=shown_time(now),
+            expires_at=now + gateway.settings.limits.approval_hold_ms,
+        )
+        version = asked.version if asked is not None else 0
+        with suppress(VersionConflict):
+            await call.commit(
+                Put(scope=ASKED, key=call.digest + here, value=encode(approval_id).decode(), expected_version=version),
+                Put(scope=APPROVALS, key=approval_id, value=encode(row).decode(), expected_version=0),
+                audit={"status": "asked", "approval_id": approval_id},
+            )
+            return approval_id
+
+
+async def _still_waits(gateway: Gateway, approval_id: str) -> bool:
+    entry = await gateway.store.find(APPROVALS, approval_id)
+    row = None if entry is None else row_of(entry)
+    return row is not None and row.status == "pending" and row.expires_at > gateway.store.now_ms()
 
 
 async def decide_approval(

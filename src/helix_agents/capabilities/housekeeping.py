@@ -7,7 +7,7 @@ from helix_agents.capabilities.minted_sessions import sweep_sessions
 from helix_agents.capabilities.notifying import deliver_notices
 from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.rates import is_over
-from helix_agents.capabilities.scopes import DECIDED, JOURNAL, RATES
+from helix_agents.capabilities.scopes import ASKED, DECIDED, JOURNAL, RATES
 from helix_agents.domain.entries import EntryTransaction, Remove
 from helix_agents.domain.entry_plan import ONCE
 from helix_agents.domain.records import JSON
@@ -35,7 +35,7 @@ async def _forget(gateway: Gateway, before: int) -> int:
     """Let go of remembered answers and decided requests: nobody sends or looks for one again after so long. What counts
     calls stays as long as it counts."""
     forgotten, now = 0, gateway.store.now_ms()
-    for scope in (ONCE, JOURNAL, RATES, DECIDED):
+    for scope in (ONCE, JOURNAL, RATES, DECIDED, ASKED):
         entries = every_entry(gateway.store, scope, values=False)
         old = [entry.key async for entry in entries if entry.updated_at < before]
         if scope == RATES:
