@@ -41,6 +41,18 @@ async def book(boat: str) -> str:
     return f"booked {boat}"
 
 
+@tool(require_approval=True, deadline=0.05, on_deadline="deny")
+async def hurry(boat: str) -> str:
+    """Book a boat that is gone in a moment."""
+    return f"booked {boat}"
+
+
+@tool(require_approval=True, deadline=0.05)
+async def wait(boat: str) -> str:
+    """Book a boat that may come back."""
+    return f"booked {boat}"
+
+
 @client_tool
 def where() -> str:
     """Where the user is."""
@@ -62,6 +74,10 @@ def answer(request: ModelRequest):
             return reply("Let me look. ", calls=[call("tides", {"place": "cove"})])
         case "book", False:
             return reply("I will book. ", calls=[call("book", {"boat": "Petrel"})])
+        case "fleet", False:
+            return reply(LINE, calls=[call("book", {"boat": "Petrel"}), call("book", {"boat": "Skua"})])
+        case "hurry" | "wait", False:
+            return call(asked, {"boat": "Petrel"})
         case "book", True:
             return LINE
         case "where", False:
@@ -81,7 +97,7 @@ def agents(gate: Path) -> list[Agent]:
                 await asyncio.sleep(0.01)
 
     model = ScriptedModel(answer, chunk=8, pace=pace)
-    return [Agent(name="guide", model=model, tools=[tides, book, where])]
+    return [Agent(name="guide", model=model, tools=[tides, book, hurry, wait, where])]
 
 
 def app(store: str, gate: Path, page: Path) -> Starlette:

@@ -90,6 +90,59 @@ def test_everything_in_one_batch(open_chat: OpenChat, session_id: str) -> None:
     assert text_of(answer) == "All of it. Done with everything."
 
 
+def test_a_page_that_comes_back_is_asked_only_what_nobody_decided(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    """Of two approvals one is given in another tab; the answer to the other is all that the page needs to go on."""
+    chat = open_chat(session_id)
+    chat.do("send", text="fleet", until=PAUSE)
+    cut_off = site.get(f"/sessions/{session_id}/snapshot")["messages"]
+    chat.close()
+    site.open_gate()
+    wait_until(lambda: site.get(f"/status?sessionId={session_id}")["awaitingClientTool"])
+    waiting = site.get(f"/status?sessionId={session_id}")["pending"]
+    petrel, skua = sorted(waiting, key=lambda row: row["input"]["boat"])
+    answer = {"kind": "approval-response", "approved": True}
+    about = {key: petrel[key] for key in ("toolCallId", "approvalId")}
+    assert site.post(f"/chat/{session_id}/submit-tool-result", {**answer, **about})["continuation"] == "wait"
+    page = open_chat(session_id)
+    page.do("refresh", messages=cut_off)
+    shown = page.do("resume")
+    asked = [part for part in parts(shown, "tool-book") if part["state"] == "approval-requested"]
+    assert [part["approval"]["id"] for part in asked] == [skua["approvalId"]]
+    decided = page.do("approve", approvalId=skua["approvalId"], approved=True)
+    assert (decided["status"], decided["error"]) == ("ready", None)
+    assert [part["output"] for part in parts(decided, "tool-book")] == ["booked Petrel", "booked Skua"]
+    assert text_of(decided).endswith("Done with fleet.")
+    assert page.do("check", messages=decided["messages"])["valid"]
+
+
+@pytest.mark.parametrize(("text", "state"), [("hurry", "output-denied"), ("wait", "output-error")])
+def test_what_nobody_decided_in_time_is_a_message_the_library_takes(
+    site: Site, open_chat: OpenChat, session_id: str, text: str, state: str
+) -> None:
+    chat = open_chat(session_id)
+    chat.do("send", text=text)
+    wait_until(lambda: httpx2.post(f"{site.url}/resume", json={"sessionId": session_id}).status_code == 200)
+    wait_until(lambda: site.get(f"/status?sessionId={session_id}")["status"] == "completed")
+    stored = site.get(f"/sessions/{session_id}/snapshot")["messages"]
+    checked = chat.do("check", messages=stored)
+    assert checked["valid"], checked["why"]
+    [tool] = [part for part in stored[-1]["parts"] if part["type"] == f"tool-{text}"]
+    assert tool["state"] == state
+
+
+def test_a_message_over_a_waiting_approval_is_one_the_library_takes(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    chat = open_chat(session_id)
+    chat.do("send", text="book")
+    chat.do("send", text="never mind")
+    stored = site.get(f"/sessions/{session_id}/snapshot")["messages"]
+    checked = chat.do("check", messages=stored)
+    assert checked["valid"], checked["why"]
+
+
 def test_a_refresh_in_mid_answer_ends_with_the_same_messages(site: Site, open_chat: OpenChat, session_id: str) -> None:
     first = open_chat(session_id)
     first.do("send", text="line", until=PAUSE)

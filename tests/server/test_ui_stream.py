@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -24,13 +24,14 @@ from helix_agents.domain.chunks import (
     ToolStart,
 )
 from helix_agents.domain.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
-from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.pending import AnsweredElsewhere, OnDeadline, PendingCall
 from helix_agents.domain.rendering import surviving
+from helix_agents.engine.answers import DENIAL, NOT_APPROVED
 from helix_agents.llm.scripted import call, reply
 from helix_agents.server.chat_streams import UISource, replay
 from helix_agents.server.ui_messages import assistant_message
 from helix_agents.server.ui_stream import UIPart, UIStream, Version
-from helix_agents.server.ui_turn import read_conversation, split_turns, stream_for
+from helix_agents.server.ui_turn import ChildCall, Conversation, Turn, read_conversation, split_turns, stream_for
 
 RUN = "run_1"
 SERVER_TOOLS = {"search", "publish"}
@@ -288,6 +289,10 @@ async def test_pages_that_come_at_any_moment_of_a_real_conversation_agree(approv
         rest = [part for chunk in chunks if chunk.sequence > early.sequence for part in middle.feed(chunk)]
         between = assistant_message(first.run_id, [*replayed, *rest, *middle.finish("completed")])
 
+    for message in (seen, late, between):
+        # Who answers notes the decision in the page, and a page that comes later is told what became of it.
+        for part in message["parts"]:
+            part.pop("approval", None)
     assert seen == late == between
     assert early.message_id == final.message_id == f"msg_{first.run_id}"
     states = [part.get("state") for part in seen["parts"] if part["type"].startswith("tool-")]
@@ -295,31 +300,121 @@ async def test_pages_that_come_at_any_moment_of_a_real_conversation_agree(approv
     assert states == ["output-available", "output-error", decided, "output-available", "output-available"]
 
 
+def approval_row(call_id: str, state: Any, answer: Any = None, **more: Any) -> PendingCall:
+    return PendingCall(
+        tool_call_id=call_id, kind="approval", session_id="s", root_session_id="s", run_id=RUN, step_id=f"{RUN}.1",
+        tool_name="publish", input={"n": 1}, approval_id=f"approve-{call_id}", created_at=1, state=state,
+        answer=answer, **more,
+    )  # fmt: skip
+
+
+def shown_with(version: Version, *rows: PendingCall) -> list[dict[str, Any]]:
+    """The parts of a reply whose calls wait or waited for a decision."""
+    calls = tuple(ToolCall(id=row.tool_call_id, name="publish", arguments={"n": 1}) for row in rows)
+    return shown(new_stream(version).message(AssistantMessage(id=f"{RUN}.1", tool_calls=calls), "m", rows))
+
+
+YES, NO = ApprovalAnswer(approved=True, reason="fine"), ApprovalAnswer(approved=False, reason="no")
+
+
 @pytest.mark.parametrize(
-    ("version", "state", "shown_as"),
+    ("version", "state", "answer", "shown_as", "told"),
     [
-        (7, "waiting", "approval-requested"),
-        (7, "answered", "approval-responded"),
-        (7, "consumed", "approval-responded"),
-        (6, "waiting", "approval-requested"),
-        (6, "answered", "approval-requested"),
-        (6, "consumed", "input-available"),
+        (7, "waiting", None, "approval-requested", {}),
+        (7, "expired", None, "approval-requested", {}),
+        (7, "answered", YES, "approval-responded", {"approved": True, "reason": "fine"}),
+        (7, "consumed", YES, "approval-responded", {"approved": True, "reason": "fine"}),
+        (7, "consumed", NO, "approval-responded", {"approved": False, "reason": "no"}),
+        (7, "dropped", NO, "input-available", None),
+        (7, "dropped", None, "input-available", None),
+        (7, "consumed", None, "input-available", None),
+        (7, "consumed", AnsweredElsewhere(), "input-available", None),
+        (6, "waiting", None, "approval-requested", {}),
+        (6, "expired", None, "approval-requested", {}),
+        (6, "answered", YES, "input-available", None),
+        (6, "consumed", YES, "input-available", None),
+        (6, "answered", NO, "output-denied", {}),
+        (6, "consumed", NO, "output-denied", {}),
+        (6, "consumed", None, "input-available", None),
     ],
 )
-def test_a_decided_call_is_shown_as_far_as_the_client_can_be_told(version: Version, state: Any, shown_as: str) -> None:
-    """The older chunk set has no word for a decision. A call that runs is not asked about, in either."""
-    answer = None if state == "waiting" else ApprovalAnswer(approved=True, reason="fine")
-    row = PendingCall(
-        tool_call_id="c", kind="approval", session_id="s", root_session_id="s", run_id=RUN, step_id=f"{RUN}.1",
-        tool_name="publish", input={"n": 1}, approval_id="a", created_at=1, state=state, answer=answer,
-    )  # fmt: skip
-    stream = new_stream(version)
-    said = AssistantMessage(id=f"{RUN}.1", tool_calls=(ToolCall(id="c", name="publish", arguments={"n": 1}),))
-    parts = [*stream.message(said, "m"), *stream.waits(row, below=False)]
-    [tool] = [part for part in shown(parts) if part["type"] == "tool-publish"]
+def test_a_decided_call_is_shown_as_far_as_the_client_can_be_told(
+    version: Version, state: Any, answer: Any, shown_as: str, told: dict[str, Any] | None
+) -> None:
+    """The older chunk set has no word for a decision. A call that was decided is not asked about, in either, and one
+    that nobody decided is not after it was given up."""
+    [_, tool] = shown_with(version, approval_row("c", state, answer))
     assert (tool["state"], tool["input"], tool["providerExecuted"]) == (shown_as, {"n": 1}, True)
-    told = {"approved": True, "reason": "fine"} if shown_as == "approval-responded" else {}
-    assert tool["approval"] == {"id": "a", **told}
+    assert tool.get("approval") == (None if told is None else {"id": "approve-c", **told})
+
+
+@pytest.mark.parametrize("version", [6, 7])
+def test_an_approval_that_its_deadline_denied_is_shown_with_that_decision(version: Version) -> None:
+    row = approval_row("c", "consumed", on_deadline=OnDeadline(action="deny"))
+    [_, tool] = shown_with(version, row)
+    assert tool["state"] == ("output-denied" if version == 6 else "approval-responded")
+    decision = {} if version == 6 else {"approved": False, "reason": "nobody decided in time"}
+    assert tool["approval"] == {"id": "approve-c", **decision}
+
+
+def test_a_deadline_that_passes_before_the_eyes_of_a_page_is_told_as_a_denial() -> None:
+    stream = new_stream(7)
+    parts = stream.message(AssistantMessage(id=f"{RUN}.1", tool_calls=(ToolCall(id="c", name="publish"),)), "m")
+    parts += stream.waits(approval_row("c", "expired", on_deadline=OnDeadline(action="deny")), below=False)
+    error = f"{DENIAL}: nobody decided in time"
+    header: dict[str, Any] = {"session_id": "s", "run_id": RUN, "agent_type": "a", "step": 1, "sequence": 9}
+    about = {"tool_call_id": "c", "tool_name": "publish"}
+    parts += stream.feed(ToolError(**header, **about, error=error, code=NOT_APPROVED))
+    [_, tool] = shown(parts)
+    assert tool["state"] == "output-denied"
+    assert tool["approval"] == {"id": "approve-c", "approved": False, "reason": "nobody decided in time"}
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_an_approved_call_stands_in_a_step_before_those_that_are_still_asked_about(below: bool) -> None:
+    """Pages look at their last step, and keep an answer to themselves while a call of it has none."""
+    rows = [approval_row("a", "waiting"), approval_row("b", "answered", YES), approval_row("c", "answered", NO)]
+    assert [part.get("state") for part in shown_with(7, *rows)[1:]] == [
+        "approval-requested", "approval-responded", "approval-responded",
+    ]  # fmt: skip
+    if below:
+        parts = [part for part in conversation_with_children(rows) if part["type"] != "tool-subagent__editor"]
+        assert parts.pop(0) == {"type": "step-start"}
+    else:
+        parts = shown_with(6, *rows)
+    assert [(part["type"], part.get("toolCallId"), part.get("state")) for part in parts] == [
+        ("step-start", None, None),
+        ("tool-publish", "b", "input-available"),
+        ("step-start", None, None),
+        ("tool-publish", "a", "approval-requested"),
+        ("tool-publish", "c", "output-denied"),
+    ]
+
+
+def test_what_a_page_was_shown_in_two_steps_counts_as_the_one_it_is() -> None:
+    calls = tuple(ToolCall(id=call_id, name="subagent__editor") for call_id in ("d", "e"))
+    replies = [AssistantMessage(tool_calls=calls), AssistantMessage(tool_calls=(ToolCall(id="f", name="publish"),))]
+    rows = [approval_row("a", "consumed", YES), approval_row("b", "consumed", YES)]
+    counted = conversation_of(replies, rows).count_steps
+    assert counted([{"d", "e"}, {"a", "b"}, {"f"}]) == 3
+    assert counted([{"e"}, {"d"}, {"b"}, {"a"}, {"f"}]) == 3
+    assert counted([set(), {"d", "e"}, {"of another answer"}]) == 3
+    assert counted([]) == 0
+
+
+def conversation_with_children(rows: list[PendingCall]) -> list[dict[str, Any]]:
+    """The answer of an agent whose delegate waits for these."""
+    reply = AssistantMessage(id=f"{RUN}.1", tool_calls=(ToolCall(id="d", name="subagent__editor"),))
+    return shown(conversation_of([reply], rows).replay(new_stream(6)))
+
+
+def conversation_of(replies: list[AssistantMessage], rows: list[PendingCall]) -> Conversation:
+    """One turn with these replies, the first of which delegated to who waits or waited for the rows."""
+    return Conversation(
+        session=cast("Any", None), run=None, turns=[Turn(asked=None, first=0, messages=tuple(replies))], held=(),
+        chunks=(), rows={}, sequence=0, stream_status=None,
+        children=tuple(ChildCall(row=row, round=1, delegated_by="d", result=None) for row in rows),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("state", ["waiting", "answered"])

@@ -22,6 +22,7 @@ NOT_APPROVED = "not_approved"
 ABANDONED = "client_tool_abandoned"
 TIMED_OUT = "client_tool_timeout"
 DENIAL = "Tool call was not approved by the user"
+NOT_IN_TIME = "nobody decided in time"
 
 
 async def run_answered(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
@@ -122,6 +123,17 @@ def answered_message(row: PendingCall, given: ToolAnswer) -> ToolMessage:
     )
 
 
+def decision_on(row: PendingCall) -> ApprovalAnswer | None:
+    """What was decided about an approval, by somebody or by its deadline, if that is what became of the call."""
+    if row.state == "dropped":
+        return None
+    decision = row.answer if isinstance(row.answer, ApprovalAnswer) else None
+    if row.state == "consumed" and row.answer is None and row.on_deadline.action == "deny":
+        decision = ApprovalAnswer(approved=False, reason=NOT_IN_TIME)
+    is_for_naught = decision is not None and not decision.approved and row.reason == UNKNOWN_OUTCOME
+    return None if is_for_naught else decision
+
+
 def _denied(planned: PlannedCall, row: PendingCall, reason: str | None) -> RestingResult:
     if row.reason == UNKNOWN_OUTCOME:
         return unknown_result(planned)
@@ -132,7 +144,7 @@ def _denied(planned: PlannedCall, row: PendingCall, reason: str | None) -> Resti
 def _after_deadline(planned: PlannedCall, row: PendingCall) -> RestingResult:
     match row.on_deadline.action:
         case "deny":
-            return _denied(planned, row, "nobody decided in time")
+            return _denied(planned, row, NOT_IN_TIME)
         case "default":
             return _result(planned, row, row.on_deadline.default)
         case "timeout" if row.reason == UNKNOWN_OUTCOME:

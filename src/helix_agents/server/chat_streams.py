@@ -50,8 +50,9 @@ async def go_on(call: Call, session: SessionState, intent: Answered, version: Ve
     shown = {call_id: name for call_id, name in below.items() if call_id in intent.calls}
     if run is None or not (intent.calls & turn.calls.keys() or shown):
         raise RefusedError(409, "history_mismatch", "This message is not the answer the conversation is at.")
-    seen = conversation.replay(stream_for(call.executor, session.agent_type))
-    if run.status != "running" and sum(part["type"] == "start-step" for part in seen) <= intent.steps:
+    seen = conversation.replay(stream_for(call.executor, session.agent_type, 7))
+    steps = sum(part["type"] == "start-step" for part in seen)
+    if run.status != "running" and steps <= conversation.count_steps(intent.steps):
         # Nothing came after what the page shows: given an empty stream, it would ask again at once, and for ever.
         raise RefusedError(
             409, "nothing_to_resume", "Nothing of this message waits for an answer, and nothing followed it."

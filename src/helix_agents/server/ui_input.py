@@ -1,5 +1,6 @@
 """What a chat front end sends: only its last message is an intent, everything before it is the server's to know."""
 
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 import msgspec
@@ -33,12 +34,12 @@ class Said(Record):
 class Answered(Record):
     """The page answers calls of the assistant's last message, as far as the server waits for them.
 
-    `steps` and `calls` are what the page shows: how far its copy of the answer goes.
+    `calls` are what the page shows, `steps` the calls in each of its steps: how far its copy of the answer goes.
     """
 
     message_id: str
     answers: tuple[SubmitBody, ...]
-    steps: int
+    steps: tuple[frozenset[str], ...]
     calls: frozenset[str]
 
 
@@ -115,8 +116,12 @@ def _answered(parts: list[dict[str, Any]], message_id: str) -> Answered:
     starts = [place for place, part in enumerate(parts) if part["type"] == "step-start"]
     last_step = parts[starts[-1] + 1 :] if starts else parts
     answers = tuple(answer for part in last_step if (answer := _answer(part)) is not None)
-    calls = frozenset(part["toolCallId"] for part in parts if isinstance(part.get("toolCallId"), str))
-    return Answered(message_id=message_id, answers=answers[:MOST_PARTS], steps=len(starts), calls=calls)
+    steps = tuple(_calls(parts[begin:end]) for begin, end in pairwise((*starts, len(parts))))
+    return Answered(message_id=message_id, answers=answers[:MOST_PARTS], steps=steps, calls=_calls(parts))
+
+
+def _calls(parts: list[dict[str, Any]]) -> frozenset[str]:
+    return frozenset(part["toolCallId"] for part in parts if isinstance(part.get("toolCallId"), str))
 
 
 def _answer(part: dict[str, Any]) -> SubmitBody | None:

@@ -5,7 +5,7 @@ transcript and parts that came from the chunks after it are made by the same met
 from the beginning and a page which came back in the middle hold the same message.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
@@ -30,9 +30,9 @@ from helix_agents.domain.chunks import (
 from helix_agents.domain.errors import SessionCorruptError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
-from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
+from helix_agents.domain.pending import PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON, decode_json, encode
-from helix_agents.engine.answers import NOT_APPROVED, answered_message
+from helix_agents.engine.answers import DENIAL, NOT_APPROVED, answered_message, decision_on
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.server.errors import sentence_for
 
@@ -47,7 +47,8 @@ TAKEN_BACK = "This call was taken back; it is made again."
 class _Call:
     """A call as the message shows it so far. `step` is where it was made; one of a child has none.
 
-    `given` is what the model wrote, `input` what the client was shown.
+    `given` is what the model wrote, `input` what the client was shown. One that was asked about is `decided` when the
+    client knows what became of that.
     """
 
     name: str
@@ -57,6 +58,7 @@ class _Call:
     input: JSON = None
     has_input: bool = False
     approval_id: str | None = None
+    decided: bool = False
     done: bool = False
 
 
@@ -78,8 +80,9 @@ class UIStream:
 
     # -- what was committed
 
-    def message(self, message: AssistantMessage, place: str) -> list[UIPart]:
-        """A reply of the transcript; `place` names its step where the reply itself does not."""
+    def message(self, message: AssistantMessage, place: str, rows: Sequence[PendingCall] = ()) -> list[UIPart]:
+        """A reply of the transcript, and what its calls wait or waited for; `place` names its step where the reply
+        itself does not."""
         step = message.id or place
         parts: list[UIPart] = []
         for block in message.thinking:
@@ -88,10 +91,19 @@ class UIStream:
         if message.text:
             parts += self._enter(step, 0)
             parts += self._say(message.text)
+        apart = self.apart(rows)
+        for call in message.tool_calls:
+            if call.id in apart:
+                parts += self._enter(step, 0)
+                parts += self._whole_call(call)
+        parts += [part for row in rows if row.tool_call_id in apart for part in self.waits(row, below=False)]
+        if apart:
+            parts += [*self._end_blocks(), {"type": "finish-step"}, {"type": "start-step"}]
         for call in message.tool_calls:
             parts += self._enter(step, 0)
             parts += self._whole_call(call)
-        return parts + self._leave_step()
+        parts += self._leave_step()
+        return parts + [part for row in rows if row.tool_call_id not in apart for part in self.waits(row, below=False)]
 
     def result(self, result: ToolMessage) -> list[UIPart]:
         """A result of the transcript, or one that is held while its step waits for somebody."""
@@ -101,16 +113,25 @@ class UIStream:
 
     def waits(self, row: PendingCall, *, below: bool) -> list[UIPart]:
         """A call that waits or waited for somebody, here or in a child session: how it was shown to them."""
-        if row.approval_id is None and row.state in ("waiting", "expired"):
+        if row.approval_id is not None:
+            return self._waits_for_approval(row, row.approval_id, below=below)
+        if row.state in ("waiting", "expired"):
             return self._ask(row.tool_call_id, row.tool_name, row.input, below=below)
-        if row.approval_id is None:
-            shown = self._asked(row, below=below)
-            if row.state == "answered" and isinstance(row.answer, ToolAnswer):
-                # A page goes on by itself when every call of a step has its result, this one included.
-                shown += self.result(answered_message(row, row.answer))
-            return shown
-        asked = self._ask_approval(row.tool_call_id, row.tool_name, row.input, row.approval_id, below=below)
-        return [*asked, *self._decided(row)] if asked else []
+        return [*self._asked(row, below=below), *self._given(row)]
+
+    def apart(self, rows: Iterable[PendingCall]) -> frozenset[ToolCallId]:
+        """Which of the calls that are made together need a step of their own: approved ones that have not begun, while
+        somebody is asked about others.
+
+        The older chunk set has no word for a decision, and beside a call that is neither asked nor done a page would
+        keep its answers to the others to itself; it looks at its last step only.
+        """
+        if self._version == 7:
+            return frozenset()
+        approvals = [row for row in rows if row.approval_id is not None]
+        if all(row.state not in ("waiting", "expired") for row in approvals):
+            return frozenset()
+        return frozenset(row.tool_call_id for row in approvals if row.state == "answered" and _goes_on(row))
 
     def next_round(self) -> list[UIPart]:
         """What children wait for next was asked later than what they waited for before."""
@@ -322,15 +343,42 @@ class UIStream:
         asked = {"type": "tool-approval-request", "approvalId": approval_id, "toolCallId": call_id}
         return [*apart, *self._set_input(call_id, call, given, runs_here=True), asked]
 
-    def _decided(self, row: PendingCall) -> list[UIPart]:
-        """What somebody decided, if the client can be told. An older one is shown that the call goes on, and not before
-        it does: beside a call that is neither asked nor done it would keep the answers to others to itself."""
-        if self._version == 7 and isinstance(row.answer, ApprovalAnswer):
-            told = {"type": "tool-approval-response", "approvalId": row.approval_id, "approved": row.answer.approved}
-            return [told if row.answer.reason is None else {**told, "reason": row.answer.reason}]
-        if row.state != "consumed":
+    def _waits_for_approval(self, row: PendingCall, approval_id: str, *, below: bool) -> list[UIPart]:
+        """A call that was asked about is shown with what was decided. Where nothing was, or the client cannot be told,
+        it is shown without the question once that is over."""
+        call_id, decision = row.tool_call_id, decision_on(row)
+        is_open = row.state in ("waiting", "expired")
+        if not is_open and (decision is None or (decision.approved and self._version == 6)):
+            return [*self._unasked(row, approval_id, below=below), *self._given(row)]
+        asked = self._ask_approval(call_id, row.tool_name, row.input, approval_id, below=below)
+        if not asked or is_open or decision is None:
+            return asked
+        if self._version == 7:
+            return [*asked, *self._decided(call_id, approved=decision.approved, reason=decision.reason)]
+        return [*asked, *self._fail(call_id, DENIAL, NOT_APPROVED)]
+
+    def _unasked(self, row: PendingCall, approval_id: str, *, below: bool) -> list[UIPart]:
+        apart = self._apart(row.tool_call_id, below=below)
+        step = None if below else self._step
+        call = self._calls.setdefault(row.tool_call_id, _Call(name=row.tool_name, step=step))
+        call.approval_id, call.decided = approval_id, True
+        return [*apart, *self._set_input(row.tool_call_id, call, row.input, runs_here=True)]
+
+    def _decided(self, call_id: ToolCallId, *, approved: bool, reason: str | None) -> list[UIPart]:
+        """What was decided about a call that the client was asked about, if it does not know and can be told."""
+        call = self._calls[call_id]
+        if self._version == 6 or call.approval_id is None or call.decided:
             return []
-        return [self._about(_whole_input(row.tool_call_id, row.tool_name, row.input), runs_here=True)]
+        call.decided = True
+        told: UIPart = {"type": "tool-approval-response", "approvalId": call.approval_id, "approved": approved}
+        return [{**told, "reason": reason} if reason else told]
+
+    def _given(self, row: PendingCall) -> list[UIPart]:
+        """The result that somebody gave to a call, before a run takes note of it: a page goes on by itself when every
+        call of a step has its result, this one included."""
+        if row.state != "answered" or not isinstance(row.answer, ToolAnswer):
+            return []
+        return self.result(answered_message(row, row.answer))
 
     def _apart(self, call_id: ToolCallId, *, below: bool) -> list[UIPart]:
         """Begin a step for the calls that children wait for at the same time, unless it has begun.
@@ -378,7 +426,9 @@ class UIStream:
         if call.name == FINISH_TOOL:
             return []
         if code == NOT_APPROVED:
-            return [{"type": "tool-output-denied", "toolCallId": call_id}]
+            reason = error.removeprefix(DENIAL).removeprefix(": ")
+            decided = self._decided(call_id, approved=False, reason=reason)
+            return [*decided, {"type": "tool-output-denied", "toolCallId": call_id}]
         if not call.has_input:
             about = {"type": "tool-input-error", "toolCallId": call_id, "toolName": call.name}
             return [self._about({**about, "input": call.given, "errorText": error})]
@@ -419,6 +469,12 @@ class UIStream:
                 return [{"type": "data-subagent", "data": told, "transient": True}]
             case _:
                 return []
+
+
+def _goes_on(row: PendingCall) -> bool:
+    """Whether a call that was answered is still to run."""
+    decision = decision_on(row)
+    return not isinstance(row.answer, ToolAnswer) and (decision is None or decision.approved)
 
 
 def _whole_input(call_id: ToolCallId, name: str, given: JSON) -> UIPart:

@@ -1,8 +1,10 @@
 """The answer in hand, read from the store: the messages of the current turn, and the stream position after them."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any
 
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
@@ -126,6 +128,15 @@ class Conversation:
             parts += stream.feed(chunk)
         return parts
 
+    def count_steps(self, shown: Sequence[Collection[str]]) -> int:
+        """How many steps a page shows, given the calls in each. What was made or asked together is one step, though a
+        page may have been shown it in two."""
+        replies = [message for message in self.turn.messages if isinstance(message, AssistantMessage)]
+        made: dict[str, Any] = {call.id: place for place, reply in enumerate(replies) for call in reply.tool_calls}
+        made |= {child.row.tool_call_id: (child.round,) for child in self.children}
+        together = [{made[call_id] for call_id in calls if call_id in made} for calls in shown]
+        return len(together) - sum(not before.isdisjoint(after) for before, after in pairwise(together))
+
     def ui_messages(self, new_stream: Callable[[], UIStream]) -> list[UIMessage]:
         """The whole conversation, the answer in hand included."""
         shown: list[UIMessage] = []
@@ -144,10 +155,8 @@ class Conversation:
         for place, message in enumerate(turn.messages):
             match message:
                 case AssistantMessage():
-                    parts += stream.message(message, f"m{turn.first + place}")
-                    for call in message.tool_calls:
-                        row = self.rows.get(call.id)
-                        parts += [] if row is None else stream.waits(row, below=False)
+                    rows = [self.rows[call.id] for call in message.tool_calls if call.id in self.rows]
+                    parts += stream.message(message, f"m{turn.first + place}", rows)
                     parts += self._below(stream, turn, message)
                 case ToolMessage():
                     parts += stream.result(message)
@@ -164,13 +173,22 @@ class Conversation:
             return []
         last = _last_delegating(turn) is reply
         parts: list[UIPart] = []
-        before: int | None = None
-        for child in self.children:
-            if child.delegated_by in delegating or (child.delegated_by is None and last and turn is self.turn):
-                parts += stream.next_round() if before not in (None, child.round) else []
-                before = child.round
-                parts += stream.waits(child.row, below=True)
-                parts += [] if child.result is None else stream.result(child.result)
+        for _, together in groupby(
+            (
+                child
+                for child in self.children
+                if child.delegated_by in delegating or (child.delegated_by is None and last and turn is self.turn)
+            ),
+            key=lambda child: child.round,
+        ):
+            asked = list(together)
+            apart = stream.apart(child.row for child in asked)
+            for is_apart in (True, False):
+                parts += stream.next_round()
+                for child in asked:
+                    if (child.row.tool_call_id in apart) == is_apart:
+                        parts += stream.waits(child.row, below=True)
+                        parts += [] if child.result is None else stream.result(child.result)
         return parts
 
 

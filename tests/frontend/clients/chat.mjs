@@ -13,6 +13,7 @@ const {
   DefaultChatTransport,
   lastAssistantMessageIsCompleteWithApprovalResponses,
   lastAssistantMessageIsCompleteWithToolCalls,
+  safeValidateUIMessages,
 } = await import(existsSync(`${dist}/index.mjs`) ? `${dist}/index.mjs` : `${dist}/index.js`);
 
 class State {
@@ -69,16 +70,22 @@ const commands = {
   // A refresh: a new page with what the server has stored.
   refresh: ({ messages }) => void (chat = newChat(messages)),
   look: () => undefined,
+  // Whether the library takes these for messages of its own.
+  check: async ({ messages }) => {
+    const checked = await safeValidateUIMessages({ messages });
+    return { valid: checked.success, why: checked.error?.message };
+  },
 };
 
 for await (const line of createInterface({ input: process.stdin })) {
   const { command, until, ...rest_ } = JSON.parse(line);
   const shown = until && new Promise((resolve) => waiting.push({ text: until, done: resolve }));
   const done = Promise.resolve(commands[command](rest_)).catch((error) => console.error(error));
+  let said;
   if (until) await shown;
   else {
-    await done;
+    said = await done;
     await rest();
   }
-  console.log(JSON.stringify({ status: chat.status, error: chat.error?.message ?? null, messages: chat.messages }));
+  console.log(JSON.stringify({ ...said, status: chat.status, error: chat.error?.message ?? null, messages: chat.messages }));
 }
