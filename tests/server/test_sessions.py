@@ -59,6 +59,15 @@ def test_a_session_is_deleted_with_its_stream(page: Page) -> None:
     assert page.text.startswith("You said: anew")
 
 
+@pytest.mark.parametrize("dots", [".", ".."])
+def test_a_session_that_no_path_would_lead_to_is_not_begun(ann: httpx2.Client, dots: str) -> None:
+    said = {"id": dots, "message": {"role": "user", "parts": [{"type": "text", "text": "hello"}]}}
+    begun = {"agentType": "director", "sessionId": dots, "message": "hello"}
+    for refused in (ann.post("/start", json=begun), ann.post("/chat", json=said)):
+        assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+        assert "choose any other id" in refused.json()["detail"]
+
+
 def test_a_session_is_not_deleted_under_its_run(ann: httpx2.Client, session_id: str) -> None:
     gate.shut(after=1)
     start(ann, session_id, "hello")

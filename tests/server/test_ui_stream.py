@@ -363,7 +363,7 @@ def test_a_deadline_that_passes_before_the_eyes_of_a_page_is_told_as_a_denial() 
     parts += stream.waits(approval_row("c", "expired", on_deadline=OnDeadline(action="deny")), below=False)
     error = f"{DENIAL}: nobody decided in time"
     header: dict[str, Any] = {"session_id": "s", "run_id": RUN, "agent_type": "a", "step": 1, "sequence": 9}
-    about = {"tool_call_id": "c", "tool_name": "publish"}
+    about: dict[str, Any] = {"tool_call_id": "c", "tool_name": "publish"}
     parts += stream.feed(ToolError(**header, **about, error=error, code=NOT_APPROVED))
     [_, tool] = shown(parts)
     assert tool["state"] == "output-denied"

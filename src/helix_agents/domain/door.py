@@ -10,7 +10,7 @@ from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import SettleSession, StartRun, StepCommit
 from helix_agents.domain.effects import BeginEffect
 from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
-from helix_agents.domain.ids import RunId, SessionId, check_id
+from helix_agents.domain.ids import RunId, SessionId, check_id, check_new_session_id
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import AnsweredElsewhere, ApprovalAnswer, SubmitAnswer, ToolAnswer
 from helix_agents.domain.records import Record, check_given, check_json, check_record
@@ -82,7 +82,7 @@ def check_numbers(record: Record) -> None:
 
 def check_create(session_id: SessionId, options: CreateSession) -> None:
     """What a new session is told about itself: its ids, its first state, tags and metadata."""
-    check_id(session_id)
+    check_new_session_id(session_id)
     check_json(options.custom_state, "custom state")
     check_record(options)
     check_numbers(options)

@@ -138,7 +138,7 @@ class CallerError(HelixError):
 
 
 class InvalidIdError(CallerError):
-    """An id is empty, too long, or holds control characters."""
+    """An id is empty, too long, holds control characters, or means something else where it is used."""
 
     code = "validation_error"
     kind: str

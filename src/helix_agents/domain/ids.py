@@ -14,6 +14,9 @@ StreamId: TypeAlias = str
 
 MAX_ID_LENGTH = 256
 
+PATH_DOTS = (".", "..")
+"""What clients and proxies take out of a path, in whichever way it is written: no server could be asked for it."""
+
 
 # A run is at the door with the same few ids in every step.
 @lru_cache(maxsize=1_024)
@@ -41,3 +44,14 @@ def check_id(value: str, kind: str = "session id") -> str:
     else:
         reason = "it starts or ends with a space"
     raise InvalidIdError(kind, str(value), reason)
+
+
+def check_new_session_id(value: str) -> str:
+    """The id of a session that is to be, if it is one, and none that a URL path takes for another place.
+
+    Raises:
+        InvalidIdError: it is not; says why.
+    """
+    if check_id(value) in PATH_DOTS:
+        raise InvalidIdError("session id", value, "in a URL path it means another place; choose any other id")
+    return value

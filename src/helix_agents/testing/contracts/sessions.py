@@ -180,6 +180,15 @@ class SessionsContract(StoreContract):
                 await write()
         assert not await store.session_exists("s-2")
 
+    @proves("ids.leads-to-its-session")
+    @pytest.mark.parametrize("dots", [".", ".."])
+    async def test_no_session_is_called_what_a_path_takes_for_another_place(self, store: SessionStateStore, dots: str):
+        for write in (lambda: store.create_session(dots), lambda: start(store, dots)):
+            with pytest.raises(InvalidIdError, match="choose any other id"):
+                await write()
+        await store.create_session("s-2", CreateSession(user_id=dots))
+        assert not await store.session_exists(dots)
+
     @proves("values.unstorable-refused")
     @pytest.mark.parametrize("value", [float("nan"), float("-inf"), b"bytes", {1: "number key"}, {"set"}], ids=repr)
     async def test_a_value_that_would_come_back_as_another_is_refused(self, store: SessionStateStore, value: Any):

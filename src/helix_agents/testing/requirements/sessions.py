@@ -44,6 +44,7 @@ _IDS = promised_by(
     {
         "values.unstorable-refused": "A value that JSON would quietly change, such as NaN or bytes, is refused.",
         "ids.impossible-refused": "An id that is empty, too long or unprintable is refused where it would enter.",
+        "ids.leads-to-its-session": "No session is called . or .., which a URL path takes for another place.",
         "ids.impossible-is-absent": "Asking by an id that can never be finds nothing, whatever is asked.",
         "values.numbers-fit": "A number of a record that needs more than 64 bits is refused.",
         "values.names-are-text": "A name with a zero character is refused.",
