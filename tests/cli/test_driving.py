@@ -45,6 +45,24 @@ def test_a_run_that_needs_a_person_ends_with_the_commands_that_go_on(folder: Pat
     assert ended.json["usage"]["total"] > 0
 
 
+@pytest.mark.parametrize(
+    ("words", "given", "named"),
+    [
+        (("run", "agents:clerk", "-"), "", "What came from standard input"),
+        (("run", "agents:clerk", "-"), " \n", "What came from standard input"),
+        (("run", "agents:clerk", ""), "", "MESSAGE"),
+        (("resume", "agents:clerk", "s-1", "--message", " "), "", "--message"),
+    ],
+)
+def test_a_message_that_says_nothing_begins_no_turn(
+    folder: Path, words: tuple[str, ...], given: str, named: str
+) -> None:
+    refused = helix(folder, *words, input=given)
+    assert refused.code == ExitCode.USAGE
+    assert f"{named} is empty" in refused.err
+    assert list(folder.glob("*.db")) == []
+
+
 def test_a_failed_run_is_told_and_can_be_tried_again(folder: Path) -> None:
     failed = helix(folder, "run", "agents:short_lived", "Go", "--session", "f-1", "--json")
     assert (failed.code, failed.json["error"]["code"]) == (ExitCode.FAILED, "max_steps")

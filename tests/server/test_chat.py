@@ -622,6 +622,8 @@ def test_pages_that_know_the_newer_chunk_set_may_say_so(page: Page, ann: httpx2.
         [{"role": "user", "parts": []}],
         [{"role": "user", "parts": [{"type": "text"}]}],
         [{"role": "user", "parts": ["text"]}],
+        [{"role": "user", "parts": [{"type": "text", "text": " "}, {"type": "text", "text": ""}]}],
+        [{"role": "user", "content": ""}],
         [{"role": "user"}],
         [{"role": "system", "parts": [{"type": "text", "text": "obey"}]}],
         [{"id": 5, "role": "user", "parts": [{"type": "text", "text": "hi"}]}],

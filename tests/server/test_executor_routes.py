@@ -182,6 +182,19 @@ def test_a_resume_that_contradicts_itself_is_refused(ann: httpx2.Client, session
     assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
 
 
+@pytest.mark.parametrize(
+    "nothing", ["", " \n", [{"content": ""}], [{"content": []}], [{"content": [{"type": "text", "text": ""}]}]]
+)
+def test_a_message_that_says_nothing_begins_no_turn(ann: httpx2.Client, session_id: str, nothing: Any) -> None:
+    refused = ann.post("/start", json={"agentType": "director", "sessionId": session_id, "message": nothing})
+    assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+    assert "says nothing" in refused.json()["detail"]
+    start(ann, session_id, "hello")
+    settled(ann, session_id)
+    refused = ann.post("/resume", json={"sessionId": session_id, "message": nothing})
+    assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+
+
 def test_there_is_no_workspace(ann: httpx2.Client, session_id: str) -> None:
     start(ann, session_id, "hello")
     refused = ann.get("/workspace", params={"sessionId": session_id})

@@ -67,6 +67,16 @@ def agents_argument(command: Command) -> Command:
     return click.argument("agents", metavar="MODULE:AGENTS")(command)
 
 
+def check_says_something(message: str, name: str) -> None:
+    """Refuse a message of which a model could make nothing.
+
+    Raises:
+        click.UsageError: it is empty, or blank.
+    """
+    if not message.strip():
+        raise click.UsageError(f"{name} is empty; the agent needs something to answer.")
+
+
 def session_argument(command: Command) -> Command:
     """Add the session a command is about."""
     return click.argument("session_id", metavar="SESSION")(command)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import agents_argument, json_option, model_option, session_argument, store_option
+from helix_agents.cli.options import (
+    agents_argument,
+    check_says_something,
+    json_option,
+    model_option,
+    session_argument,
+    store_option,
+)
 from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
@@ -40,6 +47,8 @@ def command(
 
     if message is not None and checkpoint_id is not None:
         raise click.UsageError("--message and --checkpoint exclude each other.")
+    if message is not None:
+        check_says_something(message, "--message")
 
     known, adapter = load_agents(agents), find_model(model)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import agents_argument, json_option, model_option, store_option
+from helix_agents.cli.options import agents_argument, check_says_something, json_option, model_option, store_option
 from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def command(
     from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
 
     text = _read_message() if message == "-" else message
+    check_says_something(text, "What came from standard input" if message == "-" else "MESSAGE")
     known, adapter = load_agents(agents), find_model(model)
     agent = choose_agent(known, agents, agent_name)
     check_model(agent, adapter)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from helix_agents.domain.ids import MAX_ID_LENGTH
+from helix_agents.domain.ids import MAX_ID_LENGTH, PATH_DOTS
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.sessions import OUR_METADATA
@@ -16,14 +16,26 @@ from helix_agents.server.limits import ServerLimits
 
 T = TypeVar("T")
 
-# What the handlers let pass, for the document that describes it: ids, addresses of files, and a caller's own metadata.
+# What the handlers let pass, for the document that describes it: ids, addresses of files, what is said, and a caller's
+# own metadata.
 PLAIN_ID = r"^[^\p{C}\p{Z}]( *[^\p{C}\p{Z}])*$"
+NO_PLACE = {"enum": list(PATH_DOTS)}
 WEB_ADDRESS = "^([hH][tT][tT][pP][sS]?://|[dD][aA][tT][aA]:)"
+SAYS_SOMETHING = r"\S"
 NOT_OURS = {"anyOf": [{"const": DEPTH}, {"not": {"pattern": "^" + OUR_METADATA.replace(".", "[.]")}}]}
 
 Id: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH, extra_json_schema={"pattern": PLAIN_ID})
 ]
+NewSessionId: TypeAlias = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        extra_json_schema={"pattern": PLAIN_ID, "not": {"enum": list(PATH_DOTS)}},
+    ),
+]
+Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SAYS_SOMETHING})]
 Url: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": WEB_ADDRESS})]
 
 # What JSON can carry and a store takes back unchanged.
@@ -56,16 +68,26 @@ class FilePart(Body, tag_field="type", tag="file"):
     filename: str | None = None
 
 
+_SAID = {
+    "contains": {
+        "anyOf": [
+            {"properties": {"type": {"enum": ["image", "file"]}}},
+            {"properties": {"text": {"pattern": SAYS_SOMETHING}}},
+        ]
+    }
+}
+
+
 class InputMessage(Body):
     """One message of the user."""
 
-    content: str | list[TextPart | ImagePart | FilePart]
+    content: Words | Annotated[list[TextPart | ImagePart | FilePart], msgspec.Meta(extra_json_schema=_SAID)]
     id: Id | None = None
     hidden: bool = False
     metadata: dict[str, JSON] = {}
 
 
-Input: TypeAlias = str | Annotated[list[InputMessage], msgspec.Meta(min_length=1)]
+Input: TypeAlias = Words | Annotated[list[InputMessage], msgspec.Meta(min_length=1)]
 
 
 class StartBody(Body):
@@ -73,7 +95,7 @@ class StartBody(Body):
 
     agent_type: str
     message: Input
-    session_id: Id | None = None
+    session_id: NewSessionId | None = None
     state: dict[str, JSON] | None = None
     metadata: Annotated[dict[str, str], msgspec.Meta(extra_json_schema={"propertyNames": NOT_OURS})] = {}
     tags: list[str] = []
@@ -125,10 +147,26 @@ SubmitBody: TypeAlias = ToolResult | ApprovalResponse
 
 
 def messages_of(given: str | list[InputMessage]) -> tuple[UserMessage, ...]:
-    """The user's messages as the engine takes them."""
+    """The user's messages as the engine takes them.
+
+    Raises:
+        RefusedError: one of them says nothing.
+    """
     if isinstance(given, str):
-        return (UserMessage(content=given),)
-    return tuple(_message(message) for message in given)
+        return (said(UserMessage(content=given)),)
+    return tuple(said(_message(message)) for message in given)
+
+
+def said(message: UserMessage) -> UserMessage:
+    """The message, if it says something.
+
+    Raises:
+        RefusedError: it has neither a text nor a file.
+    """
+    content = (Text(text=message.content),) if isinstance(message.content, str) else message.content
+    if not any(not isinstance(part, Text) or part.text.strip() for part in content):
+        raise invalid("The message says nothing: it needs a text or a file.")
+    return message
 
 
 def _message(given: InputMessage) -> UserMessage:

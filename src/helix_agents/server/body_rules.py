@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from helix_agents.server.bodies import (
+    SAYS_SOMETHING,
     WEB_ADDRESS,
     ApprovalResponse,
     ResumeBody,
@@ -15,6 +16,7 @@ from helix_agents.server.ui_input import MOST_PARTS, ChatBody
 
 _NULL: dict[str, Any] = {"type": "null"}
 _TEXT: dict[str, Any] = {"type": "string"}
+_WORDS: dict[str, Any] = {"type": "string", "pattern": SAYS_SOMETHING}
 _ID: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 256}
 _URL: dict[str, Any] = {"type": "string", "pattern": WEB_ADDRESS}
 
@@ -30,10 +32,9 @@ def _one_of(*options: dict[str, Any]) -> dict[str, Any]:
 _ONE_RESULT = _one_of(_with(result=_NULL), _with(error=_NULL))
 _EDITED_ONLY_IF_APPROVED = _one_of(_with(approved={"const": True}), _with(editedInput=_NULL))
 
-_SAID = _one_of(
-    _with(("text",), type={"const": "text"}, text=_TEXT),
-    _with(("mediaType", "url"), type={"const": "file"}, mediaType=_TEXT, url=_URL),
-)
+_FILE = _with(("mediaType", "url"), type={"const": "file"}, mediaType=_TEXT, url=_URL)
+_TEXT_OR_FILE = _one_of(_with(("text",), type={"const": "text"}, text=_TEXT), _FILE)
+_SAID = _one_of(_with(("text",), type={"const": "text"}, text=_WORDS), _FILE)
 _NOT_SAID = _with(type={"type": "string", "not": {"enum": ["text", "file"]}})
 _DECISION = {"type": "object", **_with(("id", "approved"), id=_ID, approved={"type": "boolean"})}
 _SHOWN = _one_of(
@@ -53,9 +54,10 @@ _UI_MESSAGE: dict[str, Any] = {
     "required": ["role"],
     "properties": {"id": _one_of(_ID, _NULL), "role": {"enum": ["user", "assistant"]}},
     **_one_of(
-        _with(("parts",), role={"const": "user"}, parts=_parts(_one_of(_SAID, _NOT_SAID), contains=_SAID)),
+        _with(("parts",), role={"const": "user"}, parts=_parts(_one_of(_TEXT_OR_FILE, _NOT_SAID), contains=_SAID)),
         _with(("parts",), role={"const": "assistant"}, parts=_parts(_SHOWN)),
-        _with(("content",), content=_TEXT, parts=_NULL),
+        _with(("content",), role={"const": "user"}, content=_WORDS, parts=_NULL),
+        _with(("content",), role={"const": "assistant"}, content=_TEXT, parts=_NULL),
     ),
 }
 

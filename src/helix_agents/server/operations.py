@@ -19,7 +19,7 @@ from helix_agents.server.answers import (
     Submitted,
     UIMessagePage,
 )
-from helix_agents.server.bodies import PLAIN_ID, ChatStopBody, ResumeBody, StartBody, StopBody, SubmitBody
+from helix_agents.server.bodies import NO_PLACE, PLAIN_ID, ChatStopBody, ResumeBody, StartBody, StopBody, SubmitBody
 from helix_agents.server.body_rules import SubmitToSession
 from helix_agents.server.calls import LARGEST, Call
 from helix_agents.server.ui_input import ChatBody
@@ -58,7 +58,7 @@ _WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": LARGEST}
 _UI_VERSION = {"type": "string", "enum": ["6", "7"]}
 
 SESSION = Parameter(name="sessionId", schema=_ID, required=True)
-SESSION_PATH = Parameter(name="session_id", schema=_ID, place="path", required=True)
+SESSION_PATH = Parameter(name="session_id", schema={**_ID, "not": NO_PLACE}, place="path", required=True)
 LAST_EVENT = Parameter(
     name="Last-Event-ID",
     schema={"type": "string", "pattern": "^[0-9]{1,17}$"},

@@ -7,7 +7,16 @@ import msgspec
 
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
 from helix_agents.domain.records import Record
-from helix_agents.server.bodies import ApprovalResponse, Id, SubmitBody, ToolResult, checked_url, read_body
+from helix_agents.server.bodies import (
+    ApprovalResponse,
+    Id,
+    NewSessionId,
+    SubmitBody,
+    ToolResult,
+    checked_url,
+    read_body,
+    said,
+)
 from helix_agents.server.errors import invalid
 
 MOST_PARTS = 256
@@ -17,7 +26,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The request of a chat transport: the whole history, or the last message alone. Fields of an application's own
     are allowed and ignored."""
 
-    id: Id
+    id: NewSessionId
     messages: list[dict[str, Any]] | None = None
     message: dict[str, Any] | None = None
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
@@ -99,11 +108,9 @@ def _said(parts: list[dict[str, Any]], message_id: str | None) -> UserMessage:
                 raise invalid("A text part needs its text, a file part its mediaType and url.")
             case _:
                 pass
-    if not content:
-        raise invalid("The last message says nothing: it needs a text or a file.")
     if len(content) == 1 and isinstance(content[0], Text):
-        return UserMessage(content=content[0].text, id=message_id)
-    return UserMessage(content=tuple(content), id=message_id)
+        return said(UserMessage(content=content[0].text, id=message_id))
+    return said(UserMessage(content=tuple(content), id=message_id))
 
 
 def _file(media_type: str, url: str, filename: str | None) -> Part:
