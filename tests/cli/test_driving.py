@@ -1,5 +1,7 @@
 """`helix run`, `resume` and `retry`: the answer on standard output, the rest beside it, an exit code per outcome."""
 
+import asyncio
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -7,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.domain.commits import StartRun
+from helix_agents.domain.sessions import CreateSession
+from helix_agents.ports.backend import open_backend
 from tests.cli.conftest import WAITS
 from tests.support.command_line import HELIX, environment, helix
 
@@ -22,14 +27,17 @@ def test_an_answer_goes_to_standard_output_and_the_rest_beside_it(folder: Path) 
 def test_a_run_that_needs_a_person_ends_with_the_commands_that_go_on(folder: Path) -> None:
     begun = helix(folder, "run", "agents.py:several", "-", "--agent", "clerk", "--session", "s-1", input="Write to Ann")
     assert (begun.code, begun.out) == (ExitCode.WAITING, "May I? \n")
-    assert "helix pending approve s-1 call_1_1" in begun.err
+    approve, deny = (f"helix pending {word} s-1 call_1_1 --agents agents.py:several" for word in ("approve", "deny"))
+    assert approve in begun.err
+    assert deny in begun.err
     assert "helix resume agents.py:several s-1" in begun.err
     early = helix(folder, "resume", "agents:clerk", "s-1", "--json")
     assert (early.code, early.json["error"]["code"]) == (ExitCode.WAITING, "still_waiting")
     told = helix(folder, "resume", "agents:clerk", "s-1")
     assert told.code == ExitCode.WAITING
     assert "helix pending approve s-1 call_1_1" in told.err
-    assert helix(folder, "pending", "approve", "s-1").code == ExitCode.OK
+    approved = helix(folder, *approve.split()[1:])
+    assert (approved.code, approved.out) == (ExitCode.OK, "Stored. Go on with: helix resume agents.py:several s-1\n")
     ended = helix(folder, "resume", "agents:clerk", "s-1", "--json")
     assert ended.code == ExitCode.OK
     assert ended.json | {"run_id": "", "usage": {}} == {
@@ -61,6 +69,21 @@ def test_a_message_that_says_nothing_begins_no_turn(
     assert refused.code == ExitCode.USAGE
     assert f"{named} is empty" in refused.err
     assert list(folder.glob("*.db")) == []
+
+
+def test_a_session_whose_process_may_have_died_is_busy_until_its_lease_ends(folder: Path) -> None:
+    async def begun_elsewhere() -> None:
+        async with await open_backend(f"sqlite:///{folder / 'helix.db'}") as backend:
+            await backend.state.renew_lease("another process", 60_000)
+            create = CreateSession(agent_type="clerk")
+            await backend.state.start_run(
+                StartRun(session_id="s-1", run_id="r-1", create=create, owner="another process")
+            )
+
+    asyncio.run(begun_elsewhere())
+    busy = helix(folder, "run", "agents:clerk", "Go", "--session", "s-1")
+    assert busy.code == ExitCode.CONFLICT
+    assert re.search(r"busy with run 'r-1'.* If its process has died, its lease ends in (60|5\d) s", busy.err)
 
 
 def test_a_failed_run_is_told_and_can_be_tried_again(folder: Path) -> None:

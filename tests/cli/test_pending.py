@@ -36,7 +36,7 @@ def test_an_approval_is_stored_once(office: Path) -> None:
 def test_a_denial_reaches_the_model_with_its_reason(office: Path) -> None:
     denied = helix(office, "pending", "deny", WAITS, "--reason", "not today")
     assert (denied.code, f"helix resume MODULE:AGENTS {WAITS}" in denied.out) == (ExitCode.OK, True)
-    assert denied.err == "MODULE:AGENTS is where 'clerk' is defined, such as app.py or app:agents.\n"
+    assert denied.err == "MODULE:AGENTS is where 'clerk' is defined: app.py, app.py:agents or app:agents.\n"
     assert helix(office, "resume", "agents:clerk", WAITS).code == ExitCode.OK
     assert (
         "send failed: Tool call was not approved by the user: not today"

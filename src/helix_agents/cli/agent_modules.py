@@ -97,7 +97,7 @@ def _registry(place: str, agents: list[AnyAgent]) -> AgentRegistry:
 
 def _import(place: str, where: str) -> ModuleType:
     if not where:
-        raise AgentsNotFoundError(place, "write module:name, or file.py:name.")
+        raise AgentsNotFoundError(place, "write module:name, file.py:name, or either without the name.")
     if where.endswith(".py"):
         file = Path(where).resolve()
         if not file.is_file():

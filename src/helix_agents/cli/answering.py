@@ -98,7 +98,7 @@ async def answer_call(
     )
     output.say(sentence)
     if agents is None and next_step == "resume":
-        output.note(f"{UNNAMED} is where {root.agent_type!r} is defined, such as app.py or app:agents.")
+        output.note(f"{UNNAMED} is where {root.agent_type!r} is defined: app.py, app.py:agents or app:agents.")
     return code
 
 

@@ -169,7 +169,7 @@ def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCal
         if call.reason == "unknown_outcome":
             output.note(f"  {UNKNOWN_OUTCOME}: approve runs it again, deny tells the model, or say what happened")
         for words in _answering(call):
-            output.note(f"  {place.command('pending', *words)}")
+            output.note(f"  {place.command('pending', *words, '--agents', place.agents)}")
     output.note(f"then go on with\n  {place.going_on('resume', session)}")
 
 

@@ -63,7 +63,7 @@ def json_option(command: Command) -> Command:
 
 
 def agents_argument(command: Command) -> Command:
-    """Add the place where agents are defined, `module:name` or `file.py:name`."""
+    """Add the place where agents are defined, `module:name` or `file.py:name`, or either without the name."""
     return click.argument("agents", metavar="MODULE:AGENTS")(command)
 
 

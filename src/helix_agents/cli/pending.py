@@ -17,7 +17,9 @@ KINDS = ("client_tool", "approval", "question")
 
 call_argument = click.argument("tool_call_id", metavar="[CALL]", required=False)
 agents_option = click.option(
-    "--agents", metavar="MODULE:AGENTS", help="Check the answer against the tool of these agents first."
+    "--agents",
+    metavar="MODULE:AGENTS",
+    help="Check against the tool of these agents, and name them in what to type next.",
 )
 reason_option = click.option("--reason", metavar="TEXT", help="Told to the model.")
 
@@ -80,11 +82,12 @@ def approve_command(
 @session_argument
 @call_argument
 @reason_option
+@agents_option
 @store_option
 @json_option
 @click.pass_obj
 def deny_command(
-    output: Output, session_id: str, tool_call_id: str | None, reason: str | None, store_url: str
+    output: Output, session_id: str, tool_call_id: str | None, reason: str | None, agents: str | None, store_url: str
 ) -> ExitCode:
     """Deny a call; the model is told, and the tool does not run.
 
@@ -93,7 +96,7 @@ def deny_command(
     from helix_agents.domain.pending import ApprovalAnswer
 
     decision = ApprovalAnswer(approved=False, reason=reason)
-    return _answer(output, store_url, session_id, tool_call_id, lambda _: decision, None, wants_approval=True)
+    return _answer(output, store_url, session_id, tool_call_id, lambda _: decision, agents, wants_approval=True)
 
 
 @command.command("answer")

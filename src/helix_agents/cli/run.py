@@ -40,9 +40,10 @@ def command(
 ) -> ExitCode:
     """Send an agent one message.
 
-    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry;
-    the current directory is importable. MESSAGE is the text, or - to read it from standard input. The answer goes to
-    standard output, what the agent does beside it to standard error. Ctrl-C interrupts the run; resume goes on.
+    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry, or
+    the module or file alone for all that it has; the current directory is importable. MESSAGE is the text, or - to read
+    it from standard input. The answer goes to standard output, what the agent does beside it to standard error. Ctrl-C
+    interrupts the run; resume goes on.
     """
     from helix_agents.cli.agent_modules import choose_agent, load_agents
     from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model

@@ -47,8 +47,9 @@ def command(
 ) -> ExitCode:
     """Serve a module's agents over HTTP.
 
-    MODULE:AGENTS names an agent, a list of agents or a registry, in a module that can be imported from here or a file.
-    With --json the document comes as soon as somebody would be answered: the url, the agents and the store.
+    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry, or
+    the module or file alone for all that it has; the current directory is importable. With --json the document comes as
+    soon as somebody would be answered: the url, the agents and the store.
     """
     if not token and not allow_unauthenticated:
         raise click.UsageError(

@@ -449,14 +449,20 @@ class ConflictError(HelixError):
 
 
 class AgentAlreadyRunningError(ConflictError):
-    """The session has a run that is going on."""
+    """The session has a run that is going on. `lease_ends_in_ms` is when a process elsewhere that has it would be
+    known to be dead, if it is; None where that is not known, or the process is this one."""
 
     code = "agent_already_running"
     session_id: str
     run_id: str
+    lease_ends_in_ms: int | None = None
 
     def __str__(self) -> str:
-        return f"Session {self.session_id!r} is busy with run {self.run_id!r}; wait for it, or interrupt it."
+        busy = f"Session {self.session_id!r} is busy with run {self.run_id!r}; wait for it, or interrupt it."
+        if self.lease_ends_in_ms is None:
+            return busy
+        seconds = -(-self.lease_ends_in_ms // 1000)
+        return f"{busy} If its process has died, its lease ends in {seconds} s, and the same call then goes on."
 
 
 class StaleStateError(ConflictError):

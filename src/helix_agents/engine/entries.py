@@ -98,10 +98,18 @@ async def read_standing(services: Services, session_id: SessionId) -> Standing |
     run = await store.get_current_run(session_id)
     # One that is missing was begun a moment ago, or will be submitted by recovery: it is nobody's to replace.
     if run is not None and run.status == "running" and await services.inspect(run) != "dead":
-        raise AgentAlreadyRunningError(session_id, run.run_id)
+        raise await _already_running(services, run)
     if run is not None and await carry_out_late_abort(services, run):
         session, run = await store.load_state(session_id), await store.get_current_run(session_id)
     return Standing(session=session, run=run, answered=await answered_below(store, session))
+
+
+async def _already_running(services: Services, run: RunRecord) -> AgentAlreadyRunningError:
+    """The refusal, with what is known of the process that has the run."""
+    elsewhere = run.owner if not services.is_here(run) else None
+    lease = None if elsewhere is None else await services.store.find_lease(elsewhere)
+    left = None if lease is None else max(lease.expires_at - services.store.now_ms(), 0)
+    return AgentAlreadyRunningError(run.session_id, run.run_id, left)
 
 
 async def check_owner(services: Services, agent: AnyAgent, session_id: SessionId) -> None:

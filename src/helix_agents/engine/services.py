@@ -80,9 +80,9 @@ class Services:
     """The world as the bodies see it. Everything that waits, draws or tells the time comes in from outside.
 
     `jitter` gives a factor of about 1, different each time, so that many runs do not ask again at the same moment.
-    `inspect` says whether somebody is behind a run, `name_workflow` under which name a durable engine knows a turn of
-    an agent in a session; in one process there is none. `attend_remotes` wakes whoever looks after children
-    behind other services that wait, or are owed a stop.
+    `inspect` says whether somebody is behind a run, `is_here` whether it is this process, and `name_workflow` under
+    which name a durable engine knows a turn of an agent in a session; in one process there is none. `attend_remotes`
+    wakes whoever looks after children behind other services that wait, or are owed a stop.
     """
 
     store: SessionStateStore
@@ -98,6 +98,7 @@ class Services:
     drive_detached: Callable[[RunRecord], object]
     inspect: Callable[[RunRecord], Awaitable[Liveness]]
     name_workflow: Callable[[str, SessionId, int], str | None]
+    is_here: Callable[[RunRecord], bool] = lambda _: False
     entries: EntryStore | None = None
     attend_remotes: Callable[[], object] = lambda: None
     hooks: SomeHooks = None

@@ -126,6 +126,7 @@ class ExecutorCore:
             drive_child=runtime.drive_child,
             drive_detached=runtime.drive_detached,
             inspect=runtime.inspect,
+            is_here=lambda run: runtime.find(run.run_id) is not None,
             name_workflow=runtime.name_workflow,
             entries=settings.get("entries"),
             attend_remotes=self._attend_remotes,
