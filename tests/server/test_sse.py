@@ -232,11 +232,33 @@ async def test_looking_for_what_others_left_goes_on_and_takes_a_small_part_of_th
     monkeypatch.setattr(app, "TAKE_UP_SECONDS", 0.005)
     monkeypatch.setattr(app, "TAKE_UP_SHARE", 200)
     executor: Any = Recovering(seconds=seconds)
-    gate: Any = SimpleNamespace(open_streams=1)
+    gate: Any = SimpleNamespace(follows_others=True)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.6):
             await app._take_up(executor, gate)
     assert least <= executor.looks <= most
+
+
+def test_only_who_reads_what_another_process_does_looks_for_what_others_left(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'helix.db'}"
+    with (
+        LiveServer(agent_server(store)) as drives,
+        LiveServer(agent_server(store)) as reads,
+        drives.client() as here,
+        reads.client() as elsewhere,
+    ):
+        gate.shut(after=3)
+        start(here, "s", "long story")
+        path = "/sse?sessionId=s"
+        with here.stream("GET", path) as one, elsewhere.stream("GET", path) as other:
+            lines = one.iter_lines(), other.iter_lines()
+            assert [next(each) for each in lines]
+            assert (drives.app.open_streams, reads.app.open_streams) == (1, 1)
+            assert (drives.app._gate.follows_others, reads.app._gate.follows_others) == (False, True)
+            gate.open()
+            assert [list(each)[-2:-1] for each in lines]
+        wait_until(lambda: not reads.app._gate.follows_others)
+        assert reads.app.open_streams == 0
 
 
 def test_a_chat_that_the_server_leaves_is_told_to_reconnect() -> None:

@@ -266,7 +266,8 @@ async def _describe(_call: Call) -> Response:
 
 async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
     """Take up at once what a process that died left behind. From then on the executor's janitor looks; while somebody
-    reads here it is too slow, as readers come from instances that leave, and wait for the rest."""
+    reads here what another process does it is too slow, as readers come from instances that leave, and wait for the
+    rest."""
     try:
         await executor.sweep()
     except Exception as problem:
@@ -274,7 +275,7 @@ async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
     wait = TAKE_UP_SECONDS
     while True:
         await asyncio.sleep(wait)
-        if not gate.open_streams:
+        if not gate.follows_others:
             continue
         begun = time.monotonic()
         try:

@@ -185,10 +185,11 @@ class Call:
         source: EventSource,
         headers: dict[str, str] | None = None,
         when_cut: Callable[[], None] | None = None,
+        run: HostedRun | None = None,
     ) -> Any:
-        """Answer with a stream; whether there is room for one was asked before."""
+        """Answer with a stream, of this run; whether there is room for one was asked before."""
         gate = self.gate
         response = EventStreamResponse(
             source, limits=gate.limits, leaving=gate.leaving, headers=headers, when_cut=when_cut
         )
-        return self.gate.counted(self.principal, response)
+        return self.gate.counted(self.principal, response, run)

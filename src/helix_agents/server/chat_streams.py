@@ -96,7 +96,7 @@ async def _with_its_run(call: Call, conversation: Conversation) -> tuple[Convers
 
 def _respond(call: Call, source: "UISource", run: HostedRun, message_id: str) -> Any:
     """Answer with the source; a page that is cut off is owed the end of the message."""
-    return call.stream(source, HEADERS, lambda: call.owed.cut(run.session_id, message_id))
+    return call.stream(source, HEADERS, lambda: call.owed.cut(run.session_id, message_id), run)
 
 
 def encoded(parts: list[UIPart]) -> bytes:

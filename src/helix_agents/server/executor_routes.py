@@ -103,7 +103,7 @@ async def follow(call: Call) -> Any:
     run = await call.executor.get_handle(call.agent_of(session), session.session_id)
     if run is None:
         raise RunNotFoundError(session.session_id)
-    return call.stream(ChunkSource(call, run, cursor))
+    return call.stream(ChunkSource(call, run, cursor), run=run)
 
 
 async def status(call: Call) -> Response:

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.ports.locks import LockManager
-from helix_agents.runtimes.executor.hosting import AgentExecutor
+from helix_agents.runtimes.executor.hosting import AgentExecutor, HostedRun
 from helix_agents.server.auth import Principal
 from helix_agents.server.errors import RefusedError, draining, refused
 from helix_agents.server.limits import ServerLimits
@@ -29,12 +29,18 @@ class Gate:
         self.limits = limits
         self.leaving = Leaving()
         self._streams: Counter[str | None] = Counter()
+        self._followed: dict[object, HostedRun] = {}
         self._starting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._watching: set[asyncio.Task[None]] = set()
 
     @property
     def open_streams(self) -> int:
         return self._streams.total()
+
+    @property
+    def follows_others(self) -> bool:
+        """Whether a stream is open here of a run that another process has, which may die."""
+        return any(not getattr(run, "is_driven_here", False) for run in self._followed.values())
 
     def check_open(self) -> None:
         """Let a request pass that begins something, unless the instance is leaving."""
@@ -115,22 +121,28 @@ class Gate:
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
 
-    def counted(self, principal: Principal, response: Callable[[Scope, Receive, Send], Any]) -> "CountedResponse":
+    def counted(
+        self, principal: Principal, response: Callable[[Scope, Receive, Send], Any], run: HostedRun | None = None
+    ) -> "CountedResponse":
         """The response of a stream, counted while it is open."""
-        return CountedResponse(self, principal, response)
+        return CountedResponse(self, principal, response, run)
 
     @contextmanager
-    def place(self, principal: Principal) -> Generator[None]:
-        """A place among the open streams.
+    def place(self, principal: Principal, run: HostedRun | None = None) -> Generator[None]:
+        """A place among the open streams, of this run.
 
         Raises:
             RefusedError: none is left, or the instance is leaving.
         """
         self.check_stream(principal)
         self._streams[principal.user_id] += 1
+        reader = object()
+        if run is not None:
+            self._followed[reader] = run
         try:
             yield
         finally:
+            self._followed.pop(reader, None)
             self._streams[principal.user_id] -= 1
             if not self._streams[principal.user_id]:
                 del self._streams[principal.user_id]
@@ -154,14 +166,15 @@ class CountedResponse:
     There may have been room when the request came, and none any more: others were as fast.
     """
 
-    def __init__(self, gate: Gate, principal: Principal, response: Callable[..., Any]) -> None:
+    def __init__(self, gate: Gate, principal: Principal, response: Callable[..., Any], run: HostedRun | None) -> None:
         self._gate = gate
         self._principal = principal
         self._response = response
+        self._run = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._gate.place(self._principal):
+            with self._gate.place(self._principal, self._run):
                 await self._response(scope, receive, send)
         except RefusedError as refusal:
             await refused(refusal)(scope, receive, send)

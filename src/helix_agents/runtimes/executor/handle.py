@@ -54,6 +54,11 @@ class RunHandle(Generic[OutputT]):
     def run_id(self) -> RunId:
         return self._run.run_id
 
+    @property
+    def is_driven_here(self) -> bool:
+        """Whether this process drives the run: as long as it does, nobody has to look after it."""
+        return self._run.owner is not None and self._driver is not None and not self._driver.done()
+
     async def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]:
         """The run's chunks, from its beginning or after a sequence; ends when the run does, and never raises for a
         run that failed: its `error` chunk says so."""

@@ -21,7 +21,7 @@ from helix_agents.runtimes.executor.recovery import Recovered
 
 
 class HostedRun(Protocol):
-    """A handle on one run."""
+    """A handle on one run. One that says `is_driven_here` spares a host the looks for what became of its process."""
 
     @property
     def session_id(self) -> SessionId: ...
