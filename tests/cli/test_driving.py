@@ -71,6 +71,12 @@ def test_a_message_that_says_nothing_begins_no_turn(
     assert list(folder.glob("*.db")) == []
 
 
+def test_a_store_without_a_name_is_not_taken_for_the_default_one(folder: Path) -> None:
+    refused = helix(folder, "run", "agents:clerk", "Go", "--store", "")
+    assert (refused.code, "Store URL '' cannot be used" in refused.err) == (ExitCode.SETUP, True)
+    assert list(folder.glob("*.db")) == []
+
+
 def test_a_session_whose_process_may_have_died_is_busy_until_its_lease_ends(folder: Path) -> None:
     async def begun_elsewhere() -> None:
         async with await open_backend(f"sqlite:///{folder / 'helix.db'}") as backend:

@@ -20,7 +20,7 @@ ExecutorT_co = TypeVar("ExecutorT_co", bound="ExecutorCore", covariant=True)
 
 def chosen_store(url: str | None) -> str:
     """The store a program names, or the environment, or a file beside the process."""
-    return url or os.environ.get("HELIX_STORE") or DEFAULT_STORE
+    return url if url is not None else os.environ.get("HELIX_STORE") or DEFAULT_STORE
 
 
 class OpeningExecutor(Generic[ExecutorT_co]):
