@@ -2,18 +2,23 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from helix_agents import Agent, Completed, Executor, ScriptedModel, tool
+from helix_agents import Agent, Completed, DBOSAgentExecutor, Executor, ScriptedModel, tool
 from helix_agents.backends.postgres import PostgresStateStore, parse_url
-from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.errors import RuntimeUnavailableError, StoreUnavailableError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.dbos import instance
+from helix_agents.runtimes.dbos.runtime import Placement
 from helix_agents.testing import call
+from helix_agents.testing.contracts.executor.stage import until
 from helix_agents.testing.postgres_service import PostgresService
 from helix_agents.testing.scenes import SESSION, append_to, commit, said, start
 
@@ -37,6 +42,10 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStateStore]:
 
 async def texts(store: PostgresStateStore) -> list[Any]:
     return [getattr(row.message, "content", None) for row in await store.load_transcript(SESSION)]
+
+
+async def no_thread_of_dbos() -> bool:
+    return not any(thread.name.startswith("dbos-executor") for thread in threading.enumerate())
 
 
 async def in_sql(server: PostgresService, statements: str) -> None:
@@ -241,6 +250,40 @@ async def test_reads_and_commits_ride_through_a_restart(server: PostgresService)
         assert committing[0].new_version == step + 1
     assert await texts(store) == ["1", "2", "3"]
     await store.close()
+
+
+@pytest.mark.parametrize(("asked_for", "placement"), [("launch", "here"), ("queue", "shared")])
+async def test_a_server_that_dies_while_dbos_begins_is_told_and_leaves_nothing_behind(
+    server: PostgresService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_for: str, placement: Placement
+) -> None:
+    from dbos._sys_db import SystemDatabase
+
+    monkeypatch.setattr(instance, "PATIENCE_SECONDS", 0.3)
+    asked = SystemDatabase.get_latest_application_version
+    rest = ["launch", "queue"]
+
+    def ask(self: SystemDatabase) -> Any:
+        if rest.pop(0) == asked_for:
+            server.kill()
+        return asked(self)
+
+    monkeypatch.setattr(SystemDatabase, "get_latest_application_version", ask)
+    with pytest.raises(RuntimeUnavailableError, match=r"DBOS at postgresql://.* is not answering"):
+        await DBOSAgentExecutor.open(
+            f"sqlite:///{tmp_path}/helix.db", system_database_url=server.url, placement=placement
+        )
+    await until(no_thread_of_dbos)
+
+
+async def test_who_leaves_while_the_server_is_down_keeps_no_thread_of_dbos(
+    server: PostgresService, tmp_path: Path
+) -> None:
+    worker = agent()
+    url = f"sqlite:///{tmp_path}/helix.db"
+    async with DBOSAgentExecutor.open(url, system_database_url=server.url, agents=[worker], grace=0.1) as helix:
+        await asyncio.to_thread(server.kill)
+        await helix.execute(worker, "go", session_id=SESSION)
+    await until(no_thread_of_dbos)
 
 
 def agent(name: str = "worker") -> Agent[Any, str, Any]:

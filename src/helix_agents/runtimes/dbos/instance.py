@@ -5,7 +5,7 @@ import logging
 import re
 import sqlite3
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +23,9 @@ from helix_agents.system import RandomIds
 APPLICATION = "helix-agents"
 VERSION = f"helix-{EFFECT_SEQUENCE}"
 """What DBOS takes for the version of the program: it replays no history of another one."""
+
+PATIENCE_SECONDS = 20.0
+"""How long an executor that is opened waits for a system database that does not answer."""
 
 _NEW_ID = re.compile("dbos_[a-z0-9]{26}")
 
@@ -77,7 +80,7 @@ class _Process:
             if self._launched.users:
                 return False
             if self._launched.is_ours:
-                DBOS.destroy()
+                _destroy()
             self._launched = None
             return True
 
@@ -104,6 +107,19 @@ async def acquire(wanted: Wanted, fallback_id: str) -> str:
         raise
 
 
+async def ask(wanted: Wanted, question: Coroutine[Any, Any, None]) -> None:
+    """Have DBOS asked something without which an executor cannot begin.
+
+    Raises:
+        RuntimeUnavailableError: its system database does not answer.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await question
+    except (TimeoutError, OperationalError) as problem:
+        raise _unavailable(wanted, problem) from problem
+
+
 async def release() -> bool:
     """Say that an executor needs DBOS no longer; answers whether it was the last one."""
     # DBOS made its own threads those of this loop, and they end with it.
@@ -113,7 +129,7 @@ async def release() -> bool:
 
 def _find(wanted: Wanted) -> _Launched | None:
     """The DBOS that the program launched itself, for workflows of its own; it stays the program's to destroy."""
-    theirs: Any = vars(import_module("dbos._dbos"))["_dbos_global_instance"]
+    theirs = _present()
     if theirs is None or not theirs._launched:
         return None
     url = theirs._config["system_database_url"]
@@ -134,18 +150,53 @@ def _launch(wanted: Wanted, executor_id: str) -> _Launched:
         _write_ahead(wanted.system_database_url)
         _forget_closed_streams()
         DBOS(config=cast("DBOSConfig", config))
-        with _telling_it_once():
+        with _telling_it_once(), _for_a_while():
             if not wanted.works:
                 DBOS.listen_queues([])
             DBOS.launch()
     except (OperationalError, sqlite3.OperationalError) as problem:
-        DBOS.destroy()
-        reason = str(getattr(problem, "orig", problem)).splitlines()[0]
-        raise RuntimeUnavailableError("DBOS", shown_url(wanted.system_database_url), reason) from problem
+        _destroy()
+        raise _unavailable(wanted, problem) from problem
     except BaseException:
-        DBOS.destroy()
+        _destroy()
         raise
     return _Launched(wanted, executor_id, is_ours=True)
+
+
+def _destroy() -> None:
+    # A thread that waits for the database would keep the process from ending.
+    _be_patient(False)
+    DBOS.destroy()
+
+
+@contextmanager
+def _for_a_while() -> Generator[None]:
+    """A launch waits for a database that went away under it, and not for ever."""
+    ending = threading.Timer(PATIENCE_SECONDS, _be_patient, (False,))
+    ending.start()
+    try:
+        yield
+    finally:
+        ending.cancel()
+        ending.join()
+    _be_patient(True)
+
+
+def _be_patient(patient: bool) -> None:
+    """Whether DBOS asks a database that does not answer again and again, or says so."""
+    theirs = _present()
+    if theirs is not None and theirs._sys_db_field is not None:
+        theirs._sys_db_field._retry_connection_errors = patient
+
+
+def _present() -> Any:
+    return vars(import_module("dbos._dbos"))["_dbos_global_instance"]
+
+
+def _unavailable(wanted: Wanted, problem: Exception) -> RuntimeUnavailableError:
+    reasons = str(getattr(problem, "orig", problem)).splitlines()
+    reason = reasons[0] if reasons else f"its system database said nothing for {PATIENCE_SECONDS:g} s"
+    return RuntimeUnavailableError("DBOS", shown_url(wanted.system_database_url), reason)
 
 
 @contextmanager

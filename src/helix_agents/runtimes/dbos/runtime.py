@@ -105,9 +105,10 @@ class DBOSRuntime(OwnedRuns):
             self._lease.keep_too(lease_of_engine("dbos", self._prefix))
             undoing.push_async_callback(self._end_everything)
             if self._placement != "here":
-                await workflows.register_queue(
+                queue = workflows.register_queue(
                     self._prefix, poll_seconds=self._poll_seconds, at_once=self._max_running, works=self.works
                 )
+                await instance.ask(self._wanted, queue)
             undoing.push_async_callback(self._lease.stop)
             await super().start()
             undoing.pop_all()
