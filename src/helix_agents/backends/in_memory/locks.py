@@ -5,10 +5,11 @@ import asyncio
 import msgspec
 
 from helix_agents.backends.in_memory.handle import Handle
+from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain.door import check_numbers
 from helix_agents.domain.errors import LockHeldError, LockLostError
 from helix_agents.domain.ids import check_id
-from helix_agents.domain.locks import Lock
+from helix_agents.domain.locks import FORGOTTEN_AFTER_MS, Lock
 from helix_agents.ports.locks import LockManager
 
 LOOK_AGAIN = 0.05
@@ -16,7 +17,7 @@ LOOK_AGAIN = 0.05
 
 
 class InMemoryLockManager(Handle):
-    """Locks on the memory's keys. The tokens of a key only grow, over every release."""
+    """Locks on the memory's keys. All of them count on one row of tokens, so a key can be forgotten."""
 
     async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
         check_id(key, "lock key")
@@ -37,6 +38,7 @@ class InMemoryLockManager(Handle):
         async with self._writing("renew") as tx:
             self._check_held(tx.tables.locks.get(lock.key), lock)
             renewed = msgspec.structs.replace(lock, expires_at=tx.now + ttl_ms)
+            check_numbers(renewed)
             tx.put(tx.tables.locks, lock.key, renewed)
         return renewed
 
@@ -51,12 +53,19 @@ class InMemoryLockManager(Handle):
             held = tx.tables.locks.get(key)
             if held is not None and held.expires_at > tx.now:
                 return None
-            token = tx.tables.last_token.get(key, 0) + 1
-            lock = Lock(key=key, token=token, owner=owner, expires_at=tx.now + ttl_ms)
+            lock = Lock(key=key, token=next(tx.tables.tokens), owner=owner, expires_at=tx.now + ttl_ms)
             check_numbers(lock)
-            tx.put(tx.tables.last_token, key, token)
+            self._forget_old_ones(tx)
             tx.put(tx.tables.locks, key, lock)
         return lock
+
+    def _forget_old_ones(self, tx: Transaction) -> None:
+        """Let go of locks that nobody has held for long, now and then."""
+        if tx.now >= tx.tables.locks_looked_at + FORGOTTEN_AFTER_MS:
+            tx.tables.locks_looked_at = tx.now
+            for key, held in tuple(tx.tables.locks.items()):
+                if held.expires_at < tx.now - FORGOTTEN_AFTER_MS:
+                    tx.remove(tx.tables.locks, key)
 
     def _check_held(self, held: Lock | None, lock: Lock) -> None:
         if held is None or held.token != lock.token:

@@ -1,6 +1,7 @@
 """What a namespace holds: plain dicts of rows that nobody outside the backend can reach."""
 
 from dataclasses import dataclass
+from itertools import count
 
 from helix_agents.backends.in_memory.lineage import Segment
 from helix_agents.domain.audit import AuditRow
@@ -88,5 +89,6 @@ class Tables:
         self.pending: dict[SessionId, dict[ToolCallId, PendingCall]] = {}
         self.usage: dict[tuple[RunId, int, int, int], UsageEntry] = {}
         self.locks: dict[str, Lock] = {}
-        self.last_token: dict[str, int] = {}
+        self.tokens = count(1)
+        self.locks_looked_at = 0
         self.entries = EntryTables()

@@ -1,4 +1,8 @@
-"""Locks with leases, shared by everyone on the same server."""
+"""Locks with leases, shared by everyone on the same server.
+
+Keys that nobody asks for any more expire. Tokens grow with the server's clock, so whoever asks for such a key later
+gets a higher one, also from a server that lost what it knew.
+"""
 
 import asyncio
 from typing import Any
@@ -12,13 +16,16 @@ from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain.door import check_numbers
 from helix_agents.domain.errors import LockHeldError, LockLostError, StoreClosedError
 from helix_agents.domain.ids import check_id
-from helix_agents.domain.locks import Lock
+from helix_agents.domain.locks import FORGOTTEN_AFTER_MS, Lock
 from helix_agents.domain.records import Record, decode, encode
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.locks import LockManager
 
 LOOK_AGAIN_SECONDS = 0.25
 """A release wakes who waits; a lease that ran out is noticed within these seconds."""
+
+LONGEST_KEPT_MS = 10**15
+"""Far beyond any lease, and no more than Redis can add to its clock."""
 
 
 class _LockRow(Record):
@@ -56,6 +63,7 @@ class RedisLockManager:
         async def work(tx: Transaction) -> Lock:
             known = await self._held(tx, lock)
             renewed = msgspec.structs.replace(lock, expires_at=tx.now + ttl_ms)
+            check_numbers(renewed)
             _put(tx, known, msgspec.structs.replace(known.value, held=renewed))
             return renewed
 
@@ -80,7 +88,7 @@ class RedisLockManager:
             held = known.value.held
             if held is not None and held.expires_at > tx.now:
                 return None
-            token = known.value.token + 1
+            token = max(known.value.token + 1, self._keyspace.server.now_ms())
             lock = Lock(key=key, token=token, owner=owner, expires_at=tx.now + ttl_ms)
             check_numbers(lock)
             _put(tx, known, _LockRow(token=token, held=lock))
@@ -118,6 +126,8 @@ def _put(tx: Transaction, known: Known[_LockRow], row: _LockRow) -> None:
     known.value = row
     tx.change(known)
     tx.do("HSET", known.key, "lock", encode(row))
+    lease = row.held.expires_at - tx.now if row.held is not None else 0
+    tx.do("PEXPIRE", known.key, min(max(lease, 0) + FORGOTTEN_AFTER_MS, LONGEST_KEPT_MS))
 
 
 _: type[LockManager] = RedisLockManager

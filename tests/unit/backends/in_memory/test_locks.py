@@ -6,6 +6,7 @@ import pytest
 
 from helix_agents.backends.in_memory import InMemoryLockManager, Memory
 from helix_agents.domain.errors import InvalidIdError, LockHeldError, LockLostError
+from helix_agents.domain.locks import FORGOTTEN_AFTER_MS
 from helix_agents.testing.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -109,3 +110,20 @@ async def test_who_waits_in_vain_is_told_so(one: InMemoryLockManager, other: InM
 async def test_an_impossible_key_is_refused(one: InMemoryLockManager):
     with pytest.raises(InvalidIdError):
         await one.acquire("", ttl_ms=1)
+
+
+async def test_locks_that_nobody_has_held_for_long_go_with_the_next_one(
+    memory: Memory, one: InMemoryLockManager, clock: ManualClock
+):
+    clock.advance(FORGOTTEN_AFTER_MS)
+    for number in range(20):
+        lock = await one.acquire(f"key-{number}", ttl_ms=1_000)
+        if number % 2:
+            await one.release(lock)
+    kept = await one.acquire("kept", ttl_ms=2 * FORGOTTEN_AFTER_MS)
+    clock.advance(FORGOTTEN_AFTER_MS + 1_001)
+    latest = await one.acquire("new", ttl_ms=1_000)
+    tables = memory.tables("")
+    assert set(tables.locks) == {"kept", "new"}
+    await one.release(kept)
+    assert (await one.acquire("key-1", ttl_ms=1_000)).token > latest.token
