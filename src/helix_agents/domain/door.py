@@ -83,14 +83,14 @@ def check_numbers(record: Record) -> None:
 def check_create(session_id: SessionId, options: CreateSession) -> None:
     """What a new session is told about itself: its ids, its first state, tags and metadata."""
     check_new_session_id(session_id)
-    check_json(options.custom_state, "custom state")
-    check_record(options)
-    check_numbers(options)
-    check_name(options.agent_type, "agent type")
     _check_optional(options.parent_session_id, "parent session id")
     _check_optional(options.root_session_id, "root session id")
     _check_optional(options.stream_id, "stream id")
     _check_optional(options.user_id, "user id")
+    check_json(options.custom_state, "custom state")
+    check_record(options)
+    check_numbers(options)
+    check_name(options.agent_type, "agent type")
 
 
 def check_merge(writes: StepWrites) -> None:

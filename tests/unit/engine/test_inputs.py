@@ -15,6 +15,9 @@ from helix_agents.domain.errors import (
     InvalidStateError,
     UnstorableValueError,
 )
+from helix_agents.domain.pending import ToolAnswer
+from helix_agents.domain.sessions import BranchPoint
+from helix_agents.domain.writes import StepWrites
 from helix_agents.llm.scripted import ScriptedModel
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing.contracts.executor.stage import SESSION
@@ -76,6 +79,37 @@ async def test_how_a_session_cannot_be_gone_on_with(
     with pytest.raises(error, match=told):
         await helix.resume(agent(), SESSION, **given)
     assert await helix.sessions.get(SESSION) == before
+
+
+@pytest.mark.parametrize("wrong", [5, b"bytes", ["a"], "half \ud83d", ""], ids=repr)
+async def test_what_no_session_can_be_called(helix: Executor, wrong: Any) -> None:
+    sessions = helix.sessions
+    for entry in (
+        helix.execute(agent(), "Hello", wrong),
+        helix.execute(agent(), "Hello", branch=BranchPoint(from_session_id=wrong)),
+        helix.resume(agent(), wrong),
+        helix.retry(agent(), wrong),
+        helix.rewind(wrong, "beginning"),
+        helix.rewind(SESSION, wrong),
+        helix.get_handle(agent(), wrong),
+        helix.submit_tool_result(wrong, "call", ToolAnswer(result=1)),
+        helix.submit_tool_result(SESSION, wrong, ToolAnswer(result=1)),
+        helix.interrupt(wrong),
+        helix.abort(wrong),
+        sessions.get(wrong),
+        sessions.find(wrong),
+        sessions.messages(wrong),
+        sessions.runs(wrong),
+        sessions.delegations(wrong),
+        sessions.checkpoints(wrong),
+        sessions.snapshot(wrong),
+        sessions.update_state(wrong, StepWrites()),
+        sessions.delete(wrong),
+    ):
+        with pytest.raises(InvalidIdError):
+            await entry
+    assert isinstance(await helix.can_resume(agent(), wrong), InvalidIdError)
+    assert (await helix.sessions.list()).total == 1
 
 
 async def test_what_is_no_agent(helix: Executor) -> None:

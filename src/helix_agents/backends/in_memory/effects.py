@@ -44,8 +44,8 @@ class InMemoryEffects(Handle):
     """The facet `Effects`."""
 
     async def begin_effect(self, request: BeginEffect) -> EffectOutcome:
-        request = own(request)
         door.check_effect(request)
+        request = own(request)
         session_id, tool_call_id = request.session_id, request.tool_call_id
         async with self._writing("begin_effect") as tx:
             check_fence(session_id, current_run(tx.tables, session_id), request.fence)

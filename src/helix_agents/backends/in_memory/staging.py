@@ -67,8 +67,8 @@ class InMemoryStaging(Handle):
     async def stage_changes(
         self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True
     ) -> None:
-        change = own(change)
         door.check_staged(change)
+        change = own(change)
         async with self._writing("stage_changes") as tx:
             run = current_run(tx.tables, session_id)
             if fence is not None:

@@ -45,9 +45,9 @@ class InMemorySubSessions(Handle):
     """The facet `SubSessions`."""
 
     async def add_sub_session_refs(self, session_id: SessionId, refs: Sequence[SubSessionRef]) -> None:
-        private = [own(ref) for ref in refs]
-        for ref in private:
+        for ref in refs:
             door.check_ref(ref)
+        private = [own(ref) for ref in refs]
         async with self._writing("add_sub_session_refs") as tx:
             session_row(tx.tables, session_id)
             add_refs(tx, session_id, private)

@@ -23,7 +23,7 @@ from helix_agents.domain.errors import (
     SessionAlreadyExistsError,
     StillWaitingError,
 )
-from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId
+from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import (
     Answer,
@@ -204,7 +204,9 @@ class ExecutorCore:
             UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
         """
         self._know(agent)
-        session_id = self._services.ids.new("session") if session_id is None else session_id
+        session_id = self._services.ids.new("session") if session_id is None else check_id(session_id)
+        if branch is not None:
+            check_id(branch.from_session_id)
         messages = messages_of(input, idempotency_key)
         begun = None if only_new else await self._begun_with(agent, session_id, idempotency_key)
         if begun is not None:
@@ -252,6 +254,7 @@ class ExecutorCore:
             was written.
         """
         self._know(agent)
+        check_id(session_id)
         check_resume(mode, message, checkpoint_id)
         messages = () if message is None else messages_of(message)
         await check_owner(self._services, agent, session_id)
@@ -284,7 +287,7 @@ class ExecutorCore:
             StateSchemaChangedError: it cannot.
         """
         self._know(agent)
-        start = await plan_retry(self._services, agent, session_id)
+        start = await plan_retry(self._services, agent, check_id(session_id))
         return await self._begin(agent, start, hooks=hooks, model=model)
 
     async def rewind(self, session_id: SessionId, checkpoint_id: CheckpointId) -> SessionState:
@@ -296,12 +299,13 @@ class ExecutorCore:
         Raises:
             SessionNotFoundError, CheckpointNotFoundError, AgentAlreadyRunningError, NotARootSessionError: it cannot.
         """
-        return await rewind(self._services, await plan_rewind(self._services, session_id, checkpoint_id))
+        check_id(checkpoint_id, "checkpoint id")
+        return await rewind(self._services, await plan_rewind(self._services, check_id(session_id), checkpoint_id))
 
     async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
         check_agent(agent)
-        run = await self._services.store.get_current_run(session_id)
+        run = await self._services.store.get_current_run(check_id(session_id))
         if run is None:
             return None
         if self._runtime.find(run.run_id) is None:
@@ -312,7 +316,7 @@ class ExecutorCore:
         """None when resume would go on; else why it would not."""
         check_agent(agent)
         try:
-            await plan_resume(self._services, agent, session_id, "continue")
+            await plan_resume(self._services, agent, check_id(session_id), "continue")
         except HelixError as reason:
             return reason
         return None
@@ -333,7 +337,10 @@ class ExecutorCore:
             InvalidInputError: it is no answer, or contradicts itself.
         """
         submission = SubmitAnswer(
-            session_id=session_id, tool_call_id=tool_call_id, answer=answer, approval_id=approval_id
+            session_id=check_id(session_id),
+            tool_call_id=check_id(tool_call_id, "tool call id"),
+            answer=answer,
+            approval_id=approval_id,
         )
         limit = self._services.result_bytes
         return await submit(self._services.store, self._services.agents, submission, max_result_bytes=limit)
@@ -479,7 +486,7 @@ class ExecutorCore:
         return await self.get_handle(agent, session_id)
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
-        session = await self._services.store.load_state(session_id)
+        session = await self._services.store.load_state(check_id(session_id))
         if session.parent_session_id is not None:
             raise NotARootSessionError(session_id, session.root_session_id)
         return await stop_session(self._services, session_id, kind, reason)

@@ -7,7 +7,7 @@ from typing import Any
 from helix_agents.agent.agent import Agent
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.door import check_merge
-from helix_agents.domain.ids import SessionId, StreamId
+from helix_agents.domain.ids import SessionId, StreamId, check_id
 from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from helix_agents.domain.runs import RunRecord
@@ -20,7 +20,10 @@ from helix_agents.ports.streams import StreamManager
 
 
 class Sessions:
-    """What is stored, for reading and for the few changes that need no run."""
+    """What is stored, for reading and for the few changes that need no run.
+
+    What no session can be called is refused by each of them (`InvalidIdError`).
+    """
 
     def __init__(
         self,
@@ -40,11 +43,11 @@ class Sessions:
 
     async def get(self, session_id: SessionId) -> SessionState:
         """One session; raises `SessionNotFoundError`."""
-        return await self._store.load_state(session_id)
+        return await self._store.load_state(check_id(session_id))
 
     async def find(self, session_id: SessionId) -> SessionSummary | None:
         """A session as a listing shows it; None when there is none."""
-        return await self._store.find_session(session_id)
+        return await self._store.find_session(check_id(session_id))
 
     async def list(
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
@@ -56,15 +59,15 @@ class Sessions:
         self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[StoredMessage]:
         """A page of the transcript, newest first."""
-        return await self._store.get_messages(session_id, offset=offset, limit=limit)
+        return await self._store.get_messages(check_id(session_id), offset=offset, limit=limit)
 
     async def runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]:
         """The session's turns, newest first."""
-        return await self._store.list_runs(session_id, offset=offset, limit=limit)
+        return await self._store.list_runs(check_id(session_id), offset=offset, limit=limit)
 
     async def delegations(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
         """The sessions right below, and which call made each of them."""
-        return await self._store.get_sub_session_refs(session_id)
+        return await self._store.get_sub_session_refs(check_id(session_id))
 
     async def count_running(self, user_id: str | None) -> int:
         """How many of a user's conversations have a run that is going, in whichever process."""
@@ -74,11 +77,11 @@ class Sessions:
         self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[Checkpoint]:
         """Where the session can be rewound to or branched from, newest first."""
-        return await self._store.list_checkpoints(session_id, offset=offset, limit=limit)
+        return await self._store.list_checkpoints(check_id(session_id), offset=offset, limit=limit)
 
     async def snapshot(self, session_id: SessionId) -> SessionSnapshot:
         """What a page shows after a refresh, and from where it reads on."""
-        return await take_snapshot(self._store, self._streams, session_id)
+        return await take_snapshot(self._store, self._streams, check_id(session_id))
 
     async def update_state(self, session_id: SessionId, writes: StepWrites) -> Merged:
         """Change the custom state from outside a run; what the agent could not read is refused where it is known here.
@@ -89,7 +92,7 @@ class Sessions:
             InvalidWriteError: an append meets something that is not a list; nothing was stored.
         """
         check_merge(writes)
-        session = await self._store.load_state(session_id)
+        session = await self.get(session_id)
         agent = await self._agent_of(session)
         if agent is not None:
             agent.check_writes(session.custom_state, session.agent_version, writes)
@@ -97,7 +100,7 @@ class Sessions:
 
     async def delete(self, session_id: SessionId) -> None:
         """Remove the session, everything below it, here and at other services, and their streams; idempotent."""
-        await self._forget_elsewhere_below(session_id)
+        await self._forget_elsewhere_below(check_id(session_id))
         if not self._streams.shares_transactions_with(self._store):
             # Streams first: a process that dies in between leaves a session that can be deleted again.
             for stream_id in await self._streams_of_tree(session_id):

@@ -1,7 +1,7 @@
 """The contract of sessions: made once, loaded whole, changed by commits, deleted with everything below them."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -39,6 +39,9 @@ from helix_agents.testing.scenes import (
 )
 
 IMPOSSIBLE_IDS = ("", "x" * 257, "a\x00b", "line\nbreak", " padded", "padded ")
+
+NO_IDS = cast("tuple[str, ...]", (5, b"bytes", ("a", "b")))
+"""What no type checker would let through, and no store is to be asked for."""
 
 HALF_A_SIGN = "half \ud83d"
 """Half of a pair of surrogates, as a page may send it or a file name hold it; it has no form in UTF-8."""
@@ -158,7 +161,7 @@ class SessionsContract(StoreContract):
             assert await store.find_session(other) is None
 
     @proves("ids.impossible-refused")
-    @pytest.mark.parametrize("impossible", IMPOSSIBLE_IDS, ids=repr)
+    @pytest.mark.parametrize("impossible", (*IMPOSSIBLE_IDS, HALF_A_SIGN, *NO_IDS), ids=repr)
     async def test_an_impossible_id_does_not_enter(self, store: SessionStateStore, impossible: str) -> None:
         await start(store)
         writes = (
@@ -166,7 +169,7 @@ class SessionsContract(StoreContract):
             lambda: store.create_session("s-2", CreateSession(user_id=impossible)),
             lambda: store.create_session("s-2", CreateSession(stream_id=impossible)),
             lambda: start(store, "s-2", impossible),
-            lambda: start(store, impossible),
+            lambda: start(store, impossible, create=CreateSession()),
             lambda: store.create_run(SESSION, impossible),
             lambda: store.create_checkpoint(SESSION, CheckpointMeta(step_id=impossible, step_count=1)),
             lambda: store.stage_changes(SESSION, staged(impossible)),
