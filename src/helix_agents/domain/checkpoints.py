@@ -1,12 +1,24 @@
 """A checkpoint: the boundary a committed step left behind, to rewind to or to branch from."""
 
+from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId
 from helix_agents.domain.records import Record
 from helix_agents.domain.sessions import CheckpointSource, SessionStatus
 from helix_agents.domain.writes import NO_WRITES, StepWrites
 
 BEGINNING: CheckpointId = "beginning"
-"""Where every session can be rewound to or branched from: no messages, and the state it was made with."""
+"""Where every session can be rewound to or branched from: no messages, and the state it was made with. That of a branch
+is the beginning of the session it came from, as long as that is there."""
+
+
+def check_cut(session_id: SessionId, messages: int, count: int) -> None:
+    """Let a cut pass at one of a session's messages.
+
+    Raises:
+        CheckpointNotFoundError: the session has fewer.
+    """
+    if not 0 <= messages <= count:
+        raise CheckpointNotFoundError(session_id, f"message {messages} of {count}")
 
 
 class CheckpointMeta(Record):

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from helix_agents.backends.in_memory.checkpoints import checkpoint_row
 from helix_agents.backends.in_memory.history import standing_at, with_checkpoint, with_messages, with_state
-from helix_agents.backends.in_memory.lineage import Segment, messages_after, newest_messages, sees_state
+from helix_agents.backends.in_memory.lineage import Segment, messages_after, newest_messages
 from helix_agents.backends.in_memory.messages import message_of
 from helix_agents.backends.in_memory.pending import find_call
 from helix_agents.backends.in_memory.rows import session_row
 from helix_agents.backends.in_memory.tables import SessionRow, Tables
 from helix_agents.backends.in_memory.transaction import Transaction
-from helix_agents.domain.checkpoints import BEGINNING
-from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
+from helix_agents.domain.checkpoints import BEGINNING, check_cut
+from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.session_changes import branched, created
@@ -95,12 +95,35 @@ def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Se
         return found.segment, found.checkpoint.message_count, found.state_count
     if messages is None:
         return source.segment, source.record.message_count, source.state_count
-    if not 0 <= messages <= source.record.message_count:
-        raise CheckpointNotFoundError(session_id, f"message {messages}")
-    states = source.first_state_count
-    for row in reversed(tables.checkpoints.get(session_id, {}).values()):
-        in_the_past = sees_state(source.segment, source.state_count, row.segment, row.state_count)
-        if in_the_past and row.checkpoint.message_count <= messages:
-            states = row.state_count
-            break
-    return source.segment, messages, states
+    check_cut(session_id, messages, source.record.message_count)
+    return source.segment, messages, _states_at(tables, source, messages)
+
+
+def _states_at(tables: Tables, source: SessionRow, messages: int) -> int:
+    """How many state writes belong to the first so many messages of a session.
+
+    Those of the newest checkpoint there: the session's own, or, before a branch began, that of the session it came
+    from; and before the first one those that the session was made with. Where that session is gone nobody knows, and
+    the branch has those that it began with.
+    """
+    part, states = source.segment, source.state_count
+    began: int | None = None
+    while True:
+        rows = tables.checkpoints.get(part.owner, {}).values() if part.owner is not None else ()
+        for row in reversed(rows):
+            if row.segment is part and row.checkpoint.message_count <= messages and row.state_count <= states:
+                return row.state_count
+        first: int | None = None
+        if part.parent is None:
+            first = tables.sessions[part.owner].first_state_count if part.owner is not None else 0
+        elif part.parent.owner is None or part.parent.owner != part.owner:
+            first = part.state_boundary
+        began = first if began is None else began
+        if part.parent is None or messages >= part.message_boundary:
+            if part.owner is None:
+                return began if began and states else 0
+            if first is not None:
+                return first
+        assert part.parent is not None
+        messages, states = min(messages, part.message_boundary), min(states, part.state_boundary)
+        part = part.parent

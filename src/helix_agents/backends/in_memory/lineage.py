@@ -106,17 +106,6 @@ def next_state_entry(segment: Segment, count: int, ops: tuple[WriteOp, ...], sta
     return StateEntry(ops, 0, len(encode(state)), state)
 
 
-def sees_state(segment: Segment, count: int, other: Segment, other_count: int) -> bool:
-    """Whether the state after `other_count` writes of another segment lies in the past of this one."""
-    part: Segment | None = segment
-    while part is not None:
-        if part is other:
-            return other_count <= count
-        count = min(count, part.state_boundary)
-        part = part.parent
-    return False
-
-
 def release(segment: Segment) -> None:
     """Take the owner away, and erase what no session sees any more, here and further back."""
     segment.owner = None

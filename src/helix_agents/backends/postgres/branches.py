@@ -9,8 +9,7 @@ from helix_agents.backends.postgres.rows import SessionRow, load_session, new_ro
 from helix_agents.backends.postgres.staging import read_staged
 from helix_agents.backends.postgres.sub_sessions import read_refs
 from helix_agents.backends.session_rows import record_of
-from helix_agents.domain.checkpoints import BEGINNING
-from helix_agents.domain.errors import CheckpointNotFoundError
+from helix_agents.domain.checkpoints import BEGINNING, check_cut
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.records import encode
@@ -80,8 +79,7 @@ async def _branch_point(
         return await own_checkpoint(connection, namespace, source.session_id, at.checkpoint_id)
     if messages is None:
         return source.segment, source.message_count, source.state_count
-    if not 0 <= messages <= source.message_count:
-        raise CheckpointNotFoundError(source.session_id, f"message {messages} of {source.message_count}")
+    check_cut(source.session_id, messages, source.message_count)
     return source.segment, messages, await state_count_at(connection, source, messages)
 
 

@@ -1,6 +1,7 @@
 """How a session comes to be: from nothing, or as a branch of another one, and where it is put."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from helix_agents.backends.redis.checkpoints import add_checkpoint, checkpoint_row, checkpoints_of
 from helix_agents.backends.redis.keyspace import Keyspace
@@ -10,7 +11,8 @@ from helix_agents.backends.redis.lineage import (
     line_of,
     messages_after,
     new_segment,
-    sees_state,
+    owners_of,
+    place_at,
     session_line,
     stand_at,
     tail_of,
@@ -29,8 +31,8 @@ from helix_agents.backends.redis.rows import (
 )
 from helix_agents.backends.redis.sub_sessions import Refs
 from helix_agents.backends.redis.transaction import Known, Transaction
-from helix_agents.domain.checkpoints import BEGINNING
-from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError
+from helix_agents.domain.checkpoints import BEGINNING, check_cut
+from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.session_changes import branched, created
@@ -217,10 +219,41 @@ async def place_of(tx: Transaction, source: Session, point: BranchPoint) -> tupl
     line = await session_line(tx, source)
     if messages is None:
         return line, source.record.message_count, source.row.state
-    if not 0 <= messages <= source.record.message_count:
-        raise CheckpointNotFoundError(session_id, f"message {messages}")
-    async for row in checkpoints_of(tx, source):
-        in_the_past = sees_state(line, source.row.state.count, row.segment, row.state.count)
-        if in_the_past and row.checkpoint.message_count <= messages:
-            return line, messages, row.state
-    return line, messages, source.row.first_state
+    check_cut(session_id, messages, source.record.message_count)
+    return line, messages, await _state_at(tx, source, line, messages)
+
+
+async def _state_at(tx: Transaction, source: Session, line: Sequence[Stretch], messages: int) -> StatePlace:
+    """The place in the state log that belongs to the first so many messages of a session.
+
+    That of the newest checkpoint there: the session's own, or, before a branch began, that of the session it came
+    from; and before the first one that which the session was made with. Where that session is gone nobody knows, and
+    the branch has that which it began with.
+    """
+    states = source.row.state.count
+    bounds: dict[str, tuple[int, int]] = {}
+    for part in line:
+        bounds[part.segment] = messages, states
+        messages, states = min(messages, part.messages), min(states, part.states)
+    began: int | None = None
+    owners = zip(line, await owners_of(tx, line), strict=True)
+    for owner, parts in groupby(owners, key=lambda each: each[1]):
+        stretches = {part.segment: part for part, _ in parts}
+        first = [*stretches.values()][-1]
+        began = first.states if began is None else began
+        session = await find_session(tx, owner) if owner is not None else None
+        if session is None:
+            for part in stretches.values():
+                messages, states = bounds[part.segment]
+                if messages >= part.messages:
+                    return await place_at(tx, line, began if states else 0)
+            continue
+        async for row in checkpoints_of(tx, session.value):
+            messages, states = bounds[row.segment] if row.segment in stretches else (-1, -1)
+            if row.checkpoint.message_count <= messages and row.state.count <= states:
+                return row.state
+        if first is line[-1]:
+            return session.value.row.first_state
+        if bounds[first.segment][0] >= first.messages:
+            return await place_at(tx, line, first.states)
+    raise AssertionError("a line of history has an end")

@@ -63,6 +63,12 @@ async def line_of(tx: Transaction, segment: str) -> tuple[Stretch, ...]:
     return decode(found, Segment).line
 
 
+async def owners_of(tx: Transaction, line: Sequence[Stretch]) -> list[SessionId | None]:
+    """Whose each stretch of a line is; None where that session is gone."""
+    (found,) = await tx.read(("HMGET", tx.slot.segments, *(part.segment for part in line)))
+    return [None if row is None else decode(row, Segment).owner for row in found]
+
+
 async def session_line(tx: Transaction, session: Session) -> tuple[Stretch, ...]:
     """What the session's history stands on."""
     if session.line is None:
@@ -209,6 +215,16 @@ async def state_at(tx: Transaction, line: Sequence[Stretch], place: StatePlace) 
     return apply_writes(state, (op for entry in later for op in entry.ops))
 
 
+async def place_at(tx: Transaction, line: Sequence[Stretch], count: int) -> StatePlace:
+    """The place in the state log after so many writes."""
+    if not count:
+        return StatePlace()
+    ((_, last),) = await _entries(tx, line, count, count, states=True)
+    base = decode(last, StateEntry).base
+    (_, kept), *since = await _entries(tx, line, max(1, base), count, states=True)
+    return StatePlace(count=count, base=base, since=sum(len(row) for _, row in since), kept=len(kept))
+
+
 def bring_state(tx: Transaction, seen: Session) -> None:
     """Have the next answer bring what the custom state of a session that was last seen like this is made of."""
     place = seen.row.state
@@ -291,15 +307,6 @@ async def stand_at(
     session.record = msgspec.structs.replace(session.record, message_count=messages)
     save_session(tx, known)
     return segment.line
-
-
-def sees_state(line: Sequence[Stretch], count: int, other: str, other_count: int) -> bool:
-    """Whether the state after `other_count` writes of another segment lies in the past of this one."""
-    for part in line:
-        if part.segment == other:
-            return other_count <= count
-        count = min(count, part.states)
-    return False
 
 
 def release(tx: Transaction, segments: dict[str, Segment], owners: set[SessionId]) -> None:

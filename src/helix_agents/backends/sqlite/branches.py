@@ -9,8 +9,7 @@ from helix_agents.backends.sqlite.pending import find_call
 from helix_agents.backends.sqlite.rows import SessionRow, load_session, new_row
 from helix_agents.backends.sqlite.staging import read_staged
 from helix_agents.backends.sqlite.sub_sessions import read_refs
-from helix_agents.domain.checkpoints import BEGINNING
-from helix_agents.domain.errors import CheckpointNotFoundError
+from helix_agents.domain.checkpoints import BEGINNING, check_cut
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.records import encode
@@ -75,8 +74,7 @@ def _branch_point(connection: Connection, namespace: str, source: SessionRow, at
         return own_checkpoint(connection, namespace, source.session_id, at.checkpoint_id)
     if messages is None:
         return source.segment, source.message_count, source.state_count
-    if not 0 <= messages <= source.message_count:
-        raise CheckpointNotFoundError(source.session_id, f"message {messages} of {source.message_count}")
+    check_cut(source.session_id, messages, source.message_count)
     return source.segment, messages, state_count_at(connection, source, messages)
 
 

@@ -129,10 +129,13 @@ def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int:
 def state_count_at(connection: Connection, row: Place, message_count: int) -> int:
     """How many state writes belong to the first `message_count` messages.
 
-    Those of the session's newest checkpoint there, and before its first one those it was made with.
+    Those of the newest checkpoint there: the session's own, or, before a branch began, that of the session it came
+    from; and before the first one those that the session was made with. Where that session is gone nobody knows, and
+    the branch has those that it began with.
     """
     at = row.segment
     messages, writes = message_count, row.state_count
+    began: int | None = None
     while True:
         found = connection.one(
             "SELECT state_count FROM __agents_checkpoints WHERE id BETWEEN ? AND ? AND message_count <= ?"
@@ -143,8 +146,16 @@ def state_count_at(connection: Connection, row: Place, message_count: int) -> in
             return found[0]
         here = load_segment(connection, at)
         above = load_segment(connection, here.parent) if here.parent is not None else None
-        if above is None or above.session_id != row.session_id or not above.owned:
-            return here.state_boundary or _made_with(connection, at)
+        first = None
+        if above is None or not above.owned or above.session_id != here.session_id:
+            first = here.state_boundary or _made_with(connection, at)
+            began = first if began is None else began
+        if above is None or messages >= here.message_boundary:
+            if not here.owned:
+                return began if began and writes else 0
+            if first is not None:
+                return first
+        assert above is not None
         messages, writes = min(messages, here.message_boundary), min(writes, here.state_boundary)
         at = above.segment
 

@@ -326,6 +326,31 @@ class LineageContract(StoreContract):
         assert await _texts(store, "latest") == ["m1", "m2", "b3"]
         assert (await store.load_state("latest")).custom_state == {"list": [1, 2]}
 
+    @proves("lineage.branch-of-a-branch", "lineage.branch-at-message")
+    async def test_a_branch_at_a_message_from_before_its_source_began_has_the_state_of_then(
+        self, store: SessionStateStore
+    ) -> None:
+        await start(store, create=CreateSession(agent_type="w", custom_state={"list": [0]}))
+        for step in (1, 2, 3):
+            await commit(store, step, messages=[said(f"m{step}")], writes=append_to("list", step))
+        await _branch(store, "b", message_count=2)
+        await store.merge_custom_state("b", append_to("list", "b"))
+        await store.append_messages("b", [said("b3")])
+        await _branch(store, "c", source="b", message_count=3)
+        then = [[0], [0, 1], [0, 1, 2], [0, 1, 2]]
+        for source in ("b", "c"):
+            for count, numbers in enumerate(then):
+                branch = await _branch(store, f"{source}-{count}", source=source, message_count=count)
+                assert (branch.message_count, branch.custom_state) == (count, {"list": numbers})
+        await start(store, "c", "r-c", rewind_to=BEGINNING)
+        assert (await store.load_state("c")).custom_state == {"list": [0]}
+        await store.delete_session("b")
+        assert (await _branch(store, "d", source="c", checkpoint_id=BEGINNING)).custom_state == {"list": [0]}
+        await store.delete_session(SESSION)
+        for count in (0, 1, 2):
+            branch = await _branch(store, f"gone-{count}", source="c-3", message_count=count)
+            assert branch.custom_state == {"list": [0, 1, 2]}, "nobody knows any more: what it began with"
+
     @proves("lineage.branch-of-a-branch")
     async def test_a_branch_sees_what_its_source_sees_after_a_truncation(self, store: SessionStateStore) -> None:
         await _three_steps(store)
@@ -343,10 +368,13 @@ class LineageContract(StoreContract):
             (CheckpointNotFoundError, {"checkpoint_id": "made-up"}),
             (CheckpointNotFoundError, {"checkpoint_id": other}),
             (CheckpointNotFoundError, {"message_count": 4}),
+            (CheckpointNotFoundError, {"message_count": -1}),
         )
         for error, point in refusals:
-            with pytest.raises(error):
+            with pytest.raises(error) as refusal:
                 await _branch(store, **point)
+            if "message_count" in point:
+                assert f"{point['message_count']} of 3" in str(refusal.value)
             assert not await store.session_exists("branch")
         with pytest.raises(SessionAlreadyExistsError):
             await _branch(store, "other")

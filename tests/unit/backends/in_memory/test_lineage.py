@@ -7,7 +7,6 @@ from helix_agents.backends.in_memory.lineage import (
     newest_messages,
     next_state_entry,
     release,
-    sees_state,
     state_at,
 )
 from helix_agents.domain.records import encode
@@ -69,17 +68,6 @@ def test_the_state_of_any_moment_can_be_built():
         {"n": 2, "log": ["a"]},
     ]
     assert state_at(forked, 3) == {"n": 1, "log": ["a", "b"]}
-
-
-def test_a_state_lies_in_the_past_of_whoever_builds_on_it():
-    source = Segment(owner="s")
-    log(source, *(Replace(key="n", value=n) for n in range(4)))
-    forked = branch(source, 0, 2)
-    log(forked, Replace(key="n", value=9))
-    assert sees_state(forked, 3, source, 2)
-    assert not sees_state(forked, 3, source, 3)
-    assert sees_state(forked, 3, forked, 3)
-    assert not sees_state(source, 4, forked, 2)
 
 
 def test_keeping_states_costs_no_more_than_the_writes_did():
