@@ -378,18 +378,18 @@ async def _late_answers(scope: RunScope) -> dict[str, Any]:
 
     Its transcript says what it was told: who goes back to before a notice gets it again, and before the call none.
     """
-    if not scope.session.completed_client_tool_calls:
-        return {}
-    where, store = PendingFilter(session_id=scope.session.session_id, states=("consumed",)), scope.services.store
-    done_with = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
-    late = {call.tool_call_id: _late_notice(call) for call in done_with if call.late_answer is not None}
-    if not late:
-        return {}
     given_up = {
         message.tool_call_id
         for message in scope.transcript
         if isinstance(message, ToolMessage) and message.code != NOT_EXECUTED
     }
+    is_root = scope.session.root_session_id == scope.session.session_id
+    # Only a root knows by itself whether anything was ever answered or timed out.
+    if not given_up or (is_root and not scope.session.completed_client_tool_calls):
+        return {}
+    where, store = PendingFilter(session_id=scope.session.session_id, states=("consumed",)), scope.services.store
+    done_with = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
+    late = {call.tool_call_id: _late_notice(call) for call in done_with if call.late_answer is not None}
     told = {message.content for message in scope.transcript if isinstance(message, UserMessage) and message.hidden}
     due = {call_id: notice for call_id, notice in late.items() if call_id in given_up and notice.content not in told}
     return {"notices": tuple(due.values()), "late_answers": tuple(due)}

@@ -6,6 +6,7 @@ import pytest
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import DefaultAnswer, client_tool
+from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.hook_events import AfterToolEvent, MessageEvent
 from helix_agents.agent.hooks import Hooks
@@ -18,6 +19,7 @@ from helix_agents.domain.pending import AnswerAccepted, AnswerLate, ApprovalAnsw
 from helix_agents.llm.scripted import call, reply
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.household import send, spawn
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     OpenExecutor,
@@ -184,6 +186,25 @@ class DeadlinesContract(ScenarioContract):
             await helix.rewind(SESSION, point)
             await completed(await helix.execute(_agent(*["Well."] * 6), "Go on", SESSION))
             assert (await spoken(helix)).count("hidden: late_answer") == notices
+
+    async def test_a_companion_is_told_of_an_answer_that_came_too_late_when_it_is_spoken_to(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        helper = _agent(*LOCATING, name="helper")
+        script = [spawn("helper", name="eve"), "Without her, then.", send("eve", "And now?"), "Told."]
+        agent = _agent(*script, persistent_agents=[PersistentAgent(helper)])
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        (asked,) = (await helix.list_pending()).items
+        clock.advance(2 * HOUR_MS)
+        await completed(await helix.resume(agent, SESSION))
+        late = await helix.submit_tool_result(SESSION, asked.tool_call_id, ToolAnswer(result="Rome, sorry"))
+        assert isinstance(late, AnswerLate)
+        assert await completed(await helix.execute(agent, "Ask her again", SESSION)) == "Told."
+        assert (await spoken(helix, asked.session_id))[-3:] == [
+            "user: And now?",
+            "hidden: late_answer",
+            "assistant: Thanks anyway.",
+        ]
 
     async def test_all_calls_of_a_session_expire_at_once_however_many_they_are(
         self, helix: Executor, clock: ManualClock
