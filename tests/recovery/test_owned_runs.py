@@ -1,7 +1,8 @@
 """A run that a living process owns is driven by it: whatever answer was lost, and whoever was cancelled."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,12 +13,14 @@ from helix_agents.agent.client_tools import ask_human
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
-from helix_agents.domain.commits import Committed, RunStartCommitted, StartRun
-from helix_agents.domain.errors import HelixError, StoreUnavailableError
+from helix_agents.domain.commits import Committed, RunStartCommitted, SettleSession, StartRun
+from helix_agents.domain.errors import HelixError, SessionCorruptError, StoreUnavailableError
 from helix_agents.domain.ids import RunId, SessionId, StreamId
+from helix_agents.domain.messages import StoredMessage
+from helix_agents.domain.paging import Page
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import Fence, KnownAs, RunRecord
-from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.sessions import CreateSession, StatusOutcome
 from helix_agents.engine.settling import fail_run
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.recovery import Recovered, recover
@@ -26,6 +29,7 @@ from helix_agents.runtimes.in_process.drivers import MOST_CANCELLED, Drivers
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor import stage
 from helix_agents.testing.contracts.executor.stage import Gate, completed, failed, runs_of, suspended
+from helix_agents.testing.scenes import start as begin
 
 SESSION = "s-1"
 
@@ -38,6 +42,8 @@ class Answers(InMemoryStateStore):
         self.lose: set[str] = set()
         self.hold_start: Gate | None = None
         self.is_broken = False
+        self.is_damaged = False
+        self.before_settling: Callable[[], Awaitable[object]] | None = None
         self.breaks_after = False
 
     def _lost(self, operation: str) -> None:
@@ -68,6 +74,16 @@ class Answers(InMemoryStateStore):
         if self.breaks_after:
             raise RuntimeError("out of order")
         return committed
+
+    async def settle_session(self, request: SettleSession) -> StatusOutcome:
+        if self.before_settling is not None:
+            await self.before_settling()
+        return await super().settle_session(request)
+
+    async def get_messages(self, session_id: SessionId, **page: Any) -> Page[StoredMessage]:
+        if self.is_damaged:
+            raise SessionCorruptError("message", "it is cut off")
+        return await super().get_messages(session_id, **page)
 
     async def release_lease(self, owner: str) -> None:
         self._lost("release_lease")
@@ -312,6 +328,73 @@ async def test_a_driver_that_broke_while_the_store_was_away_fails_its_run_once_i
         stream = await world.streams.get_stream_info(SESSION)
         assert stream is not None
         assert stream.status == "failed"
+
+
+async def test_a_driver_that_broke_fails_its_run_though_its_last_step_cannot_be_read(
+    world: World, caplog: pytest.LogCaptureFixture
+):
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        world.store.is_broken = world.store.is_damaged = True
+        with caplog.at_level(logging.INFO, "helix_agents"):
+            assert (await failed(await helix.execute(agent, "Speak.", SESSION))).error == "out of order"
+            await background(helix)
+        assert "run.end_unread" in [getattr(record, "event", "") for record in caplog.records]
+        assert (await world.run()).status == "failed"
+
+
+async def test_a_driver_that_broke_fails_its_run_though_an_operator_paused_the_session(world: World):
+    held = Held()
+    agent = held.agent()
+    async with world.opened(agent) as helix:
+        run = await helix.execute(agent, "Work.", SESSION)
+        await held.gates[0].until_reached()
+        await world.store.compare_and_set_status(SESSION, ["active"], "paused")
+        world.store.is_broken = True
+        held.gates[0].opened.set()
+        assert (await failed(run)).error == "out of order"
+
+
+async def test_who_rewinds_a_session_that_is_paused_meanwhile_leaves_no_run_behind(world: World):
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        await completed(await helix.execute(agent, "Speak.", SESSION))
+        world.store.hold_start = Gate()
+        rewinding = asyncio.create_task(helix.rewind(SESSION, "beginning"))
+        await world.store.hold_start.until_reached()
+        await world.store.compare_and_set_status(SESSION, ["active"], "paused")
+        world.store.hold_start.opened.set()
+        assert (await stage.within(rewinding)).status == "interrupted"
+        assert (await world.run()).status == "interrupted"
+
+
+async def orphaned_child(world: World) -> RunRecord:
+    """A child's run that nobody drives, whose parent's run has ended."""
+    await begin(world.store, SESSION, "r-1")
+    child = CreateSession(parent_session_id=SESSION, root_session_id=SESSION)
+    await begin(world.store, "child", "r-child", create=child, parent_run_id="r-1")
+    await world.store.update_run_status("r-1", "failed")
+    run = await world.store.get_run("r-child")
+    assert run is not None
+    return run
+
+
+async def test_a_child_whose_parent_has_ended_is_let_go_of_though_it_was_paused(world: World):
+    await orphaned_child(world)
+    await world.store.compare_and_set_status("child", ["active"], "paused")
+    async with world.opened() as helix:
+        await helix.recover()
+    assert (await world.store.load_state("child")).status == "interrupted"
+
+
+async def test_a_child_that_somebody_took_up_meanwhile_is_not_let_go_of(world: World):
+    orphan = await orphaned_child(world)
+    world.store.before_settling = lambda: world.store.claim_run("child", orphan.fence, "another")
+    async with world.opened() as helix:
+        await helix.recover()
+    run = await world.store.get_run("r-child")
+    assert run is not None
+    assert (run.status, run.attempt) == ("running", 2)
 
 
 async def test_a_run_that_came_to_rest_stays_as_it_is_though_its_driver_broke_after_that(world: World):

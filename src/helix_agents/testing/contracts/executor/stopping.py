@@ -431,7 +431,7 @@ class StoppingContract(ScenarioContract):
         await gate.until_reached()
         reading = asyncio.create_task(chunks_of(handle))
         await handle.abort()
-        await failed(handle)
+        assert (await failed(handle)).error == "The run was aborted."
         assert len(await reading) > 0
 
     async def test_an_operators_pause_stops_the_run_at_its_next_step(

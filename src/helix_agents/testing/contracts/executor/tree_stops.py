@@ -7,6 +7,7 @@ import pytest
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.companions import PersistentAgent
+from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import RunInterrupted, TextDelta
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.sessions import InterruptSet
@@ -58,6 +59,12 @@ def talking(gate: PieceGate) -> Agent[Any, Any, Any]:
     middle = agent("middle", delegate("talker", id="call_0"), "Never.", tools=[talker.as_tool()])
     calls = [delegate("middle", id="c"), delegate("worker", id="d")]
     return agent("boss", reply(calls=calls), "Fine.", tools=[middle.as_tool(), worker().as_tool()])
+
+
+async def _waits(helix: Executor) -> bool:
+    """Whether somebody below waits, and has come to rest."""
+    waiting = (await helix.list_pending()).items
+    return bool(waiting) and (await helix.sessions.runs(waiting[0].session_id)).items[0].status.startswith("suspended")
 
 
 async def reached(parts: Backend, gate: PieceGate) -> None:
@@ -122,6 +129,7 @@ class TreeStopsContract(ScenarioContract):
         await (helix.interrupt(SESSION) if kind == "interrupt" else helix.abort(SESSION))
         expected = "interrupted interrupted" if kind == "interrupt" else "failed failed"
         assert set((await statuses(parts)).values()) == {expected}
+        assert (await helix.sessions.get(SESSION)).error == (None if kind == "interrupt" else "The run was aborted.")
         assert (await helix.list_pending()).items == ()
         late = await helix.submit_tool_result(SESSION, waiting[0].tool_call_id, answer_to(waiting[0]))
         assert type(late).__name__ == "AnswerAlreadyCompleted"
@@ -134,6 +142,30 @@ class TreeStopsContract(ScenarioContract):
         assert result_at(await transcript(helix), 2).content == CUT_SHORT
         assert {ref.status for ref in await children(parts)} == {"interrupted"}
         assert_well_told(await parts.streams.get_all_chunks(SESSION))
+
+    async def test_a_stop_reaches_a_child_that_was_paused_while_it_waits(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def dig() -> str:
+            """Dig."""
+            await gate.wait()
+            return "a hole"
+
+        digger = agent(
+            "boss", reply(calls=[delegate("worker"), call("dig")]), "Never.", tools=[worker().as_tool(), dig]
+        )
+        async with open_executor(options=NO_GRACE) as helix:
+            handle = await helix.execute(digger, "Go", SESSION)
+            await gate.until_reached()
+            await until(lambda: _waits(helix))
+            (waiting,) = (await helix.list_pending()).items
+            await parts.state.compare_and_set_status(waiting.session_id, ["active"], "paused")
+            await handle.interrupt()
+            await interrupted(handle)
+        assert set((await statuses(parts)).values()) == {"interrupted interrupted"}
 
     async def test_a_process_that_leaves_lets_go_of_the_tree_and_another_one_goes_on_with_it(
         self, open_executor: OpenExecutor, parts: Backend
