@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.calling import RunInThread
+from helix_agents.agent.choices import check_whole
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import SessionId, StreamId, ToolCallId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.streams import StreamClaim
@@ -45,6 +47,17 @@ DAY_MS = 24 * 60 * 60 * 1000
 _ENVELOPE_BYTES = 600
 
 
+_LEAST = {
+    "model_retries": 0,
+    "effect_lease_ms": 1,
+    "result_bytes": 1,
+    "max_depth": 0,
+    "max_children_per_step": 0,
+    "max_children_per_root": 0,
+}
+_SECONDS = ("first_retry_seconds", "longest_retry_seconds", "cancel_grace_seconds")
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
     """Settings of an executor that its runs follow: `Executor.open(url, options=EngineOptions(model_retries=5))`.
@@ -61,6 +74,9 @@ class EngineOptions:
         max_depth: How deep agents may delegate.
         max_children_per_step: How many sub-agents one reply may begin.
         max_children_per_root: How many sub-agents a conversation may have.
+
+    Raises:
+        DefinitionError: one of them is no number that could be followed.
     """
 
     model_retries: int = 3
@@ -73,6 +89,16 @@ class EngineOptions:
     max_depth: int = 8
     max_children_per_step: int = 64
     max_children_per_root: int = 1_000
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            check_whole("EngineOptions", name, getattr(self, name), least)
+        if self.pending_deadline_ms is not None:
+            check_whole("EngineOptions", "pending_deadline_ms", self.pending_deadline_ms, 1, other="; None is for ever")
+        for name in _SECONDS:
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise DefinitionError("EngineOptions", f"{name}={value!r} is no number of seconds.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import pytest
 
 from helix_agents.agent.agent import Agent
 from helix_agents.domain.errors import DefinitionError
+from helix_agents.engine.services import EngineOptions
 from helix_agents.runtimes.dbos import DBOSAgentExecutor
 from helix_agents.runtimes.dbos.executor import DBOSSettings
 from helix_agents.runtimes.executor.settings import RunSettings
@@ -51,6 +52,32 @@ async def test_a_setting_that_cannot_work_is_refused(kind: Any, setting: Any, te
     with pytest.raises(DefinitionError, match=f"{kind.__name__}: .*{teaches}"):
         async with kind.open(f"sqlite:///{tmp_path}/helix.db", **setting):
             raise AssertionError("it was opened")
+
+
+@pytest.mark.parametrize(
+    ("option", "teaches"),
+    [
+        ({"effect_lease_ms": 0}, "effect_lease_ms=0 has to be a whole number from 1 on"),
+        ({"effect_lease_ms": float("nan")}, "effect_lease_ms=nan has to be a whole number"),
+        ({"model_retries": -1}, "model_retries=-1 has to be a whole number from 0 on"),
+        ({"result_bytes": "1 MB"}, "result_bytes='1 MB' has to be a whole number"),
+        ({"max_depth": True}, "max_depth=True has to be a whole number from 0 on"),
+        ({"pending_deadline_ms": 0}, "pending_deadline_ms=0 has to be a whole number from 1 on; None is for ever"),
+        ({"cancel_grace_seconds": -1}, "cancel_grace_seconds=-1 is no number of seconds"),
+        ({"first_retry_seconds": float("nan")}, "first_retry_seconds=nan is no number of seconds"),
+        ({"longest_retry_seconds": None}, "longest_retry_seconds=None is no number of seconds"),
+    ],
+)
+def test_an_option_that_no_run_could_follow_is_refused(option: Any, teaches: str):
+    with pytest.raises(DefinitionError, match=f"EngineOptions: {teaches}"):
+        EngineOptions(**option)
+
+
+def test_options_at_their_limits_are_taken():
+    forever = float("inf")
+    least = EngineOptions(model_retries=0, max_depth=0, cancel_grace_seconds=0, effect_lease_ms=1)
+    most = EngineOptions(longest_retry_seconds=forever, pending_deadline_ms=None)
+    assert (least.model_retries, most.pending_deadline_ms) == (0, None)
 
 
 async def test_a_place_for_workflows_that_there_is_none_of_is_refused(tmp_path: Path):
