@@ -21,7 +21,7 @@ from helix_agents.capabilities.vault import Vault
 from helix_agents.capabilities.vault.keeping import ask_keeper
 from helix_agents.cli.app import run as helix
 from helix_agents.domain.capability_errors import VaultLocked
-from helix_agents.domain.errors import VaultLockedError, WrongPassphraseError
+from helix_agents.domain.errors import DefinitionError, VaultLockedError, WrongPassphraseError
 from helix_agents.testing.contracts.executor.stage import until
 from tests.capabilities import worlds
 from tests.capabilities.samples import CHEAP, PASSPHRASE
@@ -46,6 +46,13 @@ async def is_locked(vault: Vault) -> bool:
 
 def door(vault: Vault) -> Path:
     return vault.path.with_name(f"{vault.path.name}.keeper")
+
+
+@pytest.mark.parametrize("hours", ["nan", "inf", "1e9", "1e300"])
+async def test_a_time_that_never_comes_unlocks_nothing(vault: Vault, hours: str) -> None:
+    with pytest.raises(DefinitionError, match="hours is no time to unlock it for; say up to ten years"):
+        await vault.entrust(PASSPHRASE, float(hours) * HOUR)
+    assert await is_locked(vault)
 
 
 async def test_an_entrusted_vault_is_unlocked_everywhere_until_it_is_withdrawn(vault: Vault) -> None:

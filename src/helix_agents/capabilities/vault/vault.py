@@ -40,6 +40,7 @@ from helix_agents.system import RandomIds
 
 _ENVELOPE = "vault/master/v1"
 _SIGNING = "vault/audit-signing/v1"
+_LONGEST_TRUST_SECONDS = 10 * 366 * 24 * 3600.0
 
 
 class Vault:
@@ -117,7 +118,12 @@ class Vault:
             WrongPassphraseError: it does not open this vault.
             VaultDamagedError: the file was altered.
             VaultFileError: no process can listen beside the vault's file.
+            DefinitionError: that is no time, or longer than ten years.
         """
+        if not 0 < seconds <= _LONGEST_TRUST_SECONDS:
+            raise DefinitionError(
+                "A vault", f"{seconds / 3600:g} hours is no time to unlock it for; say up to ten years."
+            )
         return await in_thread(lambda: self._entrust(passphrase, seconds))
 
     async def withdraw(self) -> bool:
