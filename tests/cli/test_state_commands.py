@@ -1,5 +1,6 @@
 """The commands about state, each typed once as an operator types it: in a process, on a real file, with its errors."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -173,4 +174,15 @@ def test_an_mcp_server_is_not_opened_to_everybody_by_mistake(tmp_path: Path) -> 
     for settings in ({}, {"HELIX_MCP_TOKEN": ""}):
         open_door = helix(tmp_path, "mcp", "--agent", "ann", "--http", "0", "--host", "0.0.0.0", settings=settings)
         assert (open_door.code, "set HELIX_MCP_TOKEN first" in open_door.err) == (ExitCode.USAGE, True), open_door.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_an_mcp_server_whose_port_is_taken_says_so(tmp_path: Path, host: str) -> None:
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
+        port = str(taken.getsockname()[1])
+        refused = helix(tmp_path, "mcp", "--agent", "ann", "--http", port, "--host", host)
+    assert (refused.code, "cannot listen on" in refused.err) == (ExitCode.FAILED, True), refused.err
+    wrong = helix(tmp_path, "mcp", "--agent", "ann", "--http", "70000")
+    assert (wrong.code, "0<=x<=65535" in wrong.err) == (ExitCode.USAGE, True)
     assert list(tmp_path.iterdir()) == []

@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import socket
+from contextlib import nullcontext
 from typing import Any
 
 import click
 
+from helix_agents.cli.listening import listen
 from helix_agents.cli.output import Output
 from helix_agents.cli.state_options import operator, state_options
 
@@ -13,7 +16,13 @@ TOKEN = "HELIX_MCP_TOKEN"
 
 
 @click.command()
-@click.option("--http", "port", type=int, metavar="PORT", help="Serve streamable HTTP on a port; stdio if left out.")
+@click.option(
+    "--http",
+    "port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve streamable HTTP on a port, 0 for a free one; stdio if left out.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @state_options
 @click.pass_obj
@@ -24,10 +33,12 @@ def command(output: Output, port: int | None, host: str, **options: Any) -> None
     token = os.environ.get(TOKEN) or None
     if port is not None and token is None and host not in ("127.0.0.1", "localhost", "::1"):
         raise click.UsageError(f"Whoever reaches {host} could use the agent's state; set {TOKEN} first.")
-    asyncio.run(_serve(options, host, port, token))
+    listening = None if port is None else listen("helix mcp", host, port)
+    with listening or nullcontext():
+        asyncio.run(_serve(options, host, listening, token))
 
 
-async def _serve(options: dict[str, Any], host: str, port: int | None, token: str | None) -> None:
+async def _serve(options: dict[str, Any], host: str, listening: socket.socket | None, token: str | None) -> None:
     try:
         from helix_agents.capabilities.mcp import serve_http, serve_stdio
     except ModuleNotFoundError as missing:
@@ -36,14 +47,15 @@ async def _serve(options: dict[str, Any], host: str, port: int | None, token: st
         raise MissingExtraError("The MCP server", "mcp") from missing
 
     async with operator(options, face="mcp") as state:
-        if port is None:
+        if listening is None:
             await serve_stdio(state.gateway, options["acting"])
         else:
+            name = f"[{host}]" if ":" in host else host
             await serve_http(
                 state.gateway,
                 options["acting"],
                 host=host,
-                port=port,
+                listening=listening,
                 token=token,
-                on_ready=lambda bound: click.echo(f"Serving http://{host}:{bound}/mcp", err=True),
+                on_ready=lambda bound: click.echo(f"Serving http://{name}:{bound}/mcp", err=True),
             )

@@ -1,10 +1,9 @@
 """`helix serve`: the agents of a module behind HTTP, on one store, until somebody says stop."""
 
-import socket
-
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.cli.listening import listen
 from helix_agents.cli.options import json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
 from helix_agents.domain.urls import shown_url
@@ -72,15 +71,10 @@ def command(
         output.say(f"Serving on {url}")
         output.note(f"{', '.join(names)}, on {shown_url(store_url)}; Ctrl-C leaves")
 
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        listening = socket.create_server((host, port), family=family)
-    except OSError as problem:
-        raise click.ClickException(f"helix serve cannot listen on {host}:{port}: {problem.strerror}.") from None
     serve(
         list(agents),
         store_url,
-        sock=listening,
+        sock=listen("helix serve", host, port),
         token=token,
         user=user,
         origins=origins,

@@ -73,17 +73,19 @@ async def serve_http(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    listening: socket.socket | None = None,
     token: str | None = None,
     on_ready: Callable[[int], object] | None = None,
 ) -> None:
-    """Serve clients over streamable HTTP at `/mcp`; with a token, only those who bring it."""
+    """Serve clients over streamable HTTP at `/mcp`, on a port of this host or on a socket that is `listening` already;
+    with a token, only those who bring it."""
     import uvicorn
 
     app: App = server_for(gateway, agent).streamable_http_app(host=host)
     if token is not None:
         app = _only_with(token, app)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
-    listening = await asyncio.to_thread(socket.create_server, (host, port))
+    listening = listening or await asyncio.to_thread(socket.create_server, (host, port))
     try:
         if on_ready is not None:
             on_ready(listening.getsockname()[1])
