@@ -501,6 +501,29 @@ def test_a_body_may_not_be_too_large(server: LiveServer) -> None:
         assert refused.status_code == 413
 
 
+@pytest.mark.parametrize("framing", ["content-length: {length}", "transfer-encoding: chunked"])
+def test_who_sends_too_much_may_finish_and_reads_why_it_was_refused(server: LiveServer, framing: str) -> None:
+    length = 8_000_000
+    chunked = "chunked" in framing
+    body = (b"%x\r\n" % length if chunked else b"") + b"x" * length + (b"\r\n0\r\n\r\n" if chunked else b"")
+    head = f"POST /start HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ANN}\r\n{framing.format(length=length)}\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(head.encode() + b"content-type: application/json\r\n\r\n")
+        client.sendall(body)
+        answer = b""
+        while piece := client.recv(65_536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"payload_too_large" in answer
+
+
+def test_who_asks_before_sending_too_much_is_refused_at_once(server: LiveServer) -> None:
+    head = f"POST /start HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ANN}\r\ncontent-length: 8000000\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(head.encode() + b"content-type: application/json\r\nexpect: 100-continue\r\n\r\n")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 413")
+
+
 def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
     with LiveServer(agent_server(limits=ServerLimits(body_seconds=0.2))) as live:
         head = f"POST /start HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ANN}\r\ncontent-length: 100\r\n"
