@@ -437,3 +437,29 @@ async def test_a_run_whose_driver_is_cancelled_by_what_it_runs_again_and_again_f
         assert "cancelled the task that drives it" in result.error
         (run,) = await runs_of(helix, SESSION)
         assert run.attempt == MOST_CANCELLED
+
+
+async def test_whoever_waits_until_nothing_is_driven_waits_for_runs_that_began_meanwhile(world: World) -> None:
+    gates = {"first": Gate(), "second": Gate()}
+
+    @tool
+    async def work(name: str) -> str:
+        """Work."""
+        await gates[name].wait()
+        return name
+
+    agents = [
+        Agent(name=name, model=ScriptedModel([call("work", {"name": name}), "Done."]), tools=[work]) for name in gates
+    ]
+    async with world.opened(*agents) as helix:
+        first = await helix.execute(agents[0], "Work.")
+        waiting = asyncio.create_task(helix.idle())
+        await gates["first"].until_reached()
+        second = await helix.execute(agents[1], "Work.")
+        gates["first"].opened.set()
+        await completed(first)
+        await gates["second"].until_reached()
+        assert not waiting.done()
+        gates["second"].opened.set()
+        await completed(second)
+        await stage.within(waiting)
