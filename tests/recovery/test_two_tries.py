@@ -16,7 +16,7 @@ from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ChunkHeader, ToolArgStreamEnd
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.errors import ModelRefusedError, StoreUnavailableError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import Fence
@@ -30,10 +30,12 @@ from helix_agents.engine.effects import (
     CallOutcome,
     CommitAck,
     CommitRequest,
+    Fail,
     OpenBatch,
     PlannedCall,
     Reply,
     RunEnd,
+    RunFailed,
     StepOutcome,
     Stop,
     Suspend,
@@ -199,6 +201,36 @@ async def test_a_late_try_of_a_model_call_does_not_replace_the_reply_that_the_ru
     assert (await quick.run(*calls))[0].state == "settled"
     assert await quick.commit(calls, 1, Advance()) == "continue"
     assert await spoken(stage.helix) == ["user: Go.", "assistant: Second.[note#b]", "result note#b: b"]
+
+
+async def test_a_reply_that_comes_after_the_run_was_told_that_there_is_none_is_not_kept(stage: Stage):
+    gate, asked = Gate(), iter((True, False))
+
+    async def hold(*_: Any) -> None:
+        if next(asked):
+            await gate.wait()
+
+    @tool
+    async def note(text: str) -> str:
+        """Take a note."""
+        return text
+
+    script = [reply("First.", calls=[call("note", {"text": "a"}, id="a")]), ModelRefusedError("scripted", "no credit")]
+    agent = Agent(
+        name="writer", model=ScriptedModel(script, by="calls"), tools=[note], hooks=Hooks(after_llm_call=hold)
+    )
+    await stage.begin(agent)
+    slow, quick = stage.process(), stage.process()
+    await quick.do("open")
+    late = asyncio.create_task(slow.do("ask_model", Ask(step=1)))
+    await gate.until_reached()
+    await until(lambda: stage.has_said(ToolArgStreamEnd))
+    assert await quick.do("ask_model", Ask(step=1)) == RunFailed(code="provider_refused")
+    gate.opened.set()
+    await within(late)
+    failing = CommitRequest(batch=OpenBatch(step=1), outcome=Fail(code="provider_refused"))
+    assert await quick.do("commit", failing) == CommitAck(next="ended", status="failed")
+    assert await spoken(stage.helix) == ["user: Go."]
 
 
 async def test_a_model_call_that_is_asked_for_again_after_its_step_was_committed_asks_nobody(stage: Stage):

@@ -186,7 +186,6 @@ async def _stop(scope: RunScope, work: StepWork) -> None:
     if flag is not None and flag.kind == "abort":
         work.messages = [_aborted(message) for message in work.messages]
         work.fail(Failure(CANCELLED, reason or "The run was aborted."))
-        work.record["output"] = None
         return
     paused = scope.session.status == "paused"
     now = scope.services.clock.now_ms()

@@ -408,8 +408,9 @@ class CompanionLivesContract(ScenarioContract):
         assert (await helix.list_pending()).items == ()
         assert (await only_companion(parts)).status == "terminated"
 
+    @pytest.mark.parametrize("kind", ["interrupt", "abort"])
     async def test_a_stop_of_the_parent_reaches_its_companions(
-        self, open_executor: OpenExecutor, parts: Backend
+        self, open_executor: OpenExecutor, parts: Backend, kind: str
     ) -> None:
         gate, thinking = Gate(), Gate()
 
@@ -425,9 +426,11 @@ class CompanionLivesContract(ScenarioContract):
             handle = await helix.execute(agent, "Hi", SESSION)
             await gate.until_reached()
             await thinking.until_reached()
-            assert isinstance(await helix.interrupt(SESSION, "enough"), InterruptSet)
-            await interrupted(handle)
-            await until_ended(parts, (await only_companion(parts)).sub_session_id, "interrupted")
+            stop = helix.interrupt if kind == "interrupt" else helix.abort
+            assert isinstance(await stop(SESSION, "enough"), InterruptSet)
+            await (interrupted(handle) if kind == "interrupt" else failed(handle))
+            child = (await only_companion(parts)).sub_session_id
+            await until_ended(parts, child, "interrupted" if kind == "interrupt" else "failed")
 
     @pytest.mark.parametrize("waits", [False, True])
     async def test_a_stop_reaches_companions_whose_parent_has_finished(

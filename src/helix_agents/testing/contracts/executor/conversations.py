@@ -8,7 +8,9 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import ask_human, client_tool
-from helix_agents.agent.context import CompletedStep, ToolContext
+from helix_agents.agent.context import CompletedStep, RunContext, ToolContext
+from helix_agents.agent.hook_events import HookEvent
+from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
@@ -214,6 +216,32 @@ class ConversationsContract(ScenarioContract):
         assert seen == [1, 2]
         assert (await runs_of(helix))[0].completion_reason == "enough notes"
         assert (await spoken(helix))[-1] == "result note#call_2_1: noted x"
+
+    async def test_stop_when_sees_the_state_as_the_step_leaves_it(self, helix: Executor) -> None:
+        class Notes(BaseModel):
+            notes: list[str] = []
+
+        def begin(ctx: RunContext[Notes, Any], event: HookEvent) -> None:
+            ctx.state.notes.append(event.hook)
+
+        @tool
+        async def add(ctx: ToolContext[Notes], text: str) -> str:
+            """Add a note."""
+            ctx.state.notes.append(text)
+            return text
+
+        seen: list[list[str]] = []
+
+        def look(step: CompletedStep[Notes]) -> bool:
+            seen.append(list(step.state.notes))
+            return True
+
+        hooks = Hooks(on_agent_start=begin, before_llm_call=begin)
+        given: dict[str, Any] = {"tools": [add], "state": Notes, "hooks": hooks, "stop_when": look}
+        agent = _agent(reply("Noting.", calls=[call("add", {"text": "x"})]), **given)
+        await completed(await helix.execute(agent, "Begin", SESSION))
+        assert seen == [["on_agent_start", "before_llm_call", "x"]]
+        assert (await helix.sessions.get(SESSION)).custom_state == {"notes": seen[0]}
 
     async def test_stop_when_knows_what_a_step_took_that_waited_for_somebody(self, helix: Executor) -> None:
         took: list[int] = []

@@ -94,6 +94,9 @@ class StoppingContract(ScenarioContract):
             assert await spoken(other) == ["user: Count", f"assistant: {seen} (interrupt)"]
             session = await other.sessions.get(SESSION)
             assert (session.status, session.interrupt_flag) == ("interrupted", None)
+            context = session.interrupt_context
+            assert context is not None
+            assert (context.reason, context.run_id, context.step_count) == ("enough", handle.run_id, 1)
             resumed = await other.resume(_agent("Never.", "And the rest."), SESSION)
             assert await completed(resumed) == "And the rest."
             assert isinstance((await chunks_of(resumed))[0], RunResumed)
@@ -379,6 +382,32 @@ class StoppingContract(ScenarioContract):
             await handle.interrupt()
             await interrupted(handle)
             assert (await spoken(helix))[2] == "error send#call_1_1: outcome_unknown"
+
+    @pytest.mark.parametrize("ends", ["interrupt", "failure"])
+    async def test_a_message_that_came_with_an_answer_is_kept_though_the_step_is_given_up(
+        self, open_executor: OpenExecutor, ends: str
+    ) -> None:
+        gate = Gate()
+
+        @tool(require_approval=True)
+        async def pay() -> str:
+            """Pay."""
+            await gate.wait()
+            raise FailRun("no money")
+
+        async with open_executor(options=SHORT_GRACE) as helix:
+            agent = _agent(reply(calls=[call("pay", id="pay"), call("locate", {"city": "Rome"})]), tools=[pay, locate])
+            await suspended(await helix.execute(agent, "Go", SESSION))
+            await helix.submit_tool_result(SESSION, "pay", ApprovalAnswer(approved=True))
+            handle = await helix.resume(agent, SESSION, mode="with_message", message="And quickly.")
+            await gate.until_reached()
+            if ends == "interrupt":
+                await handle.interrupt()
+                await interrupted(handle)
+            else:
+                gate.opened.set()
+                await failed(handle)
+            assert (await spoken(helix))[-1] == "user: And quickly."
 
     async def test_an_abort_fails_the_run_for_good_and_keeps_what_was_said(
         self, helix: Executor, open_executor: OpenExecutor
