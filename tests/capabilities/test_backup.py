@@ -1,6 +1,7 @@
 """Backups: one revision exactly, all or nothing back, and nothing that was touched is believed."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import random
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from helix_agents.capabilities import approvals
@@ -18,10 +20,12 @@ from helix_agents.capabilities.approval_rows import row_of
 from helix_agents.capabilities.approvals import decide_approval, resume_approvals, run_approved
 from helix_agents.capabilities.backups import Backups, Manifest, Trailer
 from helix_agents.capabilities.client import StateClient
+from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.importing import import_backup
 from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.policy import Policy
-from helix_agents.capabilities.scopes import APPROVALS
+from helix_agents.capabilities.restores import LONGEST_RESTORE_MS
+from helix_agents.capabilities.scopes import APPROVALS, RESTORES
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.vault import BackupAbout, Vault, create_backup
 from helix_agents.domain.capability_errors import (
@@ -31,8 +35,9 @@ from helix_agents.domain.capability_errors import (
     DecryptionFailed,
     InvalidInput,
     IoError,
+    VersionConflict,
 )
-from helix_agents.domain.entries import EntryTransaction, Put, RestoreEntries, Transacted
+from helix_agents.domain.entries import Entry, EntryTransaction, Put, RestoreEntries, Transacted
 from helix_agents.domain.errors import StoreUnavailableError, VaultError
 from helix_agents.domain.records import encode
 from helix_agents.ports.entries import EntryDump
@@ -459,8 +464,45 @@ async def old_or_new(full: World, processes: Processes, points: range) -> None:
                 await state.persistent.delete("k1")
         if outcome.value == "restored":
             assert outcomes == {"old", "new"}
-            return
-    pytest.fail("the restore never ended")
+            break
+    else:
+        pytest.fail("the restore never ended")
+    assert await staged_rows(full)
+    async with full.open("ann", clock=ManualClock(state.gateway.store.now_ms() + LONGEST_RESTORE_MS)) as state:
+        assert (await sweep_state(state.gateway))["restores_given_up"]
+        assert (await sweep_state(state.gateway))["restores_given_up"] == 0
+    assert await staged_rows(full) == 0
+
+
+async def staged_rows(world: World) -> int:
+    """What restores have laid aside."""
+
+    def count() -> int:
+        with contextlib.closing(apsw.Connection(str(world.folder / "helix.db"))) as connection:
+            return next(connection.execute("SELECT count(*) FROM __agents_entry_staging"))[0]
+
+    return await asyncio.to_thread(count)
+
+
+async def test_a_restore_that_was_given_up_meanwhile_is_refused(each_world: World) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    async with each_world.open("ann", face="operator", clock=clock) as state:
+        await state.persistent.set("k", "old")
+        made = await state.call("state.backup.create")
+        await state.persistent.set("k", "new")
+        store = state.gateway.store
+        stage = store.stage_restore
+
+        async def sleeps_for_a_day(restore_id: str, rows: Sequence[Entry]) -> None:
+            await stage(restore_id, rows)
+            clock.advance(LONGEST_RESTORE_MS)
+            await sweep_state(state.gateway)
+
+        store.stage_restore = sleeps_for_a_day
+        with pytest.raises(VersionConflict):
+            await state.call("state.backup.restore", backup_id=made["backup_id"])
+        assert (await state.persistent.get("k")).value == "new"
+        assert (await store.usage(RESTORES)).keys == 0
 
 
 async def test_a_restore_that_is_killed_leaves_old_or_new(full: World, processes: Processes) -> None:

@@ -1,4 +1,4 @@
-"""What has to be done now and then: idle sessions, notices, calls left over, signatures of the audit, old rows."""
+"""What has to be done now and then: idle sessions, notices, calls and restores left over, signatures, old rows."""
 
 from helix_agents.capabilities.approvals import expire_approvals, resume_approvals
 from helix_agents.capabilities.auditing import sign_when_due
@@ -7,6 +7,7 @@ from helix_agents.capabilities.minted_sessions import sweep_sessions
 from helix_agents.capabilities.notifying import deliver_notices
 from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.rates import is_over
+from helix_agents.capabilities.restores import sweep_restores
 from helix_agents.capabilities.scopes import ASKED, DECIDED, JOURNAL, RATES
 from helix_agents.domain.entries import EntryTransaction, Remove
 from helix_agents.domain.entry_plan import ONCE
@@ -25,6 +26,7 @@ async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
         "notices_delivered": await deliver_notices(gateway),
         "approvals_expired": await expire_approvals(gateway),
         "approvals_resumed": await resume_approvals(gateway),
+        "restores_given_up": await sweep_restores(store),
         "changes_kept_after": await store.prune_events(before_ms=now - limits.event_age_ms, keep=limits.events),
         "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),
         "audit_signed_up_to": await sign_when_due(gateway),

@@ -7,6 +7,7 @@ from typing import cast
 from helix_agents.capabilities.backups import BEFORE_RESTORE, DAMAGED, Backups, Known, Manifest, agents_in
 from helix_agents.capabilities.calls import Call
 from helix_agents.capabilities.files import free_bytes, kept_if_known, names_in
+from helix_agents.capabilities.restores import begin_restore, give_up_restore
 from helix_agents.capabilities.scopes import BACKUPS, SHARED, agent_scope
 from helix_agents.capabilities.vault import copy_backup
 from helix_agents.domain.capability_errors import ApprovalPending, DecryptionFailed, InvalidInput, IoError
@@ -143,6 +144,7 @@ async def restore(call: Call) -> dict[str, JSON]:
     known = await backups.find(call.inputs["backup_id"])
     _check_shown(call, known.row.sha256)
     restore_id = call.ids.new("restore")
+    ended = await begin_restore(call.store, restore_id, call.caller.agent)
     scopes: list[str] = []
     try:
         async for part in backups.rows(known.path, sha256=known.row.sha256):
@@ -165,12 +167,12 @@ async def restore(call: Call) -> dict[str, JSON]:
                     scopes=tuple(scopes),
                     owner=call.caller.agent,
                     keep_versions=call.limits.versions,
-                    changes=(*backups.registration(before), *call.attached(answer)),
+                    changes=(*backups.registration(before), *call.attached(answer), ended),
                     audit=(call.audit_line("done", restored=list[JSON](scopes), sha256=known.row.sha256),),
                 )
             )
     except BaseException:
-        await call.store.discard_restore(restore_id)
+        await give_up_restore(call.store, restore_id)
         raise
     call.audited = True
     return answer
