@@ -99,6 +99,19 @@ async def test_who_waited_for_a_person_is_told_what_happened_meanwhile(each_worl
         assert await briefings(helix, "s-1") == [(["before"], []), (["meanwhile"], [])]
 
 
+async def test_of_many_changes_the_first_are_shown_and_all_are_counted(each_world: World) -> None:
+    async with each_world.open("ann") as ann, each_world.open("bob") as bob:
+        for number in range(30):
+            for _ in range(2):
+                await bob.shared.apply(f"k{number}", lambda value: (value or 0) + 1)
+                await ann.persistent.set(f"k{number}", number)
+        found = (await ann.call("state.briefing.generate", detail_level="detailed"))["briefing"]
+        assert found["counts"]["state_changes"] == 120
+        assert "120 state entries changed" in found["summary"]
+        shown = [(change["source"], change["scope"]) for change in found["state_changes"]]
+        assert shown == [(f"revision:{n + 1}", ("shared", "persistent")[n % 2]) for n in range(50)]
+
+
 async def test_where_no_state_may_be_kept_the_system_is_well_all_the_same(world: World) -> None:
     world.limits = Limits(persistent_bytes=0, shared_bytes=0)
     async with world.open() as state:

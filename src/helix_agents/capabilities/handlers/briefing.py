@@ -27,7 +27,7 @@ async def generate(call: Call) -> dict[str, JSON]:
         since = parse_time(given, now) if given is not None else _as_far_as_known(now, call.limits.event_age_ms)
         start = await call.store.revision_at(since)
     seen = await call.store.glance(SYSTEM, agent=call.caller.agent, runs_since=since)
-    events = await _events(call, start, seen.revision)
+    events, changes = await _events(call, start, seen.revision)
     files = compare(
         parsed(last.value)["files"] if last is not None else {}, await look_at_files(call.settings.briefing_roots)
     )
@@ -44,7 +44,8 @@ async def generate(call: Call) -> dict[str, JSON]:
         "state_changes": _state_changes(call, events),
         "backups": _backups(seen, since),
     }
-    counts = {name: len(items) for name, items in sections.items()} | {"unread_messages": unread}
+    counts = {name: len(items) for name, items in sections.items()}
+    counts |= {"unread_messages": unread, "state_changes": changes}
     briefing: dict[str, JSON] = {
         "since": shown_time(since) if since else None,
         "window": {"from": start, "to": seen.revision},
@@ -81,16 +82,20 @@ def _as_far_as_known(now: int, event_age_ms: int) -> int:
     return max(0, (now - event_age_ms) // DAY_MS * DAY_MS)
 
 
-async def _events(call: Call, start: int, end: int) -> list[EntryEvent]:
-    """Announced changes in the window that are this agent's to know: its own scope, and the shared one."""
-    found: list[EntryEvent] = []
+async def _events(call: Call, start: int, end: int) -> tuple[list[EntryEvent], int]:
+    """Announced changes in the window that are this agent's to know, of its own scope and the shared one: the first,
+    which may be shown, and how many there are. The window may hold the whole log."""
+    first: list[EntryEvent] = []
+    count = 0
     for scope in (call.own_scope, SHARED):
-        after = start
+        after, room = start, MOST_ITEMS
         while after < end:
             page = await call.store.list_events(after, scope=scope, until=end)
-            found.extend(page.events)
+            first.extend(page.events[:room])
+            room -= len(page.events[:room])
+            count += len(page.events)
             after = page.reached
-    return sorted(found, key=lambda event: (event.revision, event.position))
+    return sorted(first, key=lambda event: (event.revision, event.position)), count
 
 
 def _process_events(seen: Glance) -> list[dict[str, JSON]]:
