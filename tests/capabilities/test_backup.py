@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from helix_agents.capabilities.importing import import_backup
 from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.policy import Policy
 from helix_agents.capabilities.restores import LONGEST_RESTORE_MS
+from helix_agents.capabilities.retention import kept
 from helix_agents.capabilities.scopes import APPROVALS, RESTORES
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.vault import BackupAbout, Vault, create_backup
@@ -356,6 +358,24 @@ async def test_one_of_each_day_week_and_month_stays_and_none_that_somebody_is_as
     # From Monday, 2 March, on: 39 is 10 April, 34 the Sunday before, 29 the last of March.
     assert {day for day, backup_id in made.items() if backup_id in listed} == {"39", "38", "37", "34", "29", "4"}
     assert {path.stem for path in full.files("backups")} == listed
+
+
+def test_the_newest_stays_whatever_the_limits_and_a_period_of_another_year_is_another() -> None:
+    none = Limits(backups=0, daily_backups=0, weekly_backups=0, monthly_backups=0)
+    days = ("2025-01-05", "2025-03-31", "2026-01-05", "2026-01-06", "2026-02-06", "2026-02-07")
+    made = {day: int(datetime.fromisoformat(f"{day}T12:00:00Z").timestamp() * 1000) for day in days}
+
+    def stay(limits: Limits) -> list[str]:
+        found = kept(made.values(), limits)
+        return [day for day, at in made.items() if at in found]
+
+    assert kept([], none) == set()
+    assert stay(none) == stay(replace(none, backups=-3)) == ["2026-02-07"]
+    assert stay(replace(none, backups=2)) == ["2026-02-06", "2026-02-07"]
+    assert stay(replace(none, daily_backups=4)) == ["2026-01-05", "2026-01-06", "2026-02-06", "2026-02-07"]
+    assert stay(replace(none, weekly_backups=9)) == ["2025-01-05", "2025-03-31", "2026-01-06", "2026-02-07"]
+    assert stay(replace(none, monthly_backups=9)) == ["2025-01-05", "2025-03-31", "2026-01-06", "2026-02-07"]
+    assert stay(replace(none, monthly_backups=2)) == ["2026-01-06", "2026-02-07"]
 
 
 async def test_an_agents_own_backups_do_not_push_out_those_of_everything(full: World) -> None:

@@ -14,6 +14,7 @@ from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import TIERS
 from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
+from helix_agents.capabilities.rates import is_over
 from helix_agents.capabilities.scopes import RATES
 from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, PolicyDenied
 from helix_agents.domain.entries import session_scope
@@ -45,6 +46,45 @@ def test_no_set_of_rules_relaxes_anything_and_order_does_not_matter(rules: list[
     assert decide(Policy(rules=rules[::-1]), capability, "ann", {"key": key}).tier == found.tier
     fewer = decide(Policy(rules=rules[:-1]), capability, "ann", {"key": key})
     assert TIERS.index(fewer.tier) <= TIERS.index(found.tier)
+
+
+@pytest.mark.parametrize(
+    ("rule", "inputs", "decides"),
+    [
+        (Rule(name="r", applies_to="alerts.send", tier="blocked"), {}, True),
+        (Rule(name="r", applies_to="alerts.sen", tier="blocked"), {}, False),
+        (Rule(name="r", applies_to="alerts.*", tier="blocked"), {}, True),
+        (Rule(name="r", applies_to="alerts.*", tier="blocked", agents=["ann", "bob"]), {}, True),
+        (Rule(name="r", applies_to="alerts.*", tier="blocked", agents=["bob"]), {}, False),
+        (Rule(name="r", applies_to="*", tier="blocked", when={"key": "a.*", "n": 1}), {"key": "a.b", "n": 1}, True),
+        (Rule(name="r", applies_to="*", tier="blocked", when={"key": "a.*", "n": 1}), {"key": "a.b", "n": 2}, False),
+        (Rule(name="r", applies_to="*", tier="blocked", when={"key": "a.*", "n": 1}), {"key": "b", "n": 1}, False),
+        (Rule(name="r", applies_to="*", tier="blocked", when={"key": None}), {}, True),
+    ],
+)
+def test_a_rule_is_about_the_calls_that_it_names(rule: Rule, inputs: dict[str, Any], decides: bool) -> None:
+    found = decide(Policy(rules=[rule]), CATALOGUE["alerts.send"], "ann", inputs)
+    assert (found.tier, found.rule) == (("blocked", "r") if decides else (CATALOGUE["alerts.send"].tier, None))
+
+
+def test_what_decided_is_the_first_that_made_it_stricter() -> None:
+    rules = [Rule(name="a", applies_to="*", tier="notify"), Rule(name="b", applies_to="*", tier="blocked")]
+    policy = Policy(rules=[*rules, replace(rules[1], name="c")])
+    decided = [decide(policy, CATALOGUE["alerts.send"], "ann", {}).rule]
+    decided.append(decide(Policy(rules=rules[:1]), CATALOGUE["alerts.send"], "ann", {}).rule)
+    assert (decided, CATALOGUE["alerts.send"].tier) == (["b", None], "notify")
+
+
+def test_a_rate_holds_once_more_calls_were_made_than_pass() -> None:
+    rule = Rule(name="calm", applies_to="*", tier="notify", rate=Rate(most=2, seconds=60, then="blocked"))
+    get = CATALOGUE["state.shared.get"]
+    tiers = [decide(Policy(rules=[rule]), get, "ann", {}, {"calm": count}).tier for count in (1, 2, 3)]
+    assert tiers == ["notify", "notify", "blocked"]
+
+
+def test_a_window_is_over_when_its_last_millisecond_is() -> None:
+    assert [is_over("calm/ann/60/10", now) for now in (659_999, 660_000)] == [False, True]
+    assert [is_over(key, 0) for key in ("calm/ann/60/x", "calm/ann/x/10")] == [True, True]
 
 
 def test_no_rule_allows_another_agents_private_state() -> None:
