@@ -154,6 +154,16 @@ async def test_a_log_that_cannot_be_signed_keeps_nothing_else_from_being_swept(
     assert "audit.not_signed" in caplog.text
 
 
+async def test_a_vault_that_is_damaged_keeps_nothing_from_being_swept(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.open() as state:
+        await state.persistent.set("k", 1)
+        await asyncio.to_thread(world.vault.path.write_text, "no vault")
+        assert (await sweep_state(state.gateway))["audit_signed_up_to"] == 0
+    assert "audit.not_signed" in caplog.text
+
+
 async def test_the_log_is_signed_by_itself_when_enough_was_written_or_some_time_ago(world: World) -> None:
     clock = ManualClock(1_000_000)
     async with world.open(clock=clock) as state:

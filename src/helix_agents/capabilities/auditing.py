@@ -50,11 +50,9 @@ async def sign_when_due(gateway: Gateway) -> int:
     if vault is None:
         return 0
     try:
-        signer = await vault.signer()
+        return await _sign_if_due(gateway, await vault.signer())
     except (VaultLockedError, VaultNotInitialisedError):
         return 0
-    try:
-        return await _sign_if_due(gateway, signer)
     except AuditBrokenError as problem:
         log_exception("audit.broken", problem, seq=problem.seq)
     except (HelixError, OSError) as problem:
