@@ -89,5 +89,6 @@ async def test_a_request_over_another_face_is_approved_once_on_the_command_line(
 def test_wrong_words_are_explained() -> None:
     assert helix(["state", "persistent", "get"]) == 2
     assert helix(["state", "persistent", "set", "--key", "k", "--value", "{"]) == 2
+    assert helix(["state", "persistent", "set", "--key", "k", "--value", "[" * 20_000 + "]" * 20_000]) == 2
     assert helix(["mcp"]) == 2
     assert helix(["state", "shared", "list", "--store", "nowhere://localhost"]) == 4

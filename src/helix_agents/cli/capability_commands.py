@@ -78,6 +78,8 @@ def _option(declared: Field) -> Any:
 def _json(declared: Field, text: str) -> Any:
     try:
         return json.loads(text)
+    except RecursionError as problem:
+        raise click.BadParameter(f"--{declared.name} is nested too deeply.") from problem
     except ValueError as problem:
         raise click.BadParameter(
             f"--{declared.name} is JSON: write text as '\"text\"', not {text[:40]!r}."

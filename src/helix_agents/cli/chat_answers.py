@@ -91,5 +91,5 @@ def _result(keyboard: Keyboard, call: PendingCall) -> list[Answer] | None:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -163,7 +163,7 @@ def _answer(
 def _json(text: str, name: str, kind: type | None = None) -> Any:
     try:
         value = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise click.UsageError(f"{name} is no JSON: {problem}") from problem
     if kind is not None and not isinstance(value, kind):
         raise click.UsageError(f"{name} has to be a JSON object.")
