@@ -37,6 +37,17 @@ def test_last_event_id_continues_exactly_from_every_place(ann: httpx2.Client, se
         assert list(events(response.iter_lines())) == whole[place:]
 
 
+def test_an_empty_cursor_is_none(ann: httpx2.Client, session_id: str) -> None:
+    start(ann, session_id, "search")
+    settled(ann, session_id)
+    where = {"sessionId": session_id}
+    whole = ann.get("/sse", params=where).text
+    assert ann.get("/sse", params=where, headers={"last-event-id": ""}).text == whole
+    for odd in ("-1", "1.5", "one", "9" * 30):
+        refused = ann.get("/sse", params=where, headers={"last-event-id": odd})
+        assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+
+
 @pytest.mark.parametrize("given", ["-1", "x", "1.5", "٣", "9" * 30])
 def test_a_cursor_that_is_none_is_refused(ann: httpx2.Client, session_id: str, given: str) -> None:
     start(ann, session_id, "hello")

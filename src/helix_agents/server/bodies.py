@@ -205,7 +205,8 @@ async def read_json(request: Request, limits: ServerLimits) -> Any:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         # A page of another site can send any other type, or none at all, without asking, with this site's cookies.
-        raise RefusedError(415, "unsupported_media_type", f"Send application/json, not {media_type[:80]!r}.")
+        sent = f"not {media_type[:80]!r}" if media_type else "and there was none"
+        raise RefusedError(415, "unsupported_media_type", f"The content-type has to be application/json, {sent}.")
     raw = await _read(request, limits)
     if not raw.strip():
         return {}

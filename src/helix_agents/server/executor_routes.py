@@ -184,10 +184,11 @@ def entry_agent(call: Call, name: str) -> AnyAgent:
 
 
 def cursor_of(call: Call) -> int:
-    """Where a reader was: what its browser says when it comes back, or else what it asks for."""
+    """Where a reader was: what its browser says when it comes back, or else what it asks for. An empty id is none, as
+    it is for browsers."""
     asked = call.number("fromSequence", 0)
     given = call.request.headers.get("last-event-id")
-    if given is None:
+    if not given:
         return asked
     cursor = whole_number(given)
     if cursor is None:

@@ -61,7 +61,7 @@ SESSION = Parameter(name="sessionId", schema=_ID, required=True)
 SESSION_PATH = Parameter(name="session_id", schema={**_ID, "not": NO_PLACE}, place="path", required=True)
 LAST_EVENT = Parameter(
     name="Last-Event-ID",
-    schema={"type": "string", "pattern": "^[0-9]{1,17}$"},
+    schema={"type": "string", "pattern": "^[0-9]{0,17}$"},
     place="header",
     description="The id of the last event a reader got; it goes on after it, on any instance.",
 )
