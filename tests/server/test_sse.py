@@ -236,14 +236,19 @@ class Recovering:
         return Recovered()
 
 
-@pytest.mark.parametrize(("seconds", "least", "most"), [(0.0, 20, 1_000), (0.05, 2, 3)], ids=["quick", "slow"])
+@pytest.mark.parametrize(
+    ("seconds", "elsewhere", "least", "most"),
+    [(0.0, True, 20, 1_000), (0.05, True, 2, 3), (0.0, False, 2, 3)],
+    ids=["quick", "slow", "nobody waits"],
+)
 async def test_looking_for_what_others_left_goes_on_and_takes_a_small_part_of_the_time(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, least: int, most: int
+    monkeypatch: pytest.MonkeyPatch, seconds: float, elsewhere: bool, least: int, most: int
 ) -> None:
     monkeypatch.setattr(app, "TAKE_UP_SECONDS", 0.005)
     monkeypatch.setattr(app, "TAKE_UP_SHARE", 200)
+    monkeypatch.setattr(app, "NOBODY_WAITS_SECONDS", 0.2)
     executor: Any = Recovering(seconds=seconds)
-    gate: Any = SimpleNamespace(follows_others=True)
+    gate: Any = SimpleNamespace(follows_others=elsewhere, open_streams=1)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.6):
             await app._take_up(executor, gate)

@@ -40,6 +40,8 @@ from helix_agents.server.silent_clients import drop_if_silent
 READY_SECONDS = 2.0
 READY_PROBE = "helix.readyz"
 TAKE_UP_SECONDS = 1.0
+# While all that is read here is also done here, nobody waits for a look.
+NOBODY_WAITS_SECONDS = 5.0
 # A look that takes long is made less often, so that it takes one part in so many of the time: where another engine has
 # the runs, each one is a question to it.
 TAKE_UP_SHARE = 20
@@ -266,18 +268,18 @@ async def _describe(_call: Call) -> Response:
 
 async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
     """Take up at once what a process that died left behind. From then on the executor's janitor looks; while somebody
-    reads here what another process does it is too slow, as readers come from instances that leave, and wait for the
-    rest."""
+    reads here it is too slow, as readers come from instances that leave, and wait for the rest."""
     try:
         await executor.sweep()
     except Exception as problem:
         log_exception("janitor.failed", problem)
-    wait = TAKE_UP_SECONDS
+    wait, looked = TAKE_UP_SECONDS, time.monotonic()
     while True:
         await asyncio.sleep(wait)
-        if not gate.follows_others:
-            continue
         begun = time.monotonic()
+        if not (gate.follows_others or (gate.open_streams and begun - looked >= NOBODY_WAITS_SECONDS)):
+            continue
+        looked = begun
         try:
             found = await executor.recover()
         except HelixError:
