@@ -45,6 +45,16 @@ def test_a_conversation_with_everything_it_asks_of_a_person(folder: Path) -> Non
     assert (session["custom_state"], session["user_id"]) == ({"sent": ["Bob"]}, "ann")
 
 
+def test_commands_before_the_first_message_say_that_there_is_nothing_yet(folder: Path) -> None:
+    typed = "/history\n/rewind\n/retry\n/checkpoints\nhello\nlater\n/rewind ²\n/rewind 5\n/rewind beginning\n"
+    done = helix(folder, "chat", "agents:clerk", "--session", "c-2", input=typed)
+    assert done.code == ExitCode.OK
+    assert done.err.count("nothing yet: the session begins with your first message") == 4
+    assert "Session 'c-2' has no checkpoint '²'" in done.err
+    assert "there is only 1 checkpoint; /checkpoints lists them, /rewind beginning goes back" in done.err
+    assert "back at beginning, 0 messages" in done.err
+
+
 def test_a_session_is_picked_up_shown_and_rewound(office: Path) -> None:
     with Terminal(office, "chat", "agents:several", "--session", TALKED) as terminal:
         terminal.wait_for("assistant: It is done.")

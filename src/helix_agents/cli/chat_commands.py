@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from helix_agents.cli.plain import shown_time
 from helix_agents.cli.session_views import shown_message
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.sessions import InterruptSet
 
 if TYPE_CHECKING:
@@ -57,15 +58,21 @@ def _checkpoints(chat: "Chat", _rest: str) -> None:
             for at, each in enumerate(page.items)
         ],
     )
+    if page.has_more:
+        chat.output.note(f"{page.total - len(page.items)} earlier")
 
 
 def _rewind(chat: "Chat", rest: str) -> None:
-    page = chat.loop.run(chat.helix.sessions.checkpoints(chat.session_id))
-    at = int(rest) if rest.isdigit() else 1 if not rest else None
-    if at is not None and at >= len(page.items):
-        chat.output.note(f"there are only {len(page.items)} checkpoints; /checkpoints lists them")
-        return
-    checkpoint_id = rest if at is None else page.items[at].checkpoint_id
+    # No conversation has so many that their number needs more digits.
+    at = 1 if not rest else int(rest) if rest.isdecimal() and len(rest) < 10 else None
+    checkpoint_id = rest
+    if at is not None:
+        page = chat.loop.run(chat.helix.sessions.checkpoints(chat.session_id, offset=at, limit=1))
+        if not page.items:
+            many = "is only 1 checkpoint" if page.total == 1 else f"are only {page.total} checkpoints"
+            chat.output.note(f"there {many}; /checkpoints lists them, /rewind {BEGINNING} goes back before the first")
+            return
+        checkpoint_id = page.items[0].checkpoint_id
     session = chat.loop.run(chat.helix.rewind(chat.session_id, checkpoint_id))
     chat.output.note(f"back at {checkpoint_id}, {session.message_count} messages; say something, or /resume")
 

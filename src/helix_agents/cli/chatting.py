@@ -152,8 +152,11 @@ class Chat:
         command = COMMANDS.get(name)
         if command is None:
             self.output.note(f"there is no /{name}\n{explain()}")
-        else:
+            return
+        try:
             command.act(self, rest.strip())
+        except SessionNotFoundError:
+            self.output.note("nothing yet: the session begins with your first message")
 
     def _pick_up(self) -> None:
         """Show where a session stands that was talked in before, and go on with what is open there."""
