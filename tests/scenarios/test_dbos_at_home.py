@@ -1,6 +1,7 @@
 """An executor in a program that runs DBOS itself, and where DBOS keeps its tables when nobody says so."""
 
 import asyncio
+import sqlite3
 import sys
 import threading
 from pathlib import Path
@@ -134,6 +135,13 @@ async def test_who_is_cancelled_while_dbos_is_launched_leaves_none(monkeypatch: 
         await launching
     await asyncio.to_thread(engine.launched.wait, 10)
     assert engine.running == 0
+
+
+async def test_a_python_whose_sqlite_is_too_old_for_dbos_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 12, 1))
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 40, 1))
+    with pytest.raises(InvalidStoreUrlError, match=r"DBOS needs SQLite 3\.42\.0 in this Python.* system_database_url"):
+        await instance.acquire(instance.Wanted(system_database_url="sqlite:///one"), "me")
 
 
 async def test_what_another_dbos_runs_on_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:

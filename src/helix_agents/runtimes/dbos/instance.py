@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import sqlite3
+import sys
 import threading
 from collections.abc import Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Any, cast
 from dbos import DBOS, DBOSConfig
 from sqlalchemy.exc import OperationalError
 
-from helix_agents.domain.errors import DBOSInUseError, RuntimeUnavailableError
+from helix_agents.domain.errors import DBOSInUseError, InvalidStoreUrlError, RuntimeUnavailableError
 from helix_agents.domain.urls import shown_url
 from helix_agents.engine.plain import EFFECT_SEQUENCE
 from helix_agents.system import RandomIds
@@ -26,6 +27,9 @@ VERSION = f"helix-{EFFECT_SEQUENCE}"
 
 PATIENCE_SECONDS = 20.0
 """How long an executor that is opened waits for a system database that does not answer."""
+
+OLDEST_SQLITE = (3, 42, 0)
+"""What the `sqlite3` of Python 3.12 and later has to be for DBOS, which has it tell the time in milliseconds there."""
 
 _NEW_ID = re.compile("dbos_[a-z0-9]{26}")
 
@@ -94,6 +98,7 @@ async def acquire(wanted: Wanted, fallback_id: str) -> str:
 
     Raises:
         DBOSInUseError: this process runs DBOS already, in another way.
+        InvalidStoreUrlError: this Python cannot give it a SQLite file.
         RuntimeUnavailableError: its system database does not answer.
     """
     acquiring = asyncio.create_task(asyncio.to_thread(_process.acquire, wanted, fallback_id))
@@ -138,6 +143,7 @@ def _find(wanted: Wanted) -> _Launched | None:
 
 
 def _launch(wanted: Wanted, executor_id: str) -> _Launched:
+    _check_sqlite(wanted.system_database_url)
     config: dict[str, Any] = {
         "name": APPLICATION,
         "system_database_url": wanted.system_database_url,
@@ -220,6 +226,14 @@ def _forget_closed_streams() -> None:
     for handler in tuple(theirs.handlers):
         if getattr(getattr(handler, "stream", None), "closed", False):
             theirs.removeHandler(handler)
+
+
+def _check_sqlite(url: str) -> None:
+    if url.startswith("sqlite") and sys.version_info >= (3, 12) and sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        needed = ".".join(map(str, OLDEST_SQLITE))
+        reason = f"DBOS needs SQLite {needed} in this Python, whose own is {sqlite3.sqlite_version}"
+        cure = "give a system_database_url of PostgreSQL, or use another Python"
+        raise InvalidStoreUrlError(shown_url(url), f"{reason}; {cure}")
 
 
 def _write_ahead(url: str) -> None:
