@@ -32,6 +32,7 @@ from helix_agents.domain.chunks import ToolApprovalRequest
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage, UserMessage
 from helix_agents.domain.results import RunResult
 from helix_agents.domain.sessions import BranchPoint
+from helix_agents.domain.usage import UsageFilter
 from helix_agents.engine.services import EngineOptions
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process import Executor
@@ -248,6 +249,17 @@ async def test_a_policy_holds_for_whoever_goes_on(died: Died) -> None:
         async with after_a_death(Letter(died, policy)) as desk:
             assert isinstance(await desk.enter("resume"), Suspended)
             assert await desk.asked()
+
+
+async def test_what_finding_out_took_is_counted() -> None:
+    async def found(given: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        ctx.record_usage("looks", 3)
+        return Happened("it is in the box")
+
+    async with after_a_death(Letter("in its first round", found)) as desk:
+        assert isinstance(await desk.enter("resume"), Completed)
+        used = await desk.parts.usage.query_usage(UsageFilter(session_id=SESSION, source_type="custom"))
+        assert [(entry.source_name, entry.amount) for entry in used.items] == [("looks", 3)]
 
 
 async def test_whoever_goes_on_with_the_run_gives_it_hooks_and_a_model() -> None:

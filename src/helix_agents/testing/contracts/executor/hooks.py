@@ -33,7 +33,7 @@ from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.writes import Append, Replace, StepWrites
-from helix_agents.llm.scripted import call, reply
+from helix_agents.llm.scripted import call, finish, reply
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
@@ -266,6 +266,14 @@ class HooksContract(ScenarioContract):
         assert told.names[:5] == ["on_agent_resumed", "before_tool", "on_message", "after_tool", "on_message"]
         assert [event.tool_call_id for event in told.of(AfterToolEvent)] == ["call_1_1"]
         assert [event.tool_call_id for event in told.of(BeforeToolEvent)] == ["call_1_1"]
+
+    async def test_calls_that_no_tool_runs_for_are_messages_and_nothing_more(self, helix: Executor) -> None:
+        told = Recorder()
+        agent = _agent(reply(calls=[call("fly"), call("note", {})]), finish({"answer": 1}), output=Answer, hooks=told)
+        await completed(await helix.execute(agent, "Go", SESSION))
+        assert told.of(BeforeToolEvent) == told.of(AfterToolEvent) == []
+        results = [event.message.code for event in told.of(MessageEvent) if isinstance(event.message, ToolMessage)]
+        assert results == ["unknown_tool", "invalid_arguments", None]
 
     async def test_a_failure_is_told_with_its_code(self, helix: Executor) -> None:
         told = Recorder()

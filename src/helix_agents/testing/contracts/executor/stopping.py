@@ -10,7 +10,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun
-from helix_agents.agent.hook_events import AgentSuspendedEvent, MessageEvent
+from helix_agents.agent.hook_events import AgentSuspendedEvent, HookEvent, MessageEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import RunInterrupted, RunResumed, TextDelta
@@ -382,6 +382,30 @@ class StoppingContract(ScenarioContract):
             await handle.interrupt()
             await interrupted(handle)
             assert (await spoken(helix))[2] == "error send#call_1_1: outcome_unknown"
+
+    async def test_hooks_are_not_told_of_a_result_that_a_cut_call_does_not_have(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        begun, told = asyncio.Event(), list[str]()
+
+        async def note(ctx: RunContext[Any, Any], event: HookEvent) -> None:
+            told.append(event.hook)
+
+        @tool
+        async def dig() -> str:
+            """Dig."""
+            begun.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        agent = _agent(call("dig"), "Never.", tools=[dig], hooks=Hooks(before_tool=note, after_tool=note))
+        async with open_executor(options=SHORT_GRACE) as helix:
+            handle = await helix.execute(agent, "Go", SESSION)
+            await begun.wait()
+            await handle.interrupt()
+            await interrupted(handle)
+            assert result_at(await transcript(helix), 2).content == CUT_SHORT
+        assert told == ["before_tool"]
 
     @pytest.mark.parametrize("ends", ["interrupt", "failure"])
     async def test_a_message_that_came_with_an_answer_is_kept_though_the_step_is_given_up(

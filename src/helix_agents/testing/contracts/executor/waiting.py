@@ -26,6 +26,7 @@ from helix_agents.domain.pending import (
     ToolAnswer,
 )
 from helix_agents.llm.scripted import call, reply
+from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
@@ -158,6 +159,22 @@ class WaitingContract(ScenarioContract):
             assert await completed(await other.resume(_agent(*PAYING), SESSION)) == "Paid."
             assert (await spoken(other))[2] == "result pay#call_1_1: paid 5 EUR"
             assert (await other.sessions.get(SESSION)).custom_state["paid"] == [5]
+
+    async def test_an_approval_is_used_up_by_a_call_that_may_be_repeated_too(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        @tool(require_approval=True, effect="repeatable")
+        async def show() -> str:
+            """Show."""
+            return "shown"
+
+        agent = _agent(call("show", id="show"), "Seen.", tools=[show])
+        await suspended(await helix.execute(agent, "Show", SESSION))
+        await helix.submit_tool_result(SESSION, "show", APPROVED)
+        assert await completed(await helix.resume(agent, SESSION)) == "Seen."
+        row = await parts.state.get_pending_call(SESSION, "show")
+        assert row is not None
+        assert row.state == "consumed"
 
     async def test_asking_for_the_output_of_a_run_that_waits_says_for_what(self, helix: Executor) -> None:
         handle = await helix.execute(_agent(*PAYING), "Pay", SESSION)
@@ -397,14 +414,15 @@ class WaitingContract(ScenarioContract):
         assert (await spoken(helix))[-1] == "error locate#call_2_2: run_stopped"
         assert (await helix.list_pending()).items == ()
 
-    async def test_tries_of_one_step_are_counted_across_its_rounds(self, helix: Executor) -> None:
+    @pytest.mark.parametrize("beside", [[], [call("locate", {"city": "Rome"})]], ids=["the last", "others wait"])
+    async def test_tries_of_one_step_are_counted_across_its_rounds(self, helix: Executor, beside: list[Any]) -> None:
         @tool(require_approval=lambda given, _: given["approved"])
         async def try_to(approved: bool) -> str:
             """Try."""
             raise RetryTool("try again")
 
         calls = [call("try_to", {"approved": approved}) for approved in (False, True)]
-        agent = _agent(reply(calls=calls), "Never.", tools=[try_to], retries=1)
+        agent = _agent(reply(calls=[*calls, *beside]), "Never.", tools=[try_to, locate], retries=1)
         await suspended(await helix.execute(agent, "Go", SESSION))
         await helix.submit_tool_result(SESSION, "call_1_2", APPROVED)
         assert (await failed(await helix.resume(agent, SESSION))).code == "tool_retries_exhausted"
