@@ -21,7 +21,7 @@ from helix_agents.runtimes.executor import handle
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.system import SystemClock
-from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 
 SESSION = "s-1"
@@ -308,3 +308,25 @@ async def test_what_a_cancelled_run_had_said_is_stored_before_the_executor_is_go
             assert [chunk for chunk in await streams.get_all_chunks(SESSION) if isinstance(chunk, TextDelta)] == []
         spoken = [chunk.delta for chunk in await streams.get_all_chunks(SESSION) if isinstance(chunk, TextDelta)]
         assert spoken == ["It wa"]
+
+
+async def test_of_a_reply_that_was_cut_off_the_words_are_kept_and_the_thoughts_are_not(tmp_path: Path):
+    """No provider takes a thought back that is not whole."""
+    said = asyncio.Event()
+
+    async def pace(event: ModelEvent) -> None:
+        if isinstance(event, TextPiece) and event.delta == "its f":
+            said.set()
+            await asyncio.Event().wait()
+
+    script = [reply("It waits for ever.", thinking="How long?"), *["Well."] * 2]
+    agent = Agent(name="speaker", model=ScriptedModel(script, chunk=5, pace=pace))
+    async with opened(tmp_path, agent, grace=0.0) as helix, asyncio.timeout(SECONDS):
+        await helix.execute(agent, "Speak.", SESSION)
+        await said.wait()
+    async with opened(tmp_path, agent) as helix, asyncio.timeout(SECONDS):
+        run = await helix.execute(agent, "And?", SESSION)
+        assert isinstance(await run.result(), Completed)
+        kept = (await helix.sessions.messages(SESSION)).items[-2].message
+    assert isinstance(kept, AssistantMessage)
+    assert (kept.text, kept.thinking, kept.interrupted) == ("It wa", (), "crash")

@@ -1,5 +1,6 @@
 """Tools that must not run twice on a store whose answers get lost, and tries that come too late."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -52,6 +53,26 @@ class Answers(InMemoryStateStore):
         outcome = await super().finish_effect(session_id, tool_call_id, owner, result)
         self._lost("finish_effect")
         return outcome
+
+
+class SlowRenewals(Answers):
+    """A store in which a sign of life takes until its call was given up."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self.gate = Gate()
+
+    async def renew_effect(
+        self, session_id: SessionId, tool_call_id: ToolCallId, owner: str, lease_ms: int
+    ) -> FinishOutcome:
+        if lease_ms:
+            await self.gate.wait()
+        renewed = await super().renew_effect(session_id, tool_call_id, owner, lease_ms)
+        if not lease_ms:
+            self.gate.opened.set()
+            # Whoever waits there has its turn now.
+            await asyncio.sleep(0.01)
+        return renewed
 
 
 class Payments:
@@ -107,6 +128,21 @@ async def test_who_leaves_while_the_ledger_answers_keeps_nobody_waiting(operatio
         store.held = operation, gate
         await helix.execute(payments.agent(), "Pay.", SESSION)
         await gate.until_reached()
+    assert await found_by_another(store) == expected
+
+
+async def test_a_sign_of_life_on_its_way_does_not_take_back_that_a_call_was_given_up():
+    memory, payments = Memory(), Payments()
+    payments.gate = Gate()
+    store = SlowRenewals(memory)
+    async with executor(memory, store) as helix:
+        await helix.execute(payments.agent(), "Pay.", SESSION)
+        await store.gate.until_reached()
+    assert await found_by_another(store) == "unknown"
+
+
+async def found_by_another(store: Answers) -> str:
+    """What is known of the call to whoever comes next."""
     [left] = await store.list_effects(SESSION)
     fence = Fence(run_id=(await store.list_runs(SESSION)).items[0].run_id, attempt=1)
     asked = await store.begin_effect(
@@ -120,4 +156,4 @@ async def test_who_leaves_while_the_ledger_answers_keeps_nobody_waiting(operatio
             lease_ms=LEASE_MS,
         )
     )
-    assert asked.effect.state == expected
+    return asked.effect.state

@@ -29,7 +29,7 @@ from helix_agents.agent.hook_events import AgentCompleteEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import ToolApprovalRequest
-from helix_agents.domain.messages import EDITED_INPUT, ToolMessage, UserMessage
+from helix_agents.domain.messages import EDITED_INPUT, AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.results import RunResult
 from helix_agents.domain.sessions import BranchPoint
 from helix_agents.domain.usage import UsageFilter
@@ -162,9 +162,11 @@ async def test_who_goes_on_with_a_new_message_tells_the_model_that_nobody_knows(
             assert await desk.asked()
         assert isinstance(await desk.enter(entry), Completed)
         assert (await desk.result())[1] == "outcome_unknown"
-        last = [row.message for row in await desk.parts.state.load_transcript(SESSION)][-2]
-        assert isinstance(last, UserMessage)
-        assert last.content == "Never mind."
+        said = [row.message for row in await desk.parts.state.load_transcript(SESSION)]
+        assert isinstance(said[-2], UserMessage)
+        assert said[-2].content == "Never mind."
+        assert isinstance(said[1], AssistantMessage)
+        assert said[1].interrupted == ("crash" if died == "in its first round" and not asked else None)
         assert (await desk.helix.list_pending()).items == ()
         assert desk.letter.sent == 1
         assert await desk.parts.state.list_effects(SESSION) == ()

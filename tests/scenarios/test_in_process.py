@@ -12,7 +12,7 @@ import pytest
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import ask_human
-from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.sessions import CreateSession, InterruptSet
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.executor import core
 from helix_agents.runtimes.in_process.executor import Executor
@@ -27,7 +27,7 @@ from helix_agents.testing.contracts.executor.stage import (
     suspended,
     within,
 )
-from helix_agents.testing.scenes import start
+from helix_agents.testing.scenes import child_ref, start
 
 MEMORIES = itertools.count(1)
 
@@ -149,6 +149,20 @@ class InProcess(ExecutorContract):
         assert left.status == "running"
         assert let_go is not None
         assert (let_go.status, let_go.completion_reason) == ("interrupted", "parent_ended")
+
+    async def test_who_stops_one_companion_of_several_is_told_that_somebody_was_stopped(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        store = parts.state
+        await start(store, SESSION, "r-1")
+        await store.update_run_status("r-1", "completed")
+        for name in ("working", "done"):
+            child = CreateSession(parent_session_id=SESSION, root_session_id=SESSION, mode="persistent")
+            await start(store, name, f"r-{name}", create=child)
+            await store.add_sub_session_refs(SESSION, [child_ref(name, name, mode="persistent", name=name)])
+        await store.update_run_status("r-done", "completed")
+        async with open_executor() as helix:
+            assert await helix.interrupt(SESSION) == InterruptSet(run_id="r-working")
 
 
 class TestInProcessOnMemory(InProcess):
