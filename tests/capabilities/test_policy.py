@@ -16,25 +16,28 @@ from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
 from helix_agents.capabilities.rates import is_over
 from helix_agents.capabilities.scopes import RATES
+from helix_agents.capabilities.toolset import state_capabilities
 from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, PolicyDenied
 from helix_agents.domain.entries import session_scope
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.testing.clock import ManualClock
 from tests.capabilities.worlds import World
 
+keyed = ["*", "state.*", "state.shared.set"]
 rules = st.lists(
     st.builds(
-        Rule,
+        lambda about, **fields: Rule(applies_to=about[0], when=about[1], **fields),
+        st.sampled_from([(name, {}) for name in (*keyed, "state.backup.*", "alerts.send")])
+        | st.sampled_from([(name, {"key": key}) for name in keyed for key in ("config.*", "exact")]),
         name=st.text(min_size=1, max_size=5),
-        applies_to=st.sampled_from(["*", "state.*", "state.shared.set", "state.backup.*", "alerts.send"]),
         tier=st.sampled_from(TIERS),
         agents=st.sampled_from([(), ("ann",), ("bob",)]),
-        when=st.sampled_from([{}, {"key": "config.*"}, {"key": "exact"}]),
     ),
     max_size=6,
 )
 
 
+KEYED = Rule(name="r", applies_to="*", tier="blocked", when={"key": "a.*", "version": 1})
 CALM = Rule(name="calm", applies_to="*", rate=Rate(most=1, seconds=1))
 
 
@@ -52,13 +55,25 @@ def test_no_set_of_rules_relaxes_anything_and_order_does_not_matter(rules: list[
     ("rule", "inputs", "decides"),
     [
         (Rule(name="r", applies_to="alerts.send", tier="blocked"), {}, True),
-        (Rule(name="r", applies_to="alerts.sen", tier="blocked"), {}, False),
+        (Rule(name="r", applies_to="alerts.list", tier="blocked"), {}, False),
         (Rule(name="r", applies_to="alerts.*", tier="blocked"), {}, True),
         (Rule(name="r", applies_to="alerts.*", tier="blocked", agents=["ann", "bob"]), {}, True),
         (Rule(name="r", applies_to="alerts.*", tier="blocked", agents=["bob"]), {}, False),
-        (Rule(name="r", applies_to="*", tier="blocked", when={"key": "a.*", "n": 1}), {"key": "a.b", "n": 1}, True),
-        (Rule(name="r", applies_to="*", tier="blocked", when={"key": "a.*", "n": 1}), {"key": "a.b", "n": 2}, False),
-        (Rule(name="r", applies_to="*", tier="blocked", when={"key": "a.*", "n": 1}), {"key": "b", "n": 1}, False),
+        (
+            KEYED,
+            {"key": "a.b", "version": 1},
+            True,
+        ),
+        (
+            KEYED,
+            {"key": "a.b", "version": 2},
+            False,
+        ),
+        (
+            KEYED,
+            {"key": "b", "version": 1},
+            False,
+        ),
         (Rule(name="r", applies_to="*", tier="blocked", when={"key": None}), {}, True),
     ],
 )
@@ -130,6 +145,13 @@ async def test_names_that_look_like_others_put_together_are_counted_apart(world:
         (lambda: Rate(most=1, seconds=0), "seconds=0"),
         (lambda: Rate(most=1, seconds=60, then=cast("Any", "approval")), "no tier 'approval'"),
         (lambda: Rule(name="calm", applies_to="*", tier=cast("Any", "block")), "approval_required"),
+        (
+            lambda: Rule(name="calm", applies_to="state.shred.*"),
+            "no capability 'state.shred.\\*'; do you mean",
+        ),
+        (lambda: Rule(name="calm", applies_to="state__shared__set"), "do you mean 'state.shared.set'"),
+        (lambda: Rule(name="calm", applies_to="state.shared.*", when={"kye": 1}), "'kye', which is no input of"),
+        (lambda: state_capabilities(only=["state.sesion.*"]), "do you mean 'state.session"),
         (lambda: Policy(rules=[CALM, replace(CALM, rate=Rate(most=9, seconds=60))]), "'calm'; name them apart"),
     ],
 )

@@ -1,9 +1,11 @@
 """Which tier a call has: its own, or a stricter one that a rule asks for. A pure function; no rule relaxes anything."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import TIERS, Capability, Tier
 from helix_agents.domain.errors import DefinitionError
 
@@ -45,7 +47,14 @@ class Rule:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        _check_tier(f"Rule {self.name!r}", self.tier)
+        subject = f"Rule {self.name!r}"
+        _check_tier(subject, self.tier)
+        # A rule about nothing would let everything pass that it was written against.
+        about = check_matches(subject, self.applies_to)
+        known = {declared.name for capability in about for declared in capability.inputs}
+        for name in self.when:
+            if name not in known:
+                raise DefinitionError(subject, f"when names {name!r}, which is no input of {self.applies_to!r}.")
 
     def may_match(self, capability: str) -> bool:
         """Whether the rule is about some calls of this capability."""
@@ -112,6 +121,19 @@ def decide(
             tier = stricter(tier, rule.rate.then)
         if TIERS.index(tier) > TIERS.index(found.tier):
             found = Decision(tier=tier, rule=rule.name, reason=rule.reason or f"rule {rule.name!r}")
+    return found
+
+
+def check_matches(subject: str, pattern: str) -> list[Capability]:
+    """The capabilities that a name, or a prefix such as `state.shared.*`, means.
+
+    Raises:
+        DefinitionError: it means none.
+    """
+    found = [capability for name, capability in CATALOGUE.items() if _fits(pattern, name)]
+    if not found:
+        [close] = difflib.get_close_matches(pattern.replace("__", "."), CATALOGUE, n=1, cutoff=0)
+        raise DefinitionError(subject, f"there is no capability {pattern!r}; do you mean {close!r}?")
     return found
 
 

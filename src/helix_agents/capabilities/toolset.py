@@ -18,7 +18,7 @@ from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.handlers.briefing import activity_of
 from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.inputs import signature_of
-from helix_agents.capabilities.policy import Policy, Rule
+from helix_agents.capabilities.policy import Policy, Rule, check_matches
 from helix_agents.capabilities.run_sessions import RunSession
 from helix_agents.capabilities.scopes import JOURNAL
 from helix_agents.capabilities.settings import AuditReads, Limits, StateSettings
@@ -45,6 +45,8 @@ class StateCapabilities:
     def __init__(self, settings: StateSettings, only: Sequence[str] | None = None) -> None:
         self.settings = settings
         self._gateways: WeakKeyDictionary[EntryStore, Gateway] = WeakKeyDictionary()
+        for pattern in only or ():
+            check_matches("state_capabilities(only=…)", pattern)
         chosen = [each for each in CATALOGUE.values() if _is_chosen(each, only)]
         self.tools: tuple[Tool[..., Any], ...] = tuple(map(self._tool, chosen))
         self._names = frozenset(each.tool_name for each in chosen)
