@@ -376,6 +376,11 @@ def test_the_newest_stays_whatever_the_limits_and_a_period_of_another_year_is_an
     assert stay(replace(none, weekly_backups=9)) == ["2025-01-05", "2025-03-31", "2026-01-06", "2026-02-07"]
     assert stay(replace(none, monthly_backups=9)) == ["2025-01-05", "2025-03-31", "2026-01-06", "2026-02-07"]
     assert stay(replace(none, monthly_backups=2)) == ["2026-01-06", "2026-02-07"]
+    edge = [
+        int(datetime.fromisoformat(f"{at}Z").timestamp() * 1000) for at in ("2026-01-31T23:59:59", "2026-02-01T00:00")
+    ]
+    for period in ("daily_backups", "monthly_backups"):
+        assert kept(edge, replace(none, **{period: 2})) == set(edge)
 
 
 async def test_an_agents_own_backups_do_not_push_out_those_of_everything(full: World) -> None:
