@@ -77,19 +77,36 @@ def test_a_store_without_a_name_is_not_taken_for_the_default_one(folder: Path) -
     assert list(folder.glob("*.db")) == []
 
 
-def test_a_session_whose_process_may_have_died_is_busy_until_its_lease_ends(folder: Path) -> None:
-    async def begun_elsewhere() -> None:
-        async with await open_backend(f"sqlite:///{folder / 'helix.db'}") as backend:
-            await backend.state.renew_lease("another process", 60_000)
-            create = CreateSession(agent_type="clerk")
-            await backend.state.start_run(
-                StartRun(session_id="s-1", run_id="r-1", create=create, owner="another process")
-            )
+def begin_elsewhere(folder: Path, lease_ms: int) -> None:
+    """A run of a process that has said nothing since."""
 
-    asyncio.run(begun_elsewhere())
+    async def begin() -> None:
+        async with await open_backend(f"sqlite:///{folder / 'helix.db'}") as backend:
+            await backend.state.renew_lease("another process", lease_ms)
+            create = CreateSession(agent_type="clerk")
+            start = StartRun(session_id="s-1", run_id="r-1", create=create, owner="another process")
+            await backend.state.start_run(start)
+
+    asyncio.run(begin())
+
+
+def test_a_session_whose_process_may_have_died_is_busy_until_its_lease_ends(folder: Path) -> None:
+    begin_elsewhere(folder, 60_000)
     busy = helix(folder, "run", "agents:clerk", "Go", "--session", "s-1")
     assert busy.code == ExitCode.CONFLICT
     assert re.search(r"busy with run 'r-1'.* If its process has died, its lease ends in (60|5\d) s", busy.err)
+    stopped = helix(folder, "interrupt", "s-1")
+    assert stopped.out == "Run r-1 will be interrupted as soon as its process sees the request.\n"
+
+
+@pytest.mark.parametrize(("command", "word"), [("interrupt", "interrupted"), ("abort", "aborted")])
+def test_who_stops_a_run_whose_process_has_died_is_told_who_carries_it_out(
+    folder: Path, command: str, word: str
+) -> None:
+    begin_elsewhere(folder, 1)
+    stopped = helix(folder, command, "s-1")
+    assert stopped.code == ExitCode.OK
+    assert stopped.out.startswith(f"The process of run r-1 has died; it is {word} by whoever takes it up: helix resume")
 
 
 def test_a_failed_run_is_told_and_can_be_tried_again(folder: Path) -> None:
