@@ -63,6 +63,7 @@ function Page({ stored }) {
       <form
         onSubmit={(event) => {
           event.preventDefault();
+          if (!text.trim()) return;
           sendMessage({ text });
           setText("");
         }}
