@@ -31,7 +31,7 @@ from tests.server.agents import agents, gate
 from tests.server.live import ANN, BEN, OPS, TOKENS, LiveServer, agent_server, bearer
 from tests.server.page import Page
 from tests.server.test_chat import code_of
-from tests.server.test_executor_routes import settled, start
+from tests.server.test_executor_routes import chunks, settled, start
 
 # ---------------------------------------------------------------------------------------------------------
 # Without saying who they are
@@ -483,6 +483,35 @@ def test_a_body_may_not_nest_too_deeply(ann: httpx2.Client) -> None:
         assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
     arrays = b'{"agentType":"director","message":' + b"[" * 400_000 + b"]" * 400_000 + b"}"
     assert post_raw(ann, arrays).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"keep_alive_seconds": 0},
+        {"body_seconds": -1.0},
+        {"stalled_reader_seconds": float("nan")},
+        {"keep_alive_seconds": True},
+        {"body_seconds": "10"},
+        {"body_bytes": 0},
+        {"json_depth": 1.5},
+        {"open_streams": -1},
+    ],
+)
+def test_a_limit_under_which_a_server_could_not_work_is_refused(limit: dict[str, Any]) -> None:
+    """Without rest between them, keep-alives would take all of its time."""
+    [name] = limit
+    with pytest.raises(DefinitionError, match=name):
+        ServerLimits(**limit)
+
+
+def test_a_server_may_be_patient_for_ever() -> None:
+    limits = ServerLimits(
+        keep_alive_seconds=float("inf"), stalled_reader_seconds=float("inf"), body_seconds=float("inf")
+    )
+    with LiveServer(agent_server(limits=limits)) as live, live.client() as client:
+        start(client, "s", "hello")
+        assert chunks(client, "s")[-1]["data"]["status"] == "completed"
 
 
 def test_a_body_may_not_be_too_large(server: LiveServer) -> None:

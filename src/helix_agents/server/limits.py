@@ -1,5 +1,7 @@
 """How much one caller may ask of a server: every bound has a name and a default."""
 
+from helix_agents.agent.choices import check_whole
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import MAX_ID_LENGTH
 from helix_agents.domain.records import Record
 
@@ -23,3 +25,15 @@ class ServerLimits(Record):
     stalled_reader_seconds: float = 60.0
     keep_alive_seconds: float = 15.0
     retry_after_seconds: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("body_bytes", "json_depth", "id_characters"):
+            check_whole("ServerLimits", name, getattr(self, name), 1)
+        for name in ("open_streams", "open_streams_per_user", "running_runs_per_user", "retry_after_seconds"):
+            check_whole("ServerLimits", name, getattr(self, name), 0)
+        for name in ("body_seconds", "stalled_reader_seconds", "keep_alive_seconds"):
+            value: object = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+                raise DefinitionError(
+                    "ServerLimits", f'{name}={value!r} has to be a number of seconds above 0; float("inf") is for ever.'
+                )
