@@ -27,7 +27,7 @@ from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.gate import Gate
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
-from tests.server.agents import agents, gate
+from tests.server.agents import agents, gate, helper
 from tests.server.live import ANN, BEN, OPS, TOKENS, LiveServer, agent_server, bearer
 from tests.server.page import Page
 from tests.server.test_chat import code_of
@@ -503,6 +503,23 @@ def test_a_limit_under_which_a_server_could_not_work_is_refused(limit: dict[str,
     [name] = limit
     with pytest.raises(DefinitionError, match=name):
         ServerLimits(**limit)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"agents": "director"}, r"write agents=\['director'\]"),
+        ({"agents": [helper]}, "agents are names"),
+        ({"cors_origins": "https://a.example"}, r"write cors_origins=\['https://a.example'\]"),
+        ({"cors_origins": ["https://a.example/"]}, "without a path"),
+        ({"cors_origins": ["a.example"]}, "scheme://host"),
+        ({"cors_origins": [""]}, "scheme://host"),
+    ],
+)
+def test_a_setting_that_would_fit_nobody_is_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(DefinitionError, match=told):
+        agent_server(**settings)
+    agent_server(cors_origins=["*", "null", "http://localhost:3000", "chrome-extension://abc"], agents=["director"])
 
 
 def test_a_server_may_be_patient_for_ever() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -80,7 +81,7 @@ class AgentServer:
         self._authenticate = authenticate
         self._gate = Gate(limits or ServerLimits())
         self._owed = OwedEnds()
-        self._agents = None if agents is None else frozenset(agents)
+        self._agents = None if agents is None else _names(agents)
         self._sweep_on_start = sweep_on_start
         self._close_executor = close_executor
         self._opening: AbstractAsyncContextManager[AgentExecutor] | None = None
@@ -89,7 +90,7 @@ class AgentServer:
             self._opening = executor
         else:
             self._host(cast("AgentExecutor", executor))
-        middleware = [_cors(cors_origins)] if cors_origins else []
+        middleware = [_cors(_origins(cors_origins))] if cors_origins else []
         self._app = Starlette(
             routes=[
                 *(_route(operation, self._guarded(operation.handler)) for operation in OPERATIONS),
@@ -243,6 +244,32 @@ class AgentServer:
         return json_response(Health(status="ok"))
 
 
+def _names(agents: Iterable[str]) -> frozenset[str]:
+    """The names of agents, which are easily mistaken for one name, or for the agents themselves."""
+    if isinstance(agents, str):
+        raise DefinitionError("AgentServer", f"agents={agents!r} is one name and no list; write agents=[{agents!r}].")
+    names = list[Any](agents)
+    for name in names:
+        if not isinstance(name, str):
+            raise DefinitionError("AgentServer", f"agents are names; {name!r} is none.")
+    return frozenset(names)
+
+
+def _origins(given: Sequence[str]) -> list[str]:
+    """The sites whose pages may call, as browsers name them; a name that is written in another way fits none."""
+    if isinstance(given, str):
+        raise DefinitionError(
+            "AgentServer", f"cors_origins={given!r} is one site and no list; write cors_origins=[{given!r}]."
+        )
+    for origin in given:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+|null", origin):
+            raise DefinitionError(
+                "AgentServer",
+                f"no browser names a site {origin!r}; an origin is scheme://host, perhaps with a port, without a path.",
+            )
+    return list(given)
+
+
 def _route(operation: Operation, endpoint: Callable[[Request], Awaitable[Any]]) -> Route:
     route = Route(operation.path, endpoint, methods=[operation.method])
     if operation.answer == STREAM and route.methods is not None:
@@ -251,10 +278,10 @@ def _route(operation: Operation, endpoint: Callable[[Request], Awaitable[Any]]) 
     return route
 
 
-def _cors(origins: Sequence[str]) -> Middleware:
+def _cors(origins: list[str]) -> Middleware:
     return Middleware(
         CORSMiddleware,
-        allow_origins=list(origins),
+        allow_origins=origins,
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["authorization", "content-type", "last-event-id", "x-helix-ui-version"],
         expose_headers=["retry-after"],
