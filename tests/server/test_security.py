@@ -506,6 +506,21 @@ def test_a_limit_under_which_a_server_could_not_work_is_refused(limit: dict[str,
 
 
 @pytest.mark.parametrize(
+    ("user", "answered"),
+    [(5, (500, "internal_error")), ("", (400, "validation_error")), ("x" * 300, (400, "validation_error"))],
+)
+def test_a_user_id_that_is_none_is_refused_on_every_route(
+    user: Any, answered: tuple[int, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What authentication makes of a request may be the caller's mistake; of which type it makes it is not."""
+    app = agent_server(authenticate=lambda _: Principal(user_id=user))
+    with LiveServer(app) as live, live.client() as client:
+        for answer in (start(client, "s", "hello"), client.get("/sessions")):
+            assert (answer.status_code, answer.json()["code"]) == answered
+    assert ("the user id 5 is of type int" in caplog.text) == (user == 5)
+
+
+@pytest.mark.parametrize(
     ("settings", "told"),
     [
         ({"agents": "director"}, r"write agents=\['director'\]"),

@@ -24,6 +24,7 @@ try:
 except ImportError as missing:
     raise MissingExtraError("The agent server", "server") from missing
 
+from helix_agents.domain.ids import check_id
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.answers import Health
@@ -185,9 +186,7 @@ class AgentServer:
                 return refused(refusal)
             except Exception as problem:
                 log_exception("server.request_failed", problem, path=request.url.path)
-                return refused(
-                    RefusedError(500, "internal_error", "The server met an error of its own; its log says which.")
-                )
+                return refused(_own_error())
 
         return endpoint
 
@@ -225,6 +224,14 @@ class AgentServer:
                 "This request does not say who makes it.",
                 headers={"www-authenticate": "Bearer"},
             )
+        user_id: Any = principal.user_id
+        if user_id is not None and not isinstance(user_id, str):
+            # A number from a database, most likely; it is not the caller who has to act.
+            why = f"the user id {user_id!r} is of type {type(user_id).__name__}, and has to be text"
+            log_event("server.authentication_failed", logging.ERROR, problem=why, path=request.url.path)
+            raise _own_error()
+        if user_id is not None:
+            check_id(user_id, "user id")
         return principal
 
     async def _healthz(self, _request: Request) -> Response:
@@ -242,6 +249,10 @@ class AgentServer:
         except (HelixError, TimeoutError):
             return json_response(Health(status="unavailable"), 503)
         return json_response(Health(status="ok"))
+
+
+def _own_error() -> RefusedError:
+    return RefusedError(500, "internal_error", "The server met an error of its own; its log says which.")
 
 
 def _names(agents: Iterable[str]) -> frozenset[str]:
