@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from helix_agents.domain.pending import (
     OPEN,
+    UNKNOWN_OUTCOME,
     Answer,
     AnswerAlreadyCompleted,
     AnswerLate,
@@ -30,6 +31,7 @@ from helix_agents.domain.pending import (
     is_overdue,
     matches,
     ready_since,
+    unknown_since,
 )
 
 NOW = 1_000
@@ -157,6 +159,21 @@ def test_a_call_is_asked_again_only_after_it_ended(state: PendingState):
 
 def test_a_new_call_is_asked():
     assert ask(None, call()) == call()
+
+
+def test_a_call_that_is_asked_about_again_has_been_unknown_since_the_first_time():
+    first = call("consumed", reason=UNKNOWN_OUTCOME, created_at=5)
+    second = ask(first, call(reason=UNKNOWN_OUTCOME, created_at=7))
+    assert second is not None
+    third = ask(replace(second, state="dropped"), call(reason=UNKNOWN_OUTCOME, created_at=9))
+    assert third is not None
+    assert [unknown_since(each) for each in (first, second, third)] == [5, 5, 5]
+    assert unknown_since(call("consumed")) is None
+    in_another_step = replace(call(reason=UNKNOWN_OUTCOME, created_at=9), step_id="another")
+    assert ask(first, in_another_step) == in_another_step
+    approval = call("consumed", created_at=5)
+    about_it = call(reason=UNKNOWN_OUTCOME, created_at=7)
+    assert ask(approval, about_it) == about_it
 
 
 @pytest.mark.parametrize("state", STATES)

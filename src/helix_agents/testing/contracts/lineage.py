@@ -91,6 +91,27 @@ class LineageContract(StoreContract):
             branch = await _branch(store, f"b-{count}", message_count=count)
             assert (branch.message_count, branch.custom_state) == (count, state)
 
+    @proves("lineage.branch-at-message")
+    async def test_a_branch_at_a_message_has_no_state_of_what_the_session_left_behind(
+        self, store: SessionStateStore
+    ) -> None:
+        first, *_ = await _three_steps(store)
+        await start(store, run_id="r-2", rewind_to=first)
+        await store.merge_custom_state(SESSION, append_to("list", "merged"))
+        await store.create_checkpoint(SESSION, step_meta())
+        await commit(store, fence=fence_of("r-2"), messages=[said("n2")])
+        await start(store, run_id="r-3", rewind_to=first, append_messages=(said("k2"), said("k3")))
+        await store.merge_custom_state(SESSION, append_to("list", "later"))
+        for count in (1, 2, 3):
+            branch = await _branch(store, f"b-{count}", message_count=count)
+            assert branch.custom_state == {"list": [1]}
+        await _three_steps(store, "cut")
+        await store.truncate_messages("cut", 1)
+        await store.append_messages("cut", [said("n2"), said("n3")])
+        for count in (1, 2, 3):
+            branch = await _branch(store, f"c-{count}", source="cut", message_count=count)
+            assert branch.custom_state == {"list": [1]}
+
     @proves("lineage.branch-heals-open-calls")
     async def test_calls_open_at_the_end_are_answered_as_not_executed(self, store: SessionStateStore) -> None:
         await store.create_session(SESSION)
@@ -244,6 +265,18 @@ class LineageContract(StoreContract):
         assert await _codes(store, SESSION) == expected[0]
 
     @proves("lineage.branch-tells-begun-calls")
+    async def test_a_call_is_not_taken_for_another_that_had_its_id(self, store: SessionStateStore) -> None:
+        await start(store, append_messages=(said("go"),))
+        about: dict[str, Any] = {"kind": "approval", "reason": UNKNOWN_OUTCOME}
+        reply = replace(asked("c-1"), id=step_meta().step_id)
+        await suspend(store, 1, waiting(store, "c-1", **about), messages=[reply], promote_staging=False)
+        await start(store, run_id="r-2", rewind_to=BEGINNING, append_messages=(said("again"),))
+        reply = replace(asked("c-1"), id=step_meta(run_id="r-2").step_id)
+        await commit(store, fence=fence_of("r-2"), messages=[reply], promote_staging=False)
+        await _branch(store)
+        assert await _codes(store, "branch") == {"c-1": NOT_EXECUTED}
+
+    @proves("lineage.branch-tells-begun-calls")
     async def test_calls_that_the_ledger_has_begun_are_unknown_where_they_are_left(
         self, store: SessionStateStore, clock: ManualClock
     ) -> None:
@@ -350,6 +383,24 @@ class LineageContract(StoreContract):
         for count in (0, 1, 2):
             branch = await _branch(store, f"gone-{count}", source="c-3", message_count=count)
             assert branch.custom_state == {"list": [0, 1, 2]}, "nobody knows any more: what it began with"
+
+    @proves("lineage.branch-of-a-branch", "lineage.branch-at-message")
+    async def test_a_branch_at_the_message_its_source_began_with_has_the_state_that_began_with(
+        self, store: SessionStateStore
+    ) -> None:
+        await store.create_session(SESSION)
+        await store.append_messages(SESSION, [said("go"), asked("c-1")])
+        await store.create_checkpoint(SESSION, step_meta())
+        await store.merge_custom_state(SESSION, set_key("n", 1))
+        await _branch(store, "b")
+        assert (await _branch(store, "c", source="b", message_count=2)).custom_state == {"n": 1}
+        assert (await _branch(store, "d", source="b", message_count=1)).custom_state == {}
+        await store.append_messages("b", [said("more")])
+        await store.merge_custom_state("b", set_key("n", 2))
+        await _branch(store, "e", source="b")
+        await store.delete_session("b")
+        assert (await _branch(store, "f", source="e", message_count=2)).custom_state == {"n": 2}
+        assert (await _branch(store, "g", source="e", message_count=1)).custom_state == {}
 
     @proves("lineage.branch-of-a-branch")
     async def test_a_branch_sees_what_its_source_sees_after_a_truncation(self, store: SessionStateStore) -> None:
