@@ -525,6 +525,30 @@ class StoppingContract(ScenarioContract):
         await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="41.9 N"))
         assert await completed(await helix.resume(agent, SESSION)) == "There."
 
+    async def test_leaving_in_a_tool_that_must_not_run_twice_keeps_nobody_waiting(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        begun = asyncio.Event()
+
+        @tool(effect="once")
+        async def send() -> str:
+            """Send."""
+            begun.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        agent = _agent(call("send", id="send"), "Never.", tools=[send])
+        async with open_executor(grace=0.01) as helix:
+            await helix.execute(agent, "Go", SESSION)
+            await begun.wait()
+        # The clock stands still, so no lease runs out.
+        async with open_executor(agents=[agent]) as other:
+            await other.recover()
+            handle = await other.get_handle(agent, SESSION)
+            assert handle is not None
+            (asked,) = (await suspended(handle)).pending
+            assert (asked.tool_call_id, asked.reason) == ("send", "unknown_outcome")
+
     async def test_leaving_lets_the_step_in_hand_commit_and_another_process_goes_on(
         self, open_executor: OpenExecutor
     ) -> None:

@@ -399,6 +399,9 @@ class WaitingContract(ScenarioContract):
             return _agent(*LOCATING[:1], call("look_up", {"name": "x"}), "Never.", max_steps=2)
 
         await suspended(await helix.execute(agent(), "Where?", SESSION))
+        context = (await helix.sessions.get(SESSION)).suspension_context
+        assert context is not None
+        assert (context.step, context.remaining_steps) == (1, 1)
         await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="here"))
         result = await failed(await helix.resume(agent(), SESSION))
         assert result.code == "max_steps"
