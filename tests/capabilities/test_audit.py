@@ -184,6 +184,15 @@ async def test_the_log_is_signed_by_itself_when_enough_was_written_or_some_time_
     assert (await report(world))["findings"][0]["kind"] == "cut_tail"
 
 
+async def test_a_signature_covers_reads_that_were_not_written_yet(world: World) -> None:
+    async with world.open() as state:
+        await state.persistent.set("k", 1)
+        await state.persistent.get("k")
+        assert (await sign_checkpoint(state.gateway))["seq"] == 2
+        await state.persistent.get("k")
+        assert (await verify_audit(state.gateway))["rows"] == 3
+
+
 async def test_a_locked_vault_signs_nothing_and_the_next_signature_covers_it(world: World) -> None:
     async with world.open() as state:
         world.vault.lock()
