@@ -138,11 +138,11 @@ async def test_what_is_no_id_is_refused(world: World, ack: list[Any]) -> None:
             await ann.call("inbox.read", ack=ack)
 
 
-async def test_an_id_that_nobody_gave_moves_nothing(world: World) -> None:
-    async with world.open("ann") as ann, world.open("bob") as bob:
+async def test_an_id_that_nobody_gave_moves_nothing(each_world: World) -> None:
+    async with each_world.open("ann") as ann, each_world.open("bob") as bob:
         watch = await ann.shared.watch()
         made_up = [f"{watch.subscription_id}@{rest}" for rest in ("9.0.1", f"{'9' * 5000}.0.1", "²", "", "1")]
-        await ann.call("inbox.read", ack=[*made_up, "", "nobody@1.0.1"])
+        await ann.call("inbox.read", ack=[*made_up, "", "\0", "nobody@1.0.1"])
         await bob.shared.set("k", 1, expected_version=0)
         assert (await ann.call("inbox.read"))["unread"] == 1
 

@@ -59,7 +59,8 @@ async def _remove(store: EntryStore, agent: str, message_id: str) -> None:
     told = _TOLD.fullmatch(message_id)
     if told is None:
         gone = Remove(scope=inbox_scope(agent), key=message_id, forget=True)
-        await store.transact(EntryTransaction(changes=(gone,), owner=agent))
+        if await store.find(gone.scope, gone.key) is not None:
+            await store.transact(EntryTransaction(changes=(gone,), owner=agent))
         return
     subscription_id, revision, epoch = told[1], int(told[2]), int(told[3])
     mine = {found for found, _, _ in await subscriptions_of(store, agent)}
