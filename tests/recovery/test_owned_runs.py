@@ -21,6 +21,7 @@ from helix_agents.domain.paging import Page
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.domain.sessions import CreateSession, StatusOutcome
+from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.settling import fail_run
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.recovery import Recovered, recover
@@ -308,6 +309,78 @@ async def test_a_run_that_comes_back_to_its_first_process_is_driven_there_beside
         assert await completed(run) == "Finished."
         assert (await world.run()).attempt == 3
     assert held.runs == 2
+
+
+@asynccontextmanager
+async def come_back(
+    world: World, held: Held, **settings: Any
+) -> AsyncGenerator[tuple[Executor, "asyncio.Task[RunEnd]", "asyncio.Task[RunEnd]"]]:
+    """A run that came back to a process in which an earlier attempt of it is still at work, and the tasks of both."""
+    agent = held.agent()
+    async with world.opened(agent, **settings) as helix:
+        run = await helix.execute(agent, "Work.", SESSION)
+        await held.gates[0].until_reached()
+        earlier = helix._runtime.find(run.run_id)
+        await world.store.claim_run(SESSION, (await world.run()).fence, "another that died")
+        await helix.recover()
+        await held.gates[1].until_reached()
+        later = helix._runtime.find(run.run_id)
+        assert earlier is not None
+        assert later is not None
+        yield helix, earlier, later
+
+
+async def test_an_earlier_attempt_that_ends_leaves_the_later_one_known(world: World):
+    held = Held()
+    async with come_back(world, held) as (helix, earlier, later):
+        held.gates[0].opened.set()
+        await stage.within(asyncio.wait((earlier,)))
+        run = await world.run()
+        assert helix._runtime.find(run.run_id) is later
+        assert await helix._services.inspect(run) == "alive"
+        held.gates[1].opened.set()
+        await stage.within(asyncio.wait((later,)))
+
+
+async def test_whoever_leaves_ends_every_attempt_that_is_at_work_here(world: World):
+    async with come_back(world, Held(), grace=0.0) as (_, earlier, later):
+        pass
+    assert (earlier.done(), later.done()) == (True, True)
+
+
+async def test_whoever_leaves_looks_for_no_runs_any_more(world: World):
+    held = Held()
+    agent = held.agent()
+    async with world.opened(agent, janitor_seconds=0.01, grace=10.0) as helix:
+        await helix.execute(agent, "Work.", SESSION)
+        await held.gates[0].until_reached()
+        closing = asyncio.create_task(helix.close())
+        await asyncio.sleep(0)
+        session = CreateSession(agent_type=agent.name)
+        await world.store.start_run(StartRun(session_id="s-2", run_id="r-2", create=session, owner="dead"))
+        # Time for several rounds of a janitor.
+        await asyncio.sleep(0.1)
+        held.gates[0].opened.set()
+        await stage.within(closing)
+    left = await world.store.get_current_run("s-2")
+    assert left is not None
+    assert (left.attempt, left.owner) == (1, "dead")
+
+
+async def test_a_driver_that_broke_does_not_fail_a_run_that_another_process_took_meanwhile(world: World):
+    held = Held()
+    agent = held.agent()
+    async with world.opened(agent) as helix:
+        run = await helix.execute(agent, "Work.", SESSION)
+        await held.gates[0].until_reached()
+        driver = helix._runtime.find(run.run_id)
+        assert driver is not None
+        await world.store.claim_run(SESSION, (await world.run()).fence, "another")
+        world.store.is_broken = True
+        held.gates[0].opened.set()
+        await stage.within(asyncio.wait((driver,)))
+        await background(helix)
+        assert (await world.run()).status == "running"
 
 
 async def test_a_driver_that_lost_the_store_goes_on_though_its_claim_was_not_answered(world: World):
