@@ -14,7 +14,7 @@ from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import Committed, RunStartCommitted, SettleSession, StartRun
-from helix_agents.domain.errors import HelixError, SessionCorruptError, StoreUnavailableError
+from helix_agents.domain.errors import ConflictError, HelixError, SessionCorruptError, StoreUnavailableError
 from helix_agents.domain.ids import RunId, SessionId, StreamId
 from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.paging import Page
@@ -24,6 +24,7 @@ from helix_agents.domain.sessions import CreateSession, StatusOutcome
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.settling import fail_run
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.runtimes.executor.owned_runs import claim
 from helix_agents.runtimes.executor.recovery import Recovered, recover
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.runtimes.in_process.drivers import MOST_CANCELLED, Drivers
@@ -381,6 +382,32 @@ async def test_a_driver_that_broke_does_not_fail_a_run_that_another_process_took
         await stage.within(asyncio.wait((driver,)))
         await background(helix)
         assert (await world.run()).status == "running"
+
+
+async def test_a_claim_that_another_process_made_is_not_taken_for_ones_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    begun = StartRun(session_id=SESSION, run_id="r-1", create=CreateSession(agent_type="speaker"), owner="dead")
+    dead = (await world.store.start_run(begun)).run
+    claim_run = world.store.claim_run
+
+    async def be_too_late(*about: Any, **known_as: Any) -> RunRecord:
+        monkeypatch.setattr(world.store, "claim_run", claim_run)
+        await claim_run(SESSION, dead.fence, "another")
+        raise StoreUnavailableError("memory", "it is away")
+
+    monkeypatch.setattr(world.store, "claim_run", be_too_late)
+    with pytest.raises(ConflictError):
+        await stage.within(claim(world.store, dead, "ours"))
+    assert (await world.run()).owner == "another"
+
+
+async def test_a_claim_for_nobody_whose_answer_was_lost_is_told_at_once(world: World):
+    begun = StartRun(session_id=SESSION, run_id="r-1", create=CreateSession(agent_type="speaker"), owner="dead")
+    dead = (await world.store.start_run(begun)).run
+    world.store.lose = {"claim_run"}
+    with pytest.raises(StoreUnavailableError):
+        await claim(world.store, dead, None)
 
 
 async def test_a_driver_that_lost_the_store_goes_on_though_its_claim_was_not_answered(world: World):
