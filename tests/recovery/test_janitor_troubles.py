@@ -1,5 +1,6 @@
 """A janitor whose rounds meet trouble: the rest of the round is done, and the next round comes."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import StartRun
+from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.pending import PendingCall, ToolAnswer
@@ -98,6 +100,35 @@ async def test_a_lease_is_renewed_after_its_store_met_a_bug():
             return store.renewals > 3
 
         await until(goes_on)
+
+
+class Slow(InMemoryStateStore):
+    """A store that is away for once, and takes a third of a lease to say so."""
+
+    renewals = 0
+    was_held: bool | None = None
+
+    async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
+        self.renewals += 1
+        if self.renewals == 2:
+            await asyncio.sleep(ttl_ms / 3000)
+            raise StoreUnavailableError("memory", "it is away")
+        if self.renewals == 3:
+            self.was_held = await self.find_lease(owner) is not None
+        return await super().renew_lease(owner, ttl_ms)
+
+
+async def test_a_lease_outlives_one_renewal_that_failed_slowly():
+    memory = Memory()
+    store = Slow(memory)
+    agent = Agent(name="speaker", model=ScriptedModel(["Done."]))
+    async with executor(store, memory, agent, janitor_seconds=None, lease_ms=3_000):
+
+        async def is_renewed() -> bool:
+            return store.was_held is not None
+
+        await until(is_renewed)
+    assert store.was_held
 
 
 async def leave_answered(store: InMemoryStateStore, memory: Memory, agent_name: str, *session_ids: SessionId) -> None:

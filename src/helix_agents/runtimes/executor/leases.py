@@ -45,7 +45,8 @@ async def is_anothers(store: SessionStateStore, engine: Engine, prefix: str) -> 
 
 
 class LeaseKeeper:
-    """Renews one lease for all runs of an executor, three times per lease, and others that it is asked to keep too.
+    """Renews one lease for all runs of an executor, three times per lease, and others that it is asked to keep too. A
+    renewal that failed is tried again sooner.
 
     Raises:
         DefinitionError: the lease has no time in which it could be renewed.
@@ -102,18 +103,22 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._ready.set()
+        wait = third = self._lease_ms / 3000
         while True:
             try:
-                async with asyncio.timeout(self._lease_ms / 3000):
+                async with asyncio.timeout(wait):
                     await self._stop.wait()
                 return
             except TimeoutError:
-                await self._renew()
+                renewed = await asyncio.gather(*map(self._renew, self._names))
+            # A store that is away may have taken a third of the lease to say so, and be back now.
+            wait = third if all(renewed) else third / 5
 
-    async def _renew(self) -> None:
-        for name in self._names:
-            try:
-                await self._store.renew_lease(name, self._lease_ms)
-            except Exception as problem:
-                # Whatever it is: without this thread every run of this process would be taken from it.
-                log_exception("lease.renewal_failed", problem, owner=name)
+    async def _renew(self, name: str) -> bool:
+        try:
+            await self._store.renew_lease(name, self._lease_ms)
+        except Exception as problem:
+            # Whatever it is: without this thread every run of this process would be taken from it.
+            log_exception("lease.renewal_failed", problem, owner=name)
+            return False
+        return True
