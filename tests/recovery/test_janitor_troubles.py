@@ -19,6 +19,7 @@ from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor.household import boss, helper, spawn
 from helix_agents.testing.contracts.executor.stage import SESSION, completed, suspended, until
+from helix_agents.testing.scenes import waiting
 
 
 class Troubled(InMemoryStateStore):
@@ -129,6 +130,25 @@ async def test_a_lease_outlives_one_renewal_that_failed_slowly():
 
         await until(is_renewed)
     assert store.was_held
+
+
+class Crowded(InMemoryStateStore):
+    """A store in which more calls expired than it tells of at once."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self.pages = [2, 2, 1]
+
+    async def expire_pending(self, **about: Any) -> tuple[PendingCall, ...]:
+        calls = range(self.pages.pop(0) if self.pages else 0)
+        return tuple(waiting(self, f"call-{number}") for number in calls)
+
+
+async def test_every_call_that_expired_is_settled_in_one_round():
+    memory = Memory()
+    agent = Agent(name="speaker", model=ScriptedModel(["Done."]))
+    async with executor(Crowded(memory), memory, agent, janitor_seconds=None) as helix:
+        assert (await helix.sweep()).expired_calls == 5
 
 
 async def leave_answered(store: InMemoryStateStore, memory: Memory, agent_name: str, *session_ids: SessionId) -> None:
