@@ -111,6 +111,14 @@ class LineageContract(StoreContract):
         for count in (1, 2, 3):
             branch = await _branch(store, f"c-{count}", source="cut", message_count=count)
             assert branch.custom_state == {"list": [1]}
+        await store.create_session("at-once")
+        await store.append_messages("at-once", [said("m1")])
+        points: list[str] = []
+        for number in (1, 2):
+            await store.merge_custom_state("at-once", append_to("list", number))
+            points.append((await store.create_checkpoint("at-once", step_meta())).checkpoint_id)
+        await start(store, "at-once", "r-4", rewind_to=points[0], append_messages=(said("n2"),))
+        assert (await _branch(store, source="at-once", message_count=2)).custom_state == {"list": [1]}
 
     @proves("lineage.branch-heals-open-calls")
     async def test_calls_open_at_the_end_are_answered_as_not_executed(self, store: SessionStateStore) -> None:
@@ -401,6 +409,24 @@ class LineageContract(StoreContract):
         await store.delete_session("b")
         assert (await _branch(store, "f", source="e", message_count=2)).custom_state == {"n": 2}
         assert (await _branch(store, "g", source="e", message_count=1)).custom_state == {}
+
+    @proves("lineage.branch-of-a-branch", "lineage.branch-survives-its-source")
+    async def test_a_branch_whose_source_is_gone_or_was_made_again_has_what_it_began_with(
+        self, store: SessionStateStore
+    ) -> None:
+        await store.create_session("stateless")
+        await store.append_messages("stateless", [said("m1"), said("m2")])
+        await _branch(store, "b", source="stateless")
+        await store.merge_custom_state("b", set_key("n", 1))
+        await store.append_messages("b", [said("b3")])
+        await _branch(store, "c", source="b")
+        await store.delete_session("stateless")
+        assert (await _branch(store, "d", source="c", message_count=1)).custom_state == {}, "there was none before"
+        await _three_steps(store)
+        await _branch(store, "e", message_count=2)
+        await store.delete_session(SESSION)
+        await _branch(store, SESSION, source="e")
+        assert (await _branch(store, "f", message_count=1)).custom_state == {"list": [1, 2]}
 
     @proves("lineage.branch-of-a-branch")
     async def test_a_branch_sees_what_its_source_sees_after_a_truncation(self, store: SessionStateStore) -> None:
