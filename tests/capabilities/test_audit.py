@@ -164,7 +164,10 @@ async def test_a_vault_that_is_damaged_keeps_nothing_from_being_swept(
     assert "audit.not_signed" in caplog.text
 
 
-async def test_the_log_is_signed_by_itself_when_enough_was_written_or_some_time_ago(world: World) -> None:
+async def test_the_log_is_signed_by_itself_when_enough_was_written_or_some_time_ago(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     clock = ManualClock(1_000_000)
     async with world.open(clock=clock) as state:
         assert await sign_when_due(state.gateway) == 0
@@ -176,10 +179,15 @@ async def test_the_log_is_signed_by_itself_when_enough_was_written_or_some_time_
         assert await sign_when_due(state.gateway) == 2
         clock.advance(60_000)
         assert await sign_when_due(state.gateway) == 0
-        lines = tuple({"number": number} for number in range(256))
+        await state.persistent.set("k", 2)
+        assert await sign_when_due(state.gateway) == 3
+        lines = tuple({"number": number} for number in range(255))
         await state.gateway.store.transact(EntryTransaction(audit=lines))
-        assert await sign_when_due(state.gateway) == 258
-    assert (await report(world))["checkpoints"] == 3
+        assert await sign_when_due(state.gateway) == 0
+        await state.gateway.store.transact(EntryTransaction(audit=lines[:1]))
+        assert await sign_when_due(state.gateway) == 259
+    assert caplog.text.count("audit.checkpoint") == 4
+    assert (await report(world))["checkpoints"] == 4
     await asyncio.to_thread(tamper, world, "DELETE FROM __agents_audit WHERE seq >= 200")
     assert (await report(world))["findings"][0]["kind"] == "cut_tail"
 
