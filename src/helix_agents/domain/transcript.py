@@ -16,6 +16,8 @@ NOT_EXECUTED = "not_executed"
 RUN_STOPPED = "run_stopped"
 OUTCOME_UNKNOWN = "outcome_unknown"
 
+PERHAPS = "it may or may not have taken effect"
+
 
 def unanswered_calls(messages: Iterable[Message]) -> tuple[ToolCall, ...]:
     """The calls of these messages that no later message answers, in call order."""
@@ -42,12 +44,12 @@ def not_executed(calls: Iterable[ToolCall], code: str = NOT_EXECUTED) -> tuple[T
     )
 
 
-def cut_short(tool_call_id: ToolCallId, tool_name: str, code: str) -> ToolMessage:
+def cut_short(tool_call_id: ToolCallId, tool_name: str, code: str, how: str = "This call was cut short") -> ToolMessage:
     """A result for a call that was begun, or may have been, and that nobody waits for any more."""
     return ToolMessage(
         tool_call_id=tool_call_id,
         tool_name=tool_name,
-        content="This call was cut short: it may or may not have taken effect.",
+        content=f"{how}: {PERHAPS}.",
         error=True,
         code=code,
     )
@@ -58,7 +60,7 @@ def outcome_unknown(tool_call_id: ToolCallId, tool_name: str) -> ToolMessage:
     return ToolMessage(
         tool_call_id=tool_call_id,
         tool_name=tool_name,
-        content="The outcome of this call is unknown: it may or may not have taken effect.",
+        content=f"The outcome of this call is unknown: {PERHAPS}.",
         error=True,
         code=OUTCOME_UNKNOWN,
     )

@@ -17,6 +17,7 @@ from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import EDITED_INPUT, ToolCall, ToolMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.texts import said_by
+from helix_agents.domain.transcript import PERHAPS
 from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.corrections import RETRY_REQUESTED
 from helix_agents.engine.desk import BEFORE, Note, RestingResult, StepLost
@@ -184,7 +185,7 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
         case ToolFailed() | FailRun():
             code, content = "tool_failed", _text_of(scope, problem)
         case _TookTooLong():
-            code, content = "tool_timeout", f"Tool {planned.tool_name!r} did not finish in time."
+            code, content = "tool_timeout", f"Tool {planned.tool_name!r} did not finish in time: {PERHAPS}."
         case StateSizeExceededError():
             code, content = problem.code, str(problem)
         case ToolOutputError() | InvalidStateError():

@@ -2,6 +2,7 @@
 
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.transcript import cut_short
 from helix_agents.engine.answers import refused_input, run_answered, tool_is_gone
 from helix_agents.engine.children import hand_out_child, run_child
 from helix_agents.engine.companions import run_companion
@@ -91,14 +92,8 @@ def _may_repeat(scope: RunScope, planned: PlannedCall) -> bool:
 
 def _lost(planned: PlannedCall, gave_up: str) -> RestingResult:
     lost = gave_up == TOOL_LOST
-    text = "was given up: the processes that ran it died" if lost else "did not finish in time"
-    message = ToolMessage(
-        tool_call_id=planned.tool_call_id,
-        tool_name=planned.tool_name,
-        content=f"Tool {planned.tool_name!r} {text}.",
-        error=True,
-        code=gave_up,
-    )
+    how = "was given up, as the processes that ran it died" if lost else "did not finish in time"
+    message = cut_short(planned.tool_call_id, planned.tool_name, gave_up, f"Tool {planned.tool_name!r} {how}")
     return RestingResult(message=message)
 
 

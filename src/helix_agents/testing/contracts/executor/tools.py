@@ -285,6 +285,9 @@ class ToolsContract(ScenarioContract):
 
         await completed(await helix.execute(_agent(call("stall"), "Gave up.", tools=[stall]), "Go", SESSION))
         assert (await spoken(helix))[2] == "error stall#call_1_1: tool_timeout"
+        told = (await transcript(helix))[2]
+        assert isinstance(told, ToolMessage)
+        assert told.content == "Tool 'stall' did not finish in time: it may or may not have taken effect."
 
     @pytest.mark.parametrize("limit", [None, 60])
     async def test_what_a_function_waits_for_in_vain_is_its_own_problem(
