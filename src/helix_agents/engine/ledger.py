@@ -79,7 +79,7 @@ async def _run_once(
         fence=scope.run.fence,
         tool_call_id=planned.tool_call_id,
         tool_name=tool.name,
-        idempotency_key=scope.idempotency_key(planned.tool_call_id),
+        idempotency_key=scope.idempotency_key(batch.step, planned.tool_call_id),
         # A name of its own for each try: two tries in one process are two owners, and one of them waits.
         owner=scope.services.ids.new("owner"),
         lease_ms=scope.services.options.effect_lease_ms,

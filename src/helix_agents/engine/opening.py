@@ -378,14 +378,16 @@ async def _late_answers(scope: RunScope) -> dict[str, Any]:
 
     Its transcript says what it was told: who goes back to before a notice gets it again, and before the call none.
     """
+    is_root = scope.session.root_session_id == scope.session.session_id
+    # Only a root knows by itself whether anything was ever answered or timed out.
+    if is_root and not scope.session.completed_client_tool_calls:
+        return {}
     given_up = {
         message.tool_call_id
         for message in scope.transcript
         if isinstance(message, ToolMessage) and message.code != NOT_EXECUTED
     }
-    is_root = scope.session.root_session_id == scope.session.session_id
-    # Only a root knows by itself whether anything was ever answered or timed out.
-    if not given_up or (is_root and not scope.session.completed_client_tool_calls):
+    if not given_up:
         return {}
     where, store = PendingFilter(session_id=scope.session.session_id, states=("consumed",)), scope.services.store
     done_with = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))

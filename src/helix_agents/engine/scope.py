@@ -211,9 +211,9 @@ class RunScope:
             return suspended.step_id
         return step_id_of(self.run.run_id, step)
 
-    def idempotency_key(self, tool_call_id: ToolCallId) -> str:
-        """The same for every attempt to run this call."""
-        return f"{self.session.session_id}:{tool_call_id}"
+    def idempotency_key(self, step: int, tool_call_id: ToolCallId) -> str:
+        """The same for every attempt to run this call. Ids come again after a rewind, steps do not."""
+        return f"{self.step_id(step)}:{tool_call_id}"
 
     def last_reply(self) -> AssistantMessage | None:
         """What the model said last, as committed."""
@@ -275,7 +275,7 @@ class RunScope:
             deps=self.deps,
             transcript=self.transcript,
             tool_call_id=tool_call_id,
-            idempotency_key=self.idempotency_key(tool_call_id),
+            idempotency_key=self.idempotency_key(step, tool_call_id),
             approval=approval,
         )
 

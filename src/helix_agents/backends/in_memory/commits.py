@@ -119,6 +119,8 @@ def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> S
     results = results_missing_at(tx.tables, point, segment, messages)
     row = _with_held_results(tx, row)
     discard(tx, session_id, staged_for(tx.tables, session_id, None))
+    # What the ledger says is left behind, and its calls' ids may come again.
+    tx.remove(tx.tables.effects, session_id)
     row = standing_at(tx, row, segment, messages=messages, states=states)
     return with_messages(tx, row, results)
 

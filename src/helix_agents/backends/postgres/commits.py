@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from helix_agents.backends.postgres.branches import rewind
 from helix_agents.backends.postgres.checkpoints import commit_at
 from helix_agents.backends.postgres.connection import Connection, Row, Value, has_to_be_looked_at
+from helix_agents.backends.postgres.effects import forget_every_effect
 from helix_agents.backends.postgres.entry_writes import (
     delete_session_entries,
     rewind_session_entries,
@@ -213,6 +214,7 @@ class PostgresCommits(PostgresSessions):
         if start.rewind_to is not None:
             await rewind(connection, row, start.rewind_to, now)
             await drop_staged(connection, row, None)
+            await forget_every_effect(connection, self._namespace, row.session_id)
         if start.abandon_pending or start.drop_unanswered or start.rewind_to is not None:
             await save_calls(connection, self._namespace, given_up(start, await driven_calls(connection, row)))
         await append_messages(connection, row, bodies, now)

@@ -46,6 +46,13 @@ async def read_effects(connection: Connection, namespace: str, session_id: Sessi
     return [decode(row[0], Effect) for row in rows]
 
 
+async def forget_every_effect(connection: Connection, namespace: str, session_id: SessionId) -> None:
+    """Remove a session's entries: what they say is left behind, and their calls' ids may come again."""
+    await connection.execute(
+        "DELETE FROM __agents_effects WHERE namespace = ? AND session_id = ?", (namespace, session_id)
+    )
+
+
 async def save_effect(connection: Connection, namespace: str, effect: Effect) -> None:
     """Store an entry as it stands now."""
     await connection.execute(

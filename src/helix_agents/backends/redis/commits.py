@@ -141,6 +141,8 @@ async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: Checkpo
     )
     discard(tx, known, await staged_for(tx, known, None))
     session.set(staged=False)
+    # What the ledger says is left behind, and its calls' ids may come again.
+    tx.do("DEL", tx.slot.effects(session.record.session_id))
     await stand_at(tx, known, there, messages=messages, state=state)
     add_messages(tx, known, results)
 

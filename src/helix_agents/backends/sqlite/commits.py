@@ -6,6 +6,7 @@ from helix_agents.backends.session_rows import put_record, record_of, version_of
 from helix_agents.backends.sqlite.branches import rewind
 from helix_agents.backends.sqlite.checkpoints import commit_at
 from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.backends.sqlite.effects import forget_every_effect
 from helix_agents.backends.sqlite.entry_rows import (
     delete_session_entries,
     rewind_session_entries,
@@ -125,6 +126,7 @@ class SQLiteCommits(SQLiteSessions):
         if start.rewind_to is not None:
             rewind(connection, row, start.rewind_to, now)
             drop_staged(connection, row, None)
+            forget_every_effect(connection, self._namespace, row.session_id)
             to, mark = version_of(start.rewind_to), before + 1
             rewind_session_entries(connection, self._namespace, row.session_id, to=to, mark=mark, now=now)
         for call in given_up(start, driven_calls(connection, row)):

@@ -55,6 +55,11 @@ def forget_effects(
         )
 
 
+def forget_every_effect(connection: Connection, namespace: str, session_id: SessionId) -> None:
+    """Remove a session's entries: what they say is left behind, and their calls' ids may come again."""
+    connection.execute("DELETE FROM __agents_effects WHERE namespace = ? AND session_id = ?", (namespace, session_id))
+
+
 class SQLiteEffects(Facet):
     """Tools that must not run twice."""
 

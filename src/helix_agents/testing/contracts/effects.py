@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.effects import (
     Effect,
     EffectBegun,
@@ -161,6 +162,18 @@ class EffectsContract(StoreContract):
         clock.advance(1)
         assert isinstance(await store.begin_effect(effect("pay-1", "worker-2")), EffectUnknown)
         assert isinstance(await store.renew_effect(SESSION, "pay-1", "worker-1", 5_000), EffectLost)
+
+    @proves("effects.left-behind")
+    async def test_a_call_that_comes_again_after_a_rewind_begins_anew(self, store: SessionStateStore) -> None:
+        await start(store)
+        await store.begin_effect(effect("pay-1"))
+        await store.finish_effect(SESSION, "pay-1", "worker-1", "paid")
+        await store.begin_effect(effect("pay-2", lease_ms=0))
+        run = (await start(store, run_id="r-2", rewind_to=BEGINNING)).run
+        assert await store.list_effects(SESSION) == ()
+        for call in ("pay-1", "pay-2"):
+            again = effect(call, "worker-2", fence=run.fence)
+            assert isinstance(await store.begin_effect(again), EffectBegun)
 
     @proves("effects.given-up")
     async def test_an_owner_who_leaves_keeps_nobody_waiting(self, store: SessionStateStore) -> None:

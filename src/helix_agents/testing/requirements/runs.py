@@ -136,6 +136,7 @@ _EFFECTS = promised_by(
         "effects.result-recorded-once": "finish_effect records the first result; it stands.",
         "effects.late-result-kept": "A result that comes after the effect was given up is kept as late.",
         "effects.renewed": "renew_effect prolongs the owner's lease, and tells anybody else that it is lost.",
+        "effects.left-behind": "A rewind leaves the ledger's entries behind: a call that comes again begins anew.",
         "effects.given-up": "A lease renewed for no time is over: the outcome is unknown at once.",
         "effects.unbegun-refused": "Finishing or renewing a call that never began is refused.",
         "effects.stages-the-reply": "What rides with begin_effect is staged, also when the tool may not run.",

@@ -9,6 +9,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import CompletedStep, ToolContext
 from helix_agents.agent.tools import tool
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     CheckpointNotFoundError,
@@ -159,6 +160,23 @@ class ReturningContract(ScenarioContract):
             assert await chunks_of(handle) == [], "a reader of the turn that rewound comes to its end"
         resumed = await helix.resume(_agent(call("write", {"text": "one"}), _pages), SESSION)
         assert await completed(resumed) == "seen 3"
+
+    async def test_a_call_after_a_rewind_is_another_one_though_its_provider_calls_it_the_same(
+        self, helix: Executor
+    ) -> None:
+        keys: list[str] = []
+
+        @tool(effect="once")
+        async def pay(ctx: ToolContext[Any]) -> str:
+            """Pay."""
+            keys.append(ctx.idempotency_key)
+            return "paid"
+
+        for _ in range(2):
+            agent = Agent(name="payer", model=ScriptedModel([call("pay", id="c-1"), "Paid."]), tools=[pay])
+            assert await completed(await helix.execute(agent, "Pay", SESSION)) == "Paid."
+            await helix.rewind(SESSION, BEGINNING)
+        assert len(keys) == len(set(keys)) == 2
 
     async def test_a_rewind_alone_is_refused_while_somebody_works_and_where_nothing_is(self, helix: Executor) -> None:
         gate = PieceGate(1)
