@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents import Agent, Executor, ScriptedModel, open_state
 from helix_agents.capabilities.auditing import checkpoints_file, sign_checkpoint, verify_audit
 from helix_agents.capabilities.calls import Caller
 from helix_agents.capabilities.catalogue import CATALOGUE
@@ -15,6 +15,7 @@ from helix_agents.capabilities.mcp.tools import call_tool
 from helix_agents.capabilities.policy import Policy
 from helix_agents.cli.app import run as helix
 from helix_agents.domain.capability_errors import ApprovalPending, CapabilityError, PolicyDenied
+from helix_agents.domain.errors import InvalidIdError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.testing import call, reply
 from tests.capabilities.test_agent_tools import bundle_of
@@ -179,3 +180,10 @@ async def test_a_policy_may_list_whose_state_an_agent_may_ask_a_person_about(wor
         path = str(world.folder / "out")
         row = await approved(ann, "state.backup.export", backup_id=row.result["backup_id"], path=path)
         assert (row.status, row.preview["scope"]) == ("executed", "agent:bob")
+
+
+@pytest.mark.parametrize("name", ["", " ann", "an\0n", "\ud800", "a" * 257, 5])
+async def test_nobody_acts_under_a_name_that_no_agent_can_have(name: Any) -> None:
+    with pytest.raises(InvalidIdError, match="agent name"):
+        async with open_state("memory://names", agent=name):
+            pass

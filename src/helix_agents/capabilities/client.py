@@ -17,6 +17,7 @@ from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.settings import StateSettings
 from helix_agents.capabilities.watching import Watch
 from helix_agents.domain.capability_errors import VersionConflict
+from helix_agents.domain.ids import check_id
 from helix_agents.domain.records import JSON
 from helix_agents.ports.entries import EntryStore
 from helix_agents.system import jitter
@@ -173,7 +174,7 @@ class StateClient:
 
     def __init__(self, gateway: Gateway, *, agent: str, session_id: str | None = None, face: Face = "python") -> None:
         self.gateway = gateway
-        self.caller = Caller(agent=agent, session_id=session_id, face=face)
+        self.caller = Caller(agent=check_id(agent, "agent name"), session_id=session_id, face=face)
         self.session = SessionPart(self)
         self.persistent = PersistentPart(self)
         self.shared = SharedPart(self)
@@ -210,6 +211,7 @@ async def open_state(
 
     Raises:
         UnsupportedBackendError: the backend has no place for the state capabilities, as `redis://` has not.
+        InvalidIdError: no agent can be called so.
     """
     from helix_agents.ports.backend import open_backend
 
