@@ -17,6 +17,7 @@ from helix_agents.capabilities.toolset import StateCapabilities, state_capabilit
 from helix_agents.domain.capability_errors import DecryptionFailed
 from helix_agents.domain.chunks import Custom, ToolApprovalRequest
 from helix_agents.domain.entries import EntryTransaction, Put, session_scope
+from helix_agents.domain.entry_plan import ONCE
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.ports.backend import Backend, open_backend
@@ -154,9 +155,24 @@ async def test_a_write_with_notice_is_told_and_a_repetition_finds_the_first_answ
 
     caller = Caller(agent="ann", face="agent", session_id=SESSION)
     inputs = {"key": "c", "value": 1, "expected_version": 0}
-    again = await gateway.call(caller, "state.shared.set", inputs, once=f"{SESSION}:{message.tool_call_id}")
+    [remembered] = (await entries.list_entries(ONCE)).items
+    again = await gateway.call(caller, "state.shared.set", inputs, once=remembered.key)
     assert again == message.content
     assert (await entries.find("shared", "c")).version == 1  # pyright: ignore[reportOptionalMemberAccess]
+
+
+async def test_a_write_after_a_rewind_is_no_repetition_though_its_call_has_the_same_id(
+    world: World, entries: EntryStore
+) -> None:
+    async with Executor.open(world.url) as helix:
+        for version in (0, 1):
+            inputs = {"key": "c", "value": f"value {version}", "expected_version": version}
+            ann = agent([reply(calls=[call("state__shared__set", inputs, id="c-1")]), "done"], bundle_of(world))
+            await (await helix.execute(ann, "go", SESSION)).output()
+            await helix.rewind(SESSION, "beginning")
+    found = await entries.find("shared", "c")
+    assert found is not None
+    assert (found.version, json.loads(found.value or "")) == (2, "value 1")
 
 
 async def test_a_rule_that_asks_for_notices_gets_one_of_every_call(world: World, entries: EntryStore) -> None:

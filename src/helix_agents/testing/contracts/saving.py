@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import (
     HelixError,
+    InvalidIdError,
     InvalidWriteError,
     ModeIsWriteOnceError,
     StaleStateError,
@@ -381,7 +382,6 @@ class SavingContract(StoreContract):
         before = await observe(store, SESSION)
         state = await store.load_state(SESSION)
         for write in (
-            lambda: store.create_session("s-2", CreateSession(user_id=wrong)),
             lambda: store.create_session("s-2", CreateSession(metadata={"order": wrong})),
             lambda: store.save_state(SESSION, replace(state, error=wrong)),
             lambda: store.merge_custom_state(SESSION, set_key(wrong, "x")),
@@ -404,6 +404,8 @@ class SavingContract(StoreContract):
         ):
             with pytest.raises(UnstorableValueError):
                 await write()
+        with pytest.raises(InvalidIdError):
+            await store.create_session("s-2", CreateSession(user_id=wrong))
         assert await observe(store, SESSION) == before
         assert not await store.session_exists("s-2")
 
