@@ -69,6 +69,9 @@ class ReplyStream:
                         await self._end_call(call_id)
                     case ReplyDone(reply=reply, usage=usage):
                         self._check(event)
+                        if reply.text and not self._text:
+                            # An adapter need not stream; its readers hear the whole of it then.
+                            await self._say(reply.text)
                         return self._own(reply), usage
         raise ModelUnavailableError(self._scope.model.name, "the stream ended without a whole reply")
 

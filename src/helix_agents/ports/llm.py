@@ -117,7 +117,7 @@ class LLMAdapter(Protocol):
         ...
 
     def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Stream the reply. Closing the iterator early cuts the call.
+        """Stream the reply, or give it as a whole (`ReplyDone`). Closing the iterator early cuts the call.
 
         Raises:
             ModelError: what went wrong, and whether asking again may help.

@@ -184,6 +184,11 @@ class ModelsContract(ScenarioContract):
         assert {each.id: each.arguments for each in reply.tool_calls} == {each: {"text": seen[each]} for each in seen}
         assert not told or {each: json.loads(text)["text"] for each, text in told.items()} == seen
 
+    async def test_a_model_that_does_not_stream_is_heard_in_one_piece(self, helix: Executor) -> None:
+        handle = await helix.execute(_agent(model=_Streams(_done("All at once."))), "Ask", SESSION)
+        assert [piece async for piece in handle.text()] == ["All at once."]
+        assert await completed(handle) == "All at once."
+
     async def test_two_calls_under_one_id_each_end_once(self, helix: Executor) -> None:
         twice = [ToolCall(id="c", name="note"), ToolCall(id="c", name="note", arguments={"text": "B"})]
         events = [_begun("c"), _begun("c"), _written("c", '{"text":"B"}'), ToolCallEnded(id="c"), ToolCallEnded(id="c")]
