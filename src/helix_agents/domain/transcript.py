@@ -57,13 +57,7 @@ def cut_short(tool_call_id: ToolCallId, tool_name: str, code: str, how: str = "T
 
 def outcome_unknown(tool_call_id: ToolCallId, tool_name: str) -> ToolMessage:
     """A result for a call that must not run twice and was begun, and nobody knows how it ended."""
-    return ToolMessage(
-        tool_call_id=tool_call_id,
-        tool_name=tool_name,
-        content=f"The outcome of this call is unknown: {PERHAPS}.",
-        error=True,
-        code=OUTCOME_UNKNOWN,
-    )
+    return cut_short(tool_call_id, tool_name, OUTCOME_UNKNOWN, "The outcome of this call is unknown")
 
 
 def open_tail(newest_first: Iterable[Message]) -> tuple[ToolCall, ...]:
