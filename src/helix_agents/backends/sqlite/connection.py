@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import apsw
 
+from helix_agents.backends.sqlite.log import Log
 from helix_agents.domain.errors import (
     HelixError,
     StoreCorruptError,
@@ -56,15 +57,12 @@ class Connection:
         self.raw = apsw.Connection(path, flags=flags, statementcachesize=256)
         if busy_ms:
             self.raw.set_busy_handler(_wait_up_to(busy_ms))
-        self.log_pages = 0
-        if not read_only:
-            # In place of SQLite's own, which copies a long log into the file before the commit returns.
-            self.raw.set_wal_hook(self._measure_log)
         self._asked: Synchronous = synchronous
         self._synchronous: Synchronous = synchronous
         self.raw.pragma("synchronous", synchronous)
         self.raw.pragma("foreign_keys", False)
         self.raw.pragma("temp_store", "MEMORY")
+        self.log = None if read_only else Log(self.raw, path, synced=synchronous == "FULL")
         if read_only:
             self.raw.pragma("query_only", True)
 
@@ -119,12 +117,6 @@ class Connection:
             self.raw.execute(f"PRAGMA synchronous = {level}")
             self._synchronous = level
 
-    def fold_log(self) -> None:
-        """Copy what the log holds into the file, so that the log begins anew; as far as readers and writers allow."""
-        self.log_pages = 0
-        with contextlib.suppress(apsw.Error):
-            self.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-
     def roll_back(self) -> None:
         """Undo the open transaction, if there is one, without asking the seam: a lost connection does the same."""
         self.topics.clear()
@@ -152,10 +144,6 @@ class Connection:
 
     def close(self) -> None:
         self.raw.close()
-
-    def _measure_log(self, _: apsw.Connection, __: str, pages: int) -> int:
-        self.log_pages = pages
-        return apsw.SQLITE_OK
 
     def _pass(self, statement: str) -> None:
         assert self._seam is not None

@@ -14,9 +14,6 @@ from helix_agents.domain.errors import StoreClosedError
 T = TypeVar("T")
 
 MAX_GROUP = 256
-# Pages in the log, 16 MB of them, after which they are copied into the file. Many are in it again and again, as every
-# step changes them, and are copied once: a longer log costs less, up to where reading it does.
-LOG_PAGES = 4_000
 
 
 class Job:
@@ -275,12 +272,12 @@ class WriteLane(Lane):
         connection.topics.clear()
 
     def _follow_up(self) -> None:
-        """Tell others what has changed; then, now and then, have the log begin anew."""
+        """Tell others what has changed; then see to the log."""
         if self._rung:
             topics, self._rung = self._rung, set()
             self._ring(topics)
-        if self._connection is not None and self._connection.log_pages >= LOG_PAGES:
-            self._connection.fold_log()
+        if self._connection is not None and self._connection.log is not None:
+            self._connection.log.tend()
 
     def _roll_back(self) -> None:
         super()._roll_back()
