@@ -62,7 +62,7 @@ class Connection:
         self.raw.pragma("synchronous", synchronous)
         self.raw.pragma("foreign_keys", False)
         self.raw.pragma("temp_store", "MEMORY")
-        self.log = None if read_only else Log(self.raw, path, synced=synchronous == "FULL")
+        self.log = None if read_only else Log(self.raw, synced=synchronous == "FULL")
         if read_only:
             self.raw.pragma("query_only", True)
 

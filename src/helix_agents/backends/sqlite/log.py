@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+from io import FileIO
 
 import apsw
 
@@ -26,10 +27,9 @@ class Log:
     frames that were left from before the log began anew.
     """
 
-    def __init__(self, raw: apsw.Connection, path: str, *, synced: bool) -> None:
+    def __init__(self, raw: apsw.Connection, *, synced: bool) -> None:
         self.pages = 0
         self._raw = raw
-        self._path = f"{path}-wal"
         # What is never waited for need not be quick to sync.
         self._first_look = self._next_look = FEW_PAGES if synced else LOG_PAGES
         # In place of SQLite's own hook, which copies a long log into the file before the commit returns.
@@ -50,24 +50,24 @@ class Log:
             self._raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def _lengthen(self) -> None:
-        """Have room for the commits that come next, unless somebody made it before; a full disk is not our business."""
+        """Have room for the commits that come next; one that does not get it makes the log longer itself."""
         self._next_look = self.pages + FEW_PAGES
-        with contextlib.suppress(apsw.Error, OSError):
-            # Whoever has the write lock is alone in writing to the log, restarting or deleting it.
-            self._raw.execute("BEGIN IMMEDIATE")
-            try:
-                self._next_look = max(self._next_look, self._room() - SPARE_PAGES)
-            finally:
-                self._raw.execute("ROLLBACK")
+        with contextlib.suppress(apsw.Error, OSError), open(self._raw.filename_wal, "r+b", buffering=0) as file:
+            room = self._room(file)
+            self._next_look = max(self._next_look, room - SPARE_PAGES)
+            os.fsync(file.fileno())
 
-    def _room(self) -> int:
+    def _room(self, file: FileIO) -> int:
         """The pages that fit into the log, which is made longer if there are hardly more in it."""
         frame = FRAME_HEADER + int(self._raw.pragma("page_size"))
-        with open(self._path, "r+b", buffering=0) as file:
+        # Whoever has the write lock is alone in writing to the log, restarting or deleting it.
+        self._raw.execute("BEGIN IMMEDIATE")
+        try:
             size = file.seek(0, os.SEEK_END)
             if size < HEADER + (self.pages + FEW_PAGES) * frame:
                 size += file.write(bytes(min(size, STRIDE)))
-                os.fsync(file.fileno())
+        finally:
+            self._raw.execute("ROLLBACK")
         return (size - HEADER) // frame
 
     def _measure(self, _: apsw.Connection, __: str, pages: int) -> int:

@@ -171,3 +171,15 @@ async def test_a_disk_without_room_for_a_longer_log_keeps_the_commits(tmp_path: 
     await database.write(put_in)
     assert rows_in(database.path) == rows + 1
     await database.close()
+
+
+async def test_the_log_of_a_file_behind_a_link_is_the_one_that_is_lengthened(tmp_path: Path) -> None:
+    (tmp_path / "helix.db").symlink_to(tmp_path / "real.db")
+    namesake = tmp_path / "helix.db-wal"
+    namesake.write_text("somebody's notes")
+    database = await opened(tmp_path / "helix.db")
+    for _ in range(100):
+        await database.write(put_in)
+    assert namesake.read_text() == "somebody's notes"
+    await database.close()
+    assert rows_in(tmp_path / "real.db") == 100
