@@ -28,13 +28,13 @@ from helix_agents.domain.writes import NO_WRITES, StepWrites
 from helix_agents.engine.announcing import announce_commit, announce_end, commit_markers
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.desk import Failure, StepLost
-from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest, Fail, PlannedCall, Stop
+from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest, Fail, PlannedCall, Stop, in_order_of_work
 from helix_agents.engine.ending import rest_of
 from helix_agents.engine.fitting import fit_together
 from helix_agents.engine.letting_go import end_children
 from helix_agents.engine.log import log_event
 from helix_agents.engine.news import tell_rest
-from helix_agents.engine.outcomes import end_batch, work_out
+from helix_agents.engine.outcomes import decide, end_batch, work_out
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.step_work import StepWork
 from helix_agents.engine.stop import look_for_stop
@@ -53,10 +53,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
         work.fail(Failure("hook_failed_run", decision.reason))
     if work.ended in ("failed", "interrupted"):
         await end_children(scope, request.batch)
-    await _tell_end_hooks(scope, work)
-    if work.ended == "completed" or work.suspended:
-        work.entries = await tell_rest(scope, work.batch.step)
-    await announce_end(scope, work)
+    await _tell_end(scope, work)
     try:
         committed = await _store_what_fits(scope, work)
     except SupersededError:
@@ -76,7 +73,7 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
     step_id = scope.step_id(batch.step)
     reply = await scope.desk.find_reply(step_id) if batch.round == 0 else None
     results = await scope.desk.results(step_id)
-    order = (call.tool_call_id for call in batch.calls)
+    order = in_order_of_work(batch.calls)
     work = StepWork(
         batch=batch,
         step_id=step_id,
@@ -89,7 +86,7 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
         record={},
     )
     _check_whole(request, work)
-    work.writes.extend(result.writes for result in work.new)
+    work.writes.extend(work.results[call_id].writes for call_id in order if call_id in work.results)
     return work
 
 
@@ -133,6 +130,14 @@ async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
             await _tell(scope, work, event)
 
 
+async def _tell_end(scope: RunScope, work: StepWork) -> None:
+    """How the run ends is decided: hooks and capabilities hear of it before the commit, readers with it."""
+    await _tell_end_hooks(scope, work)
+    comes_to_rest = work.ended == "completed" or work.suspended
+    work.entries = await tell_rest(scope, work.batch.step) if comes_to_rest else ()
+    await announce_end(scope, work)
+
+
 async def _tell_end_hooks(scope: RunScope, work: StepWork) -> None:
     """The last hooks of a run, whose writes are part of its last commit; how it ends is decided."""
     step, took = work.batch.step, scope.services.clock.now_ms() - scope.run.started_at
@@ -170,8 +175,13 @@ async def _store_what_fits(scope: RunScope, work: StepWork) -> Committed:
             raise
         # What is stored may not be what the run has in hand: others may change the state, too.
         scope.take_state((await scope.services.store.load_state(scope.session.session_id)).custom_state)
-        work.drop_writes(refused, scope.custom_state)
-    return await _store(scope, work)
+        finished_nothing = work.drop_writes(refused, scope.custom_state)
+        if not (finished_nothing and work.ended == "completed"):
+            return await _store(scope, work)
+    # The tool that was to finish the run has failed with its writes, so that is not how it ends.
+    decide(scope, work)
+    await _tell_end(scope, work)
+    return await _store_what_fits(scope, work)
 
 
 async def _store(scope: RunScope, work: StepWork) -> Committed:

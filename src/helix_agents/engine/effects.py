@@ -4,11 +4,13 @@ An effect answers with a value. An exception from one means that the infrastruct
 repeated; the loop never catches it.
 """
 
+from collections.abc import Iterable
 from typing import Literal, Protocol, TypeAlias
 
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord, RunStatus
+from helix_agents.domain.sessions import OpenCall
 
 CallKind: TypeAlias = Literal[
     "server", "finish_with", "gated", "client", "child", "remote", "companion", "finish", "rejected"
@@ -34,6 +36,12 @@ class PlannedCall(Record):
     child_session_id: SessionId | None = None
     timeout_ms: int | None = None
     attempts: int | None = None
+
+
+def in_order_of_work(calls: Iterable[PlannedCall | OpenCall]) -> tuple[ToolCallId, ...]:
+    """Calls in the order in which one's changes follow another's: the model's, but tools that finish come last, as they
+    have seen what all others changed."""
+    return tuple(call.tool_call_id for call in sorted(calls, key=lambda call: call.kind == "finish_with"))
 
 
 class OpenBatch(Record):

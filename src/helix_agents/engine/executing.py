@@ -21,7 +21,7 @@ from helix_agents.domain.transcript import PERHAPS
 from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.corrections import RETRY_REQUESTED
 from helix_agents.engine.desk import BEFORE, Note, RestingResult, StepLost
-from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
+from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall, in_order_of_work
 from helix_agents.engine.fitting import fit_together
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.patches import json_patch
@@ -44,7 +44,8 @@ async def execute(
 ) -> RestingResult | None:
     """Call the function and make a result of whatever happens; None when it was cut by a stop."""
     step, call_id = batch.step, planned.tool_call_id
-    draft = scope.draft(*await _earlier_writes(scope, batch, planned))
+    earlier = await _earlier_writes(scope, batch, planned)
+    draft = scope.draft(*earlier)
     notes = Notes()
     context = scope.tool_context(step, call_id, draft, notes, approval)
     given = tool.dump_input(values)
@@ -63,7 +64,7 @@ async def execute(
             content = tool.dump(returned)
             output = scope.agent.check_output(returned, tool.name) if tool.finish_with else None
             writes = await _state_writes(scope, context, call_id)
-            _check_size(scope, tool.name, content, beside, writes)
+            _check_size(scope, tool.name, content, beside, (*earlier, writes) if writes else ())
         except (HelixError, FailRun) as refused:
             problem, writes = refused, NO_WRITES
     await scope.emitted()
@@ -149,7 +150,9 @@ async def _earlier_writes(scope: RunScope, batch: Batch, planned: PlannedCall) -
     step_id = scope.step_id(batch.step)
     results = await scope.desk.results(step_id)
     reply = await scope.desk.find_reply(step_id)
-    order = [call.tool_call_id for call in reply.calls] if reply is not None else list(results)
+    suspended = scope.session.suspension_context
+    calls = reply.calls if reply is not None else suspended.calls if suspended is not None else ()
+    order = in_order_of_work(calls)
     fitting = fit_together(scope, results, order, NO_WRITES if reply is None else reply.writes)
     return tuple(fitting[call_id].writes for call_id in order if call_id in fitting)
 
@@ -162,15 +165,16 @@ async def _state_writes(scope: RunScope, context: Any, call_id: str) -> StepWrit
     return writes
 
 
-def _check_size(scope: RunScope, tool: str, content: JSON, beside: JSON, writes: StepWrites) -> None:
-    """Refuse here what the store would refuse later, so that only this call pays for it."""
+def _check_size(scope: RunScope, tool: str, content: JSON, beside: JSON, writes: tuple[StepWrites, ...]) -> None:
+    """Refuse here what the store would refuse later, so that only this call pays for it. The last of the writes are its
+    own."""
     size, limit = len(encode(content)) + (len(encode(beside)) if beside else 0), scope.services.result_bytes
     if size > limit:
         raise ToolOutputError(tool, f"the result has {size} bytes, at most {limit} are stored; return less")
     most = scope.services.store.limits.state_bytes
     if writes and most is not None:
-        state = apply_writes(scope.custom_state, writes.ops)
-        keys = tuple(dict.fromkeys(op.key for op in writes.ops))
+        state = apply_writes(scope.custom_state, (op for each in writes for op in each.ops))
+        keys = tuple(dict.fromkeys(op.key for op in writes[-1].ops))
         check_size(scope.session.session_id, "state", len(encode(state)), most, keys)
 
 

@@ -49,22 +49,26 @@ async def end_batch(scope: RunScope, work: StepWork) -> None:
 
 def _advance(scope: RunScope, work: StepWork) -> None:
     """All calls have their results: history follows the model's order, then whatever came in while calls were open."""
-    results = tuple(map(work.result_of, work.batch.calls))
-    entered = scope.entered_meanwhile
-    work.messages.extend((*results, *entered))
+    work.messages.extend((*map(work.result_of, work.batch.calls), *scope.entered_meanwhile))
+    decide(scope, work)
+
+
+def decide(scope: RunScope, work: StepWork) -> None:
+    """What the results of a whole step make of the run."""
+    work.ended = work.reason = None
     work.record = dict(NOT_SUSPENDED)
     verdict = judge(
         scope,
         WholeStep(
             batch=work.batch,
             reply=work.open_reply,
-            results=results,
+            results=tuple(map(work.result_of, work.batch.calls)),
             new=work.new,
             writes=tuple(work.writes[len(scope.carried) :]),
             tokens=_tokens(scope, work),
         ),
     )
-    if entered and isinstance(verdict, Finished):
+    if scope.entered_meanwhile and isinstance(verdict, Finished):
         # The user went on with a new message while these calls were open: the answer to that is still to come.
         verdict = GoOn()
     match verdict:

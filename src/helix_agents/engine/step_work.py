@@ -58,6 +58,10 @@ class StepWork:
     new: tuple[RestingResult, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.results = dict(self.results)
+        self._take_new()
+
+    def _take_new(self) -> None:
         self.new = tuple(self.results[each] for call in self.batch.calls if (each := call.tool_call_id) in self.results)
 
     @property
@@ -95,10 +99,12 @@ class StepWork:
             "failure_reason": failure.code,
         }
 
-    def drop_writes(self, refused: StateSizeExceededError | InvalidWriteError, state: Mapping[str, JSON]) -> None:
+    def drop_writes(self, refused: StateSizeExceededError | InvalidWriteError, state: Mapping[str, JSON]) -> bool:
         """The store refuses the writes: all together are too large, or one does not go with what is stored. Those that
         do not fit are dropped, and where one belongs to a call, its result says so. `state` is what they would change.
+        Answers whether a call is among them that would have finished the run.
         """
+        before = self.new
         kept: list[StepWrites] = []
         for writes in self.writes:
             try:
@@ -112,12 +118,13 @@ class StepWork:
             kept.append(writes)
             state = after
         self.writes = kept
+        return any(was.finishes and not is_now.finishes for was, is_now in zip(before, self.new, strict=True))
 
     def _refuse(self, writes: StepWrites, refused: StateSizeExceededError | InvalidWriteError) -> None:
         calls = {op.tool_call_id for op in writes.ops if op.tool_call_id is not None}
-        self.new = tuple(
-            self._refused(result, refused) if result.message.tool_call_id in calls else result for result in self.new
-        )
+        for call_id in calls & self.results.keys():
+            self.results[call_id] = self._refused(self.results[call_id], refused)
+        self._take_new()
 
     def _refused(self, result: RestingResult, refused: StateSizeExceededError | InvalidWriteError) -> RestingResult:
         """The result of a call whose writes are dropped, and with them what else it would have changed."""
@@ -127,7 +134,7 @@ class StepWork:
             msgspec.structs.replace(change, message=message) if change.message is result.message else change
             for change in self.stage
         )
-        return msgspec.structs.replace(result, message=message, entries=())
+        return msgspec.structs.replace(result, message=message, entries=(), finishes=False, output=None)
 
 
 def _not_executed(call: PlannedCall) -> ToolMessage:

@@ -105,3 +105,21 @@ async def test_a_tool_that_finishes_sees_what_stands() -> None:
     state, _, came_to = await _crew_after(*calls, call("sail", id="sail"))
     assert state == {"names": ["Ann", "Bob"]}
     assert came_to == "Ann and Bob"
+
+
+@tool(finish_with=True)
+async def settle(ctx: ToolContext[Bill]) -> str:
+    """Settle."""
+    ctx.state.total += 100
+    ctx.state.costs = sorted(ctx.state.costs, reverse=True)
+    return f"{ctx.state.total} for {ctx.state.costs}"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_what_a_tool_that_finishes_changes_follows_what_it_saw_wherever_the_model_called_it(place: int) -> None:
+    calls = [call("count", {"cents": 5}), call("count", {"cents": 7})]
+    calls.insert(place, call("settle"))
+    biller = Agent(name="biller", model=ScriptedModel([reply(calls=calls)]), tools=[count, settle], state=Bill)
+    async with Executor.open("memory://", agents=[biller]) as helix:
+        assert await (await helix.execute(biller, "Settle", "s-1")).output() == "107 for [7, 5]"
+        assert (await helix.sessions.get("s-1")).custom_state == {"total": 107, "costs": [7, 5]}

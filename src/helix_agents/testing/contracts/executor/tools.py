@@ -12,6 +12,7 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import Custom, StatePatch, StepCommitted, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import InvalidStateError, StateSizeExceededError
@@ -257,6 +258,37 @@ class ToolsContract(ScenarioContract):
             assert await completed(handle) == "Done."
             assert (await spoken(helix))[2] == f"error work#call_1_1: {StateSizeExceededError.code}"
             assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["y" * 300]
+
+    @pytest.mark.parametrize("others", ["beside it", "from outside"])
+    async def test_a_finishing_tool_whose_changes_are_refused_has_not_finished_the_run(
+        self, open_executor: OpenExecutor, others: str
+    ) -> None:
+        gate, told = Gate(), list[str]()
+
+        @tool(finish_with=True)
+        async def publish(ctx: ToolContext[Shelf], text: str) -> str:
+            """Publish."""
+            if others == "from outside" and text != "small":
+                await gate.wait()
+            ctx.state.notes.append(text)
+            return f"published {len(text)}"
+
+        first = [call("publish", {"text": "x" * 300})]
+        calls = [*first, call("add", {"text": "y" * 300})] if others == "beside it" else first
+        script = [reply(calls=calls), call("publish", {"text": "small"})]
+        hooks = Hooks(on_agent_complete=lambda ctx, event: told.append(str(event.output)))
+        async with open_executor(limits=StoreLimits(state_bytes=500)) as helix:
+            handle = await helix.execute(_agent(*script, tools=[add, publish], hooks=hooks), "Go", SESSION)
+            if others == "from outside":
+                await gate.until_reached()
+                await helix.sessions.update_state(SESSION, StepWrites(ops=(Append(key="notes", items=["y" * 300]),)))
+                gate.opened.set()
+            assert await completed(handle) == "published 5"
+            assert (await spoken(helix))[2] == f"error publish#call_1_1: {StateSizeExceededError.code}"
+            assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["y" * 300, "small"]
+        # Only who changes the state from outside can make a step too large that has ended.
+        assert told[-1] == "published 5"
+        assert len(told) == (1 if others == "beside it" else 2)
 
     async def test_a_sync_tool_runs_beside_the_event_loop(self, helix: Executor) -> None:
         threads: list[int] = []
