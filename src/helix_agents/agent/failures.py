@@ -14,6 +14,7 @@ caller's own code swallows a decision that is meant for the run.
 """
 
 import asyncio
+from types import TracebackType
 from typing import cast
 
 from helix_agents.domain.texts import said_by
@@ -62,9 +63,14 @@ class Contained:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, _: object) -> None:
-        # The last one closes a coroutine that nobody waits for any more; turned into anything else it is a complaint.
-        if problem is None or isinstance(problem, (Exception, ControlFlow, KeyboardInterrupt, GeneratorExit)):
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, raised_at: TracebackType | None
+    ) -> None:
+        if problem is None or isinstance(problem, (Exception, ControlFlow, KeyboardInterrupt)):
+            return
+        if isinstance(problem, GeneratorExit) and (raised_at is None or raised_at.tb_next is None):
+            # It was raised here, and in nothing that was called: somebody closes a coroutine that nobody waits for any
+            # more. Turned into anything else it is a complaint.
             return
         if isinstance(problem, asyncio.CancelledError):
             task = asyncio.current_task()

@@ -368,7 +368,7 @@ async def test_a_decision_of_the_tool_passes_through_its_own_except_exception(de
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
-@pytest.mark.parametrize("error", [ValueError("no"), StopIteration("no"), SystemExit(3)])
+@pytest.mark.parametrize("error", [ValueError("no"), StopIteration("no"), SystemExit(3), GeneratorExit("no")])
 async def test_anything_else_is_an_ordinary_exception_and_ends_nothing_but_the_call(
     error: BaseException, sync: bool
 ) -> None:
@@ -399,6 +399,23 @@ async def test_a_call_that_nobody_waits_for_any_more_closes_without_complaint() 
     call = defined(waits).call(context(), {})
     call.send(None)
     call.close()
+
+
+async def test_a_call_that_is_closed_while_it_waits_deep_inside_closes_without_complaint() -> None:
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closed.append("tidied up")
+
+    async def delegates() -> None:
+        await waits()
+
+    closed: list[str] = []
+    call = defined(delegates).call(context(), {})
+    call.send(None)
+    call.close()
+    assert closed == ["tidied up"]
 
 
 async def test_a_decision_inside_a_task_group_is_found() -> None:
