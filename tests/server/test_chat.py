@@ -510,6 +510,24 @@ def test_what_was_asked_in_an_answer_that_was_taken_back_is_not_shown_in_the_one
     assert page.snapshot()["messages"] == page.messages
 
 
+@pytest.mark.parametrize(("order", "name"), [("locate", "locate"), ("ask below", "locate"), ("publish", "publish")])
+def test_a_page_that_shows_an_answer_that_was_taken_back_answers_nothing_of_the_one_written_instead(
+    page: Page, order: str, name: str
+) -> None:
+    stale = Page(page.client, page.chat_id, page.say(order).messages)
+    page.messages.pop()
+    page.post(trigger="regenerate-message")
+    if name == "publish":
+        stale.decide(name, True)
+    else:
+        stale.give(name, "where the page was before")
+    assert code_of(stale) == (409, "history_mismatch")
+    assert page.snapshot()["messages"] == page.messages
+    assert [each["state"] for each in page.snapshot()["pending"]] == ["waiting"]
+    (page.decide(name, True) if name == "publish" else page.give(name, "here")).post()
+    assert page.tool(name)["state"] == "output-available"
+
+
 def test_an_answer_that_failed_is_tried_again(page: Page) -> None:
     page.say("fail")
     page.messages.pop()

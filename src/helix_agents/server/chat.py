@@ -30,7 +30,7 @@ from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.executor_routes import cursor_of, entry_agent, stopped, submit
 from helix_agents.server.ui_input import Answered, ChatBody, Said, intent_of
 from helix_agents.server.ui_stream import Version
-from helix_agents.server.ui_turn import Conversation, Turn, read_conversation
+from helix_agents.server.ui_turn import Conversation, Turn, first_run_of, read_conversation, was_taken_back
 
 
 async def chat(call: Call) -> Any:
@@ -201,6 +201,7 @@ async def _known(
 
 async def _answer(call: Call, session: SessionState, intent: Answered, version: Version) -> Any:
     """Store what the page answered, then go on as the answers allow."""
+    await _check_shown(call, session, intent)
     outcomes = await _submit_all(call, session, intent)
     accepted = [outcome for outcome in outcomes if outcome.outcome == "accepted"]
     if not accepted and any(outcome.outcome == "late_answer_after_timeout" for outcome in outcomes):
@@ -216,6 +217,19 @@ async def _answer(call: Call, session: SessionState, intent: Answered, version: 
             raise RefusedError(409, "still_waiting", "Other calls of this message wait for an answer.")
         await _resume(call, session)
     return await go_on(call, session, intent, version)
+
+
+async def _check_shown(call: Call, session: SessionState, intent: Answered) -> None:
+    """A page may still show an answer that was written anew since, and calls of both may go by the same ids.
+
+    Raises:
+        RefusedError: it does; nothing of what it answers was asked by the answer there is now.
+    """
+    first_run = first_run_of(intent.message_id)
+    if first_run is None or first_run == session.current_run_id:
+        return
+    if await was_taken_back(call.executor, session.session_id, first_run):
+        raise RefusedError(409, "history_mismatch", "This answer was written anew since; load the conversation again.")
 
 
 async def _waits(call: Call, session_id: SessionId) -> bool:

@@ -26,6 +26,7 @@ COMPANION = "companion__"
 DELEGATING = ("subagent__", COMPANION)
 AT_THE_CLIENT = ("client", "question")
 MOST_TRIES = 8
+_ANSWER = "msg_"
 ALL_STATES = ("waiting", "answered", "expired", "consumed", "dropped")
 
 
@@ -68,7 +69,23 @@ def _run_of(reply: AssistantMessage) -> RunId:
 
 def answer_id(first_run: str) -> str:
     """The id of the answer that began with this run."""
-    return f"msg_{first_run}"
+    return f"{_ANSWER}{first_run}"
+
+
+def first_run_of(message_id: str) -> RunId | None:
+    """The run that an answer of this id began with; None where it is no id of ours."""
+    return message_id[len(_ANSWER) :] if message_id.startswith(_ANSWER) else None
+
+
+async def was_taken_back(executor: AgentExecutor, session_id: SessionId, run_id: RunId) -> bool:
+    """Whether a run of the session left nothing in its transcript, because that went back to before it."""
+    sessions = executor.sessions
+    runs = await whole_list(lambda offset: sessions.runs(session_id, offset=offset, limit=MAX_LIMIT))
+    if run_id not in {run.run_id for run in runs[1:]}:
+        return False
+    stored = await whole_list(lambda offset: sessions.messages(session_id, offset=offset, limit=MAX_LIMIT))
+    replies = (each.message for each in stored if isinstance(each.message, AssistantMessage))
+    return all(_run_of(reply) != run_id for reply in replies)
 
 
 def split_turns(messages: Sequence[Message], entering: Iterable[UserMessage] = ()) -> list[Turn]:
