@@ -9,6 +9,7 @@ from helix_agents.domain.effects import Effect
 from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.messages import EDITED_INPUT, HELD_SINCE, AssistantMessage, Message, ToolCall, ToolMessage
 from helix_agents.domain.pending import PendingCall, unknown_since
+from helix_agents.domain.records import decode, encode
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef
 
@@ -100,29 +101,44 @@ def missing_results(
     given, and "not executed" where that is nothing.
 
     Known may be that a call was cut short which one of the `children` works on; above that, that nobody knows the
-    outcome, of calls that the ledger has begun or that `questions` were about; and above all a result that the step
-    held, which is staged while the step is open and stands among the messages that follow, its `later` ones, when it is
-    over.
+    outcome, of calls that the ledger has begun or that `questions` were about; above that the result that the ledger
+    has; and above all a result that the step held, which is staged while the step is open and stands among the messages
+    that follow, its `later` ones, when it is over.
     """
     step_id = open_step(newest_first)
     calls = {call.id: call for call in open_tail(newest_first)}
+    begun = tuple(effects)
     facts = [
         *(
             _known_since(cut_short(call.id, call.name, RUN_STOPPED), ref.created_at)
             for ref in children
             if (call := calls.get(ref.tool_call_id)) is not None
         ),
-        *(_known_since(outcome_unknown(effect.tool_call_id, effect.tool_name), effect.begun_at) for effect in effects),
+        *(_known_since(outcome_unknown(effect.tool_call_id, effect.tool_name), effect.begun_at) for effect in begun),
         *(
             _known_since(_asked_about(row), since)
             for row in questions
             if step_id in (None, row.step_id) and (since := unknown_since(row)) is not None
+        ),
+        *(
+            _known_since(message, effect.finished_at or effect.begun_at)
+            for effect in begun
+            if (message := _recorded(effect)) is not None
         ),
         *only_held(message for message in later if isinstance(message, ToolMessage)),
         *held_results(held).values(),
     ]
     known = {fact.tool_call_id: fact for fact in facts if by is None or _since(fact) <= by}
     return tuple(known.get(call.id) or not_executed((call,))[0] for call in calls.values())
+
+
+def _recorded(effect: Effect) -> ToolMessage | None:
+    """What the ledger keeps of a call that ended, as far as it is for the transcript."""
+    match effect:
+        case Effect(state="done", result={"message": message}):
+            return decode(encode(message), ToolMessage)
+        case _:
+            return None
 
 
 def _asked_about(row: PendingCall) -> ToolMessage:

@@ -9,7 +9,7 @@ from helix_agents.domain.checkpoints import BEGINNING, CheckpointMeta
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyExistsError, SessionNotFoundError
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage, UserMessage
 from helix_agents.domain.pending import UNKNOWN_OUTCOME, ApprovalAnswer
-from helix_agents.domain.records import JSON
+from helix_agents.domain.records import JSON, decode_json, encode
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
 from helix_agents.domain.transcript import NOT_EXECUTED, OUTCOME_UNKNOWN, RUN_STOPPED, held_results
 from helix_agents.ports.state_store import SessionStateStore
@@ -299,6 +299,28 @@ class LineageContract(StoreContract):
         await _branch(store, "at-the-end")
         expected = {"c-1": OUTCOME_UNKNOWN, "c-2": NOT_EXECUTED}
         assert await _codes(store, "there") == await _codes(store, "at-the-end") == expected
+
+    @proves("lineage.branch-tells-begun-calls")
+    async def test_a_result_that_the_ledger_has_is_kept_where_its_call_is_left(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
+        await start(store, append_messages=(said("go"),))
+        reply = replace(asked("c-1", "c-2"), id=step_meta().step_id)
+        question = waiting(store, "c-1", kind="approval", reason=UNKNOWN_OUTCOME)
+        await commit(store, messages=[reply], pending=(question,), promote_staging=False)
+        clock.advance(1)
+        await store.begin_effect(effect("c-1", rerun=True))
+        begun = (await store.create_checkpoint(SESSION, step_meta())).checkpoint_id
+        clock.advance(1)
+        await store.finish_effect(SESSION, "c-1", "worker-1", {"message": decode_json(encode(_done("c-1")))})
+        there = (await store.create_checkpoint(SESSION, step_meta())).checkpoint_id
+        await _branch(store, "begun", checkpoint_id=begun)
+        assert await _codes(store, "begun") == {"c-1": OUTCOME_UNKNOWN, "c-2": NOT_EXECUTED}
+        await _branch(store, "there", checkpoint_id=there)
+        await _branch(store, "at-the-end")
+        for name in ("there", "at-the-end"):
+            known, _ = await _tool_messages(store, name)
+            assert (known.content, known.error) == (_done("c-1").content, False)
 
     @proves("lineage.branch-is-apart")
     async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore) -> None:

@@ -150,7 +150,8 @@ _LINEAGE = promised_by(
         "lineage.branch-keeps-held-results": "Results that an open step held by then are kept where a branch or a "
         "rewind leaves it.",
         "lineage.branch-tells-begun-calls": "Calls that a child worked on by then are answered as cut short, and those "
-        "that somebody was asked about, or that the ledger has, as of unknown outcome, not as not executed.",
+        "that somebody was asked about, or that the ledger has, with its result or as of unknown outcome, not as not "
+        "executed.",
         "lineage.branch-is-apart": "What source and branch do afterwards, neither sees of the other.",
         "lineage.branch-survives-its-source": "Truncating, rewinding or deleting the source leaves the branch whole.",
         "lineage.source-survives-its-branch": "Deleting a branch leaves its source whole.",
