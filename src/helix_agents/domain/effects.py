@@ -1,5 +1,6 @@
 """The effect ledger: what is known of a tool that must not run twice."""
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -141,6 +142,11 @@ def renew(effect: Effect, owner: str, lease_ms: int, now: int) -> tuple[Effect |
         return None, EffectLost(effect=effect)
     renewed = msgspec.structs.replace(effect, lease_expires_at=now + lease_ms)
     return renewed, EffectRecorded(effect=renewed)
+
+
+def oldest_first(effects: Iterable[Effect]) -> tuple[Effect, ...]:
+    """Entries in the order in which their tools were begun, the last time; equally old ones stay as they are."""
+    return tuple(sorted(effects, key=lambda effect: effect.begun_at))
 
 
 def begun(effect: Effect | None, session_id: SessionId, tool_call_id: ToolCallId) -> Effect:

@@ -432,7 +432,7 @@ class Effects(Protocol):
         ...
 
     async def list_effects(self, session_id: SessionId) -> tuple[Effect, ...]:
-        """The session's ledger, oldest first."""
+        """The session's ledger, oldest first: one that was begun again counts from then on."""
         ...
 
 

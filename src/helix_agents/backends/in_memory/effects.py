@@ -15,6 +15,7 @@ from helix_agents.domain.effects import (
     begin,
     begun,
     finish,
+    oldest_first,
     renew,
 )
 from helix_agents.domain.ids import SessionId, ToolCallId
@@ -77,5 +78,5 @@ class InMemoryEffects(Handle):
     async def list_effects(self, session_id: SessionId) -> tuple[Effect, ...]:
         with self._reading() as tables:
             session_row(tables, session_id)
-            effects = sorted(tables.effects.get(session_id, {}).values(), key=lambda effect: effect.begun_at)
+            effects = oldest_first(tables.effects.get(session_id, {}).values())
         return tuple(own(effect) for effect in effects)

@@ -18,6 +18,7 @@ from helix_agents.domain.effects import (
     begin,
     begun,
     finish,
+    oldest_first,
     renew,
 )
 from helix_agents.domain.errors import SessionNotFoundError
@@ -100,7 +101,8 @@ class PostgresEffects(Facet):
         return await self._change_effect(session_id, tool_call_id, lambda effect: finish(effect, owner, result, now))
 
     async def list_effects(self, session_id: SessionId) -> tuple[Effect, ...]:
-        return tuple(decode(body, Effect) for body in await self._bodies_of(session_id, "__agents_effects"))
+        bodies = await self._bodies_of(session_id, "__agents_effects")
+        return oldest_first(decode(body, Effect) for body in bodies)
 
     async def _change_effect(
         self,

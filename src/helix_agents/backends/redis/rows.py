@@ -11,7 +11,7 @@ from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keys import LINE, Slot
 from helix_agents.backends.redis.transaction import READ_AT_ONCE, Command, Known, Transaction
 from helix_agents.domain.commits import RememberedCommit, is_detached
-from helix_agents.domain.effects import Effect
+from helix_agents.domain.effects import Effect, oldest_first
 from helix_agents.domain.errors import SessionCorruptError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.records import JSON, Record, decode, encode
@@ -346,8 +346,7 @@ async def read_effects(tx: Transaction, session_id: SessionId) -> tuple[Effect, 
     """The ledger's entries of a session, oldest first."""
     (rows,) = await tx.read(every_effect(tx, session_id))
     found = sorted((decode(row, EffectRow) for row in rows), key=lambda row: row.place)
-    effects = [row.effect for row in found if row.effect is not None]
-    return tuple(sorted(effects, key=lambda effect: effect.begun_at))
+    return oldest_first(row.effect for row in found if row.effect is not None)
 
 
 # ---------------------------------------------------------------------------------------------------------

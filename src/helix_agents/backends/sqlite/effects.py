@@ -18,6 +18,7 @@ from helix_agents.domain.effects import (
     begin,
     begun,
     finish,
+    oldest_first,
     renew,
 )
 from helix_agents.domain.ids import SessionId, ToolCallId
@@ -112,7 +113,7 @@ class SQLiteEffects(Facet):
                 "SELECT body FROM __agents_effects WHERE namespace = ? AND session_id = ? ORDER BY key",
                 (self._namespace, session_id),
             )
-            return tuple(decode(row[0], Effect) for row in rows)
+            return oldest_first(decode(row[0], Effect) for row in rows)
 
         return await self._db.read_by_key(work)
 

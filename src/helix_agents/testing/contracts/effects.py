@@ -116,6 +116,17 @@ class EffectsContract(StoreContract):
         recorded = await store.finish_effect(SESSION, "pay-1", "worker-2", "paid")
         assert isinstance(recorded, EffectRecorded)
 
+    @proves("effects.listed")
+    async def test_an_effect_that_was_begun_again_is_younger_than_those_begun_meanwhile(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
+        await start(store)
+        for call in ("pay-1", "pay-2"):
+            await store.begin_effect(effect(call, lease_ms=0))
+            clock.advance(1)
+        await store.begin_effect(effect("pay-1", "worker-2", rerun=True))
+        assert [each.tool_call_id for each in await store.list_effects(SESSION)] == ["pay-2", "pay-1"]
+
     @proves("effects.one-begin-wins")
     async def test_of_many_owners_one_may_run_the_tool(self, handles: StoreHandles) -> None:
         stores = [await handles.open() for _ in range(3)]

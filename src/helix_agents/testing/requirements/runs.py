@@ -142,7 +142,7 @@ _EFFECTS = promised_by(
         "effects.stages-the-reply": "What rides with begin_effect is staged, also when the tool may not run.",
         "effects.consumes-the-approval": "begin_effect consumes the approval it runs on, in the same commit.",
         "effects.forgotten-by-a-step": "A step forgets the effects it names.",
-        "effects.listed": "list_effects gives the session's ledger, oldest first.",
+        "effects.listed": "list_effects gives the session's ledger, oldest first, by when each was last begun.",
     },
 )
 
