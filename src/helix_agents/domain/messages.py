@@ -40,6 +40,12 @@ class UserMessage(Record, tag_field="role", tag="user"):
     metadata: dict[str, JSON] = {}
 
 
+def is_blank(content: str | tuple[Part, ...]) -> bool:
+    """Whether a message says nothing: it has neither a text nor a file."""
+    parts = (Text(text=content),) if isinstance(content, str) else content
+    return all(isinstance(part, Text) and not part.text.strip() for part in parts)
+
+
 class Thinking(Record):
     """A block of the model's reasoning, with the provider's signature over it."""
 

@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from helix_agents.domain.ids import MAX_ID_LENGTH, PATH_DOTS
-from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
+from helix_agents.domain.messages import File, Image, Part, Text, UserMessage, is_blank
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.sessions import OUR_METADATA
 from helix_agents.engine.scope import DEPTH
@@ -168,8 +168,7 @@ def said(message: UserMessage) -> UserMessage:
     Raises:
         RefusedError: it has neither a text nor a file.
     """
-    content = (Text(text=message.content),) if isinstance(message.content, str) else message.content
-    if not any(not isinstance(part, Text) or part.text.strip() for part in content):
+    if is_blank(message.content):
         raise invalid("The message says nothing: it needs a text or a file.")
     return message
 

@@ -11,7 +11,7 @@ from helix_agents.agent.hooks import Hooks, SomeHooks, each_hooks
 from helix_agents.domain.door import check_input
 from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import CheckpointId, check_id
-from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.messages import UserMessage, is_blank
 from helix_agents.domain.records import check_given
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
@@ -22,7 +22,7 @@ def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]
     """The turn's messages; a key marks the last one, so that a repeated call is recognised.
 
     Raises:
-        InvalidInputError: they are none.
+        InvalidInputError: they are none, or one says nothing.
     """
     if isinstance(given, str):
         messages = (UserMessage(content=given),)
@@ -30,6 +30,8 @@ def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]
         messages = tuple(given) if isinstance(given, Sequence) else (given,)
     for message in messages:
         check_input(message, UserMessage, "message", "give a text, a UserMessage(content=…), or a list of UserMessage")
+        if is_blank(message.content):
+            raise InvalidInputError("message", "it says nothing; give a text that is not blank, or a file")
     if key is None or not messages:
         return messages
     check_input(key, str, "idempotency key", "give a text")

@@ -347,8 +347,12 @@ class ConversationsContract(ScenarioContract):
             {"role": "user", "content": "Hello"},
             [AssistantMessage(text="Hello")],
             UserMessage(content=cast("tuple[Text]", ("Hello",))),
+            "",
+            " \n",
+            [UserMessage(content="Hello"), UserMessage(content=(Text(text=" "),))],
+            UserMessage(content=()),
         ],
-        ids=["texts", "dict", "assistant", "part"],
+        ids=["texts", "dict", "assistant", "part", "empty", "blank", "blank part", "no parts"],
     )
     async def test_what_is_no_message_is_refused_and_the_session_stays_readable(
         self, helix: Executor, given: Any
@@ -359,6 +363,8 @@ class ConversationsContract(ScenarioContract):
             await helix.execute(agent, given, SESSION)
         with pytest.raises(InvalidInputError):
             await helix.execute(agent, given, "s-2")
+        with pytest.raises(InvalidInputError):
+            await helix.resume(agent, SESSION, mode="with_message", message=given)
         assert (await helix.sessions.list()).total == 1
         assert await completed(await helix.execute(agent, "Hello", SESSION)) == "Fine again."
         assert len(await transcript(helix)) == 4
