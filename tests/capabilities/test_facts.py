@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel
+from helix_agents.capabilities.alerts import close_alerts
 from helix_agents.capabilities.approval_rows import ApprovalRow
 from helix_agents.capabilities.approvals import decide_approval
 from helix_agents.capabilities.housekeeping import sweep_state
@@ -256,6 +257,30 @@ async def test_a_snapshot_has_every_part_of_the_system_and_no_value(each_world: 
     assert limits == {"agent:ann": (1, 100_000_000), "shared": (1, 500_000_000)}
     assert [row["agent"] for row in seen["subscriptions"]] == ["ann"]
     assert "secret" not in json.dumps(seen)
+
+
+async def test_an_alert_is_open_until_a_person_closes_it_and_the_log_says_who_did(each_world: World) -> None:
+    async with each_world.open("ann") as state:
+        first, second = [(await state.call("alerts.send", message=text))["alert_id"] for text in ("one", "two")]
+        assert await close_alerts(state.gateway, [first, "alert_nobody_sent", first], by="ada") == [first]
+        assert [alert["alert_id"] for alert in (await state.call("alerts.list"))["alerts"]] == [second]
+        assert (await state.call("state.briefing.generate"))["briefing"]["alerts"] == 1
+        assert await close_alerts(state.gateway, [first], by="bob") == []
+        lines = [json.loads(row.entry) for row in await state.gateway.store.list_audit()]
+        assert [(line["agent"], line["alerts"]) for line in lines if line["status"] == "closed"] == [("ada", [first])]
+
+
+async def test_of_alerts_that_nobody_closes_the_newest_of_each_agent_stay_and_none_is_refused(world: World) -> None:
+    world.limits, clock = Limits(alerts=2, keys=2), ManualClock(1_800_000_000_000)
+    async with world.open("ann", clock=clock) as ann, world.open("bob", clock=clock) as bob:
+        await bob.call("alerts.send", message="quiet")
+        for number in range(5):
+            clock.advance(1)
+            await ann.call("alerts.send", message=str(number))
+        assert (await sweep_state(ann.gateway))["alerts_dropped"] == 3
+        assert [alert["message"] for alert in (await ann.call("alerts.list"))["alerts"]] == ["4", "3"]
+        assert [alert["message"] for alert in (await bob.call("alerts.list"))["alerts"]] == ["quiet"]
+        assert (await sweep_state(ann.gateway))["alerts_dropped"] == 0
 
 
 async def test_snapshots_in_one_second_have_names_of_their_own_and_old_ones_go(world: World) -> None:

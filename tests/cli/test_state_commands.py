@@ -88,7 +88,10 @@ def test_snapshots_alerts_and_health(ann: Operator) -> None:
     missing = ann.types("snapshot load --snapshot-id nowhere", code=ExitCode.FAILED)
     assert missing["error"] == "SnapshotNotFound"
     ann.types("state alert --message", "the tide is out", "--severity", "info")
-    assert [each["message"] for each in ann.types("state alerts")["alerts"]] == ["the tide is out"]
+    [alert] = ann.types("state alerts")["alerts"]
+    assert alert["message"] == "the tide is out"
+    assert ann.types("state close-alert", alert["alert_id"], "alert_x")["closed"] == [alert["alert_id"]]
+    assert ann.types("state alerts")["alerts"] == []
     assert ann.types("state health")["status"] == "ok"
     assert ann.types("briefing generate")["briefing"]
     assert ann.types("state explain --capability state.backup.create")["tier"] == "approval_required"

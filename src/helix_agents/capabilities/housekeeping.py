@@ -1,5 +1,6 @@
 """What has to be done now and then: idle sessions, notices, calls and restores left over, signatures, old rows."""
 
+from helix_agents.capabilities.alerts import trim_alerts
 from helix_agents.capabilities.approvals import expire_approvals, resume_approvals
 from helix_agents.capabilities.auditing import sign_when_due
 from helix_agents.capabilities.gateway import Gateway
@@ -26,6 +27,7 @@ async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
         "notices_delivered": await deliver_notices(gateway),
         "approvals_expired": await expire_approvals(gateway),
         "approvals_resumed": await resume_approvals(gateway),
+        "alerts_dropped": await trim_alerts(gateway),
         "restores_given_up": await sweep_restores(store),
         "changes_kept_after": await store.prune_events(before_ms=now - limits.event_age_ms, keep=limits.events),
         "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),

@@ -63,6 +63,24 @@ async def _decide(
         return {"approval_id": approval_id, "status": row.status, "result": row.result}
 
 
+@command.command("close-alert")
+@click.argument("alert_ids", nargs=-1, required=True, metavar="ALERT_ID...")
+@click.option("--by", default="operator", show_default=True, help="Who closes them.")
+@state_options
+@click.pass_obj
+def close_alert(output: Output, alert_ids: tuple[str, ...], by: str, **options: Any) -> None:
+    """Close alerts that were dealt with; answers which of them were open."""
+    show(output, asyncio.run(_close(options, alert_ids, by)))
+
+
+async def _close(options: dict[str, Any], alert_ids: tuple[str, ...], by: str) -> dict[str, Any]:
+    from helix_agents.capabilities.alerts import close_alerts
+
+    async with operator(options) as state:
+        closed = await close_alerts(state.gateway, alert_ids, by=by)
+        return {"closed": closed, "count": len(closed)}
+
+
 @command.command()
 @state_options
 @click.pass_obj

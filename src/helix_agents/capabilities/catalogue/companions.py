@@ -41,14 +41,14 @@ COMPANIONS = (
             Field("alert_id", "String", "The alert's identifier."),
             Field("created_at", "DateTime", "When it was sent."),
         ),
-        side_effects=(SideEffect("Adds an open alert."),),
+        side_effects=(SideEffect("Adds an open alert, which a person closes."),),
         patterns=(Pattern("Ask for room", ("alerts.send(message='The quota of this agent is used up.')",)),),
         tags=("alerts", "write"),
     ),
     Capability(
         name="alerts.list",
         purpose="Lists the agent's open alerts, newest first.",
-        when_to_use="Use alerts.list to see what was reported and is not closed.",
+        when_to_use="Use alerts.list to see what was reported and is not closed; people close alerts, not here.",
         outputs=(
             Field("alerts", "Array", "List of objects with alert_id, message, severity, created_at."),
             Field("count", "Integer", "Number of alerts."),

@@ -40,7 +40,7 @@ async def send_alert(call: Call) -> dict[str, JSON]:
         "severity": call.inputs["severity"],
         "created_at": shown_time(now),
     }
-    put = Put(scope=ALERTS, key=alert_id, value=canonical(row, call.limits), limit_keys=call.limits.keys)
+    put = Put(scope=ALERTS, key=alert_id, value=canonical(row, call.limits))
     await call.commit(put, result=answer)
     return answer
 
