@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 import pytest
 
-from helix_agents.capabilities import approvals
+from helix_agents.capabilities import approvals, importing
 from helix_agents.capabilities.approval_rows import row_of
 from helix_agents.capabilities.approvals import decide_approval, resume_approvals, run_approved
 from helix_agents.capabilities.backups import Backups, Manifest, Trailer
@@ -27,9 +27,9 @@ from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.policy import Policy
 from helix_agents.capabilities.restores import LONGEST_RESTORE_MS
 from helix_agents.capabilities.retention import kept
-from helix_agents.capabilities.scopes import APPROVALS, RESTORES
+from helix_agents.capabilities.scopes import APPROVALS, BACKUPS, RESTORES, SNAPSHOTS
 from helix_agents.capabilities.settings import Limits
-from helix_agents.capabilities.vault import BackupAbout, Vault, create_backup
+from helix_agents.capabilities.vault import BackupAbout, BackupFacts, Vault, create_backup, verify_backup
 from helix_agents.domain.capability_errors import (
     ApprovalPending,
     CapabilityError,
@@ -40,7 +40,7 @@ from helix_agents.domain.capability_errors import (
     VersionConflict,
 )
 from helix_agents.domain.entries import Entry, EntryTransaction, Put, RestoreEntries, Transacted
-from helix_agents.domain.errors import StoreUnavailableError, VaultError
+from helix_agents.domain.errors import BackupDamagedError, StoreUnavailableError, VaultError
 from helix_agents.domain.records import encode
 from helix_agents.ports.entries import EntryDump
 from helix_agents.testing.clock import ManualClock
@@ -267,6 +267,54 @@ async def test_several_files_are_brought_in_the_same_second(full: World) -> None
         assert len(listed) == len(full.files("backups")) == 5
 
 
+@pytest.mark.parametrize("passphrase", [None, PASSPHRASE])
+async def test_a_file_that_is_exchanged_after_it_was_verified_is_not_brought(
+    full: World, monkeypatch: pytest.MonkeyPatch, passphrase: str | None
+) -> None:
+    async with full.open("ann", face="operator") as state:
+        for name, agent in (("one", None), ("other", "ann")):
+            made = await state.call("state.backup.create", agent=agent)
+            path = str(full.folder / "out" / name)
+            await state.call("state.backup.export", backup_id=made["backup_id"], path=path)
+        before = full.files("backups")
+
+        async def verify_then_exchange(file: Path, **given: Any) -> BackupFacts:
+            facts = await verify_backup(file, **given)
+            await asyncio.to_thread((full.folder / "out" / "other").replace, file)
+            return facts
+
+        monkeypatch.setattr(importing, "verify_backup", verify_then_exchange)
+        with pytest.raises(BackupDamagedError, match="its hash is another"):
+            await import_backup(state.gateway, full.folder / "out" / "one", passphrase=passphrase)
+        assert full.files("backups") == before
+        assert (await state.call("state.backup.list"))["count"] == 2
+
+
+async def test_machines_that_share_a_store_and_no_folder_make_backups_in_the_same_second(each_world: World) -> None:
+    store: dict[str, Any] = {"face": "operator", "clock": ManualClock(1_700_000_000_000)}
+    elsewhere: Any = {"settings": {"directory": each_world.folder / "another machine"}}
+    async with each_world.open(**store) as one, each_world.open(**store, **elsewhere) as two:
+        await one.persistent.set("k", 1)
+        made = await asyncio.gather(*(state.call("state.backup.create") for state in (one, two)))
+        names = {each["backup_id"] for each in made}
+        brought = await asyncio.gather(
+            *(import_backup(state.gateway, each_world.files("backups")[0]) for state in (one, two))
+        )
+        names |= {each["backup_id"] for each in brought}
+        listed = (await one.call("state.backup.list"))["backups"]
+        assert len(names) == 4
+        assert {each["backup_id"] for each in listed} == names
+
+
+async def test_backups_in_a_folder_that_is_a_link_are_refused_and_say_so(full: World) -> None:
+    (full.folder / "elsewhere").mkdir()
+    (full.folder / "files" / "default").mkdir(parents=True)
+    (full.folder / "files" / "default" / "backups").symlink_to(full.folder / "elsewhere")
+    async with full.open("ann", face="operator") as state:
+        with pytest.raises(IoError, match="is a link"):
+            await state.call("state.backup.create")
+
+
 async def test_a_file_from_elsewhere_replaces_nobodys_approvals(full: World) -> None:
     async with full.open("ann", face="operator") as state:
         with pytest.raises(ApprovalPending):
@@ -282,6 +330,17 @@ async def test_a_file_from_elsewhere_replaces_nobodys_approvals(full: World) -> 
         with pytest.raises(InvalidInput, match="never restored"):
             await state.call("state.backup.restore", backup_id=imported["backup_id"])
         assert (await store.usage(APPROVALS)).keys == 1
+
+
+async def test_a_backup_whose_file_was_damaged_is_not_exported(full: World) -> None:
+    async with full.open("ann", face="operator") as state:
+        made = await state.call("state.backup.create")
+        [file] = full.files("backups")
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(IoError, match="not what was written"):
+            await state.call("state.backup.export", backup_id=made["backup_id"], path=str(full.folder / "out"))
+        assert list((full.folder / "out").iterdir()) == []
 
 
 async def test_an_export_stays_in_its_roots_and_overwrites_nothing(full: World) -> None:
@@ -392,15 +451,21 @@ async def test_an_agents_own_backups_do_not_push_out_those_of_everything(full: W
         assert [each["backup_id"] for each in (await state.call("state.backup.list"))["backups"]] == [own, whole]
 
 
+def makes_known(request: EntryTransaction | RestoreEntries) -> bool:
+    return any(change.scope in (BACKUPS, SNAPSHOTS) for change in request.changes)
+
+
 async def test_a_file_stays_when_the_answer_to_what_made_it_known_is_lost(
     full: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above all the one from before a restore, which holds what was overwritten."""
 
     def losing(made: Any) -> Any:
-        async def write(request: Any) -> None:
-            await made(request)
-            raise StoreUnavailableError("the store", "its answer was lost")
+        async def write(request: Any) -> Any:
+            done = await made(request)
+            if makes_known(request):
+                raise StoreUnavailableError("the store", "its answer was lost")
+            return done
 
         return write
 
@@ -433,10 +498,14 @@ async def test_files_that_are_gone_with_their_folder_are_named_as_missing(full: 
 
 
 async def test_a_file_goes_when_its_row_is_refused(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(_: Any) -> None:
-        raise InvalidInput("This idempotency key was used for another request.", {})
-
     async with full.open("ann", face="operator") as state:
+        transact = state.gateway.store.transact
+
+        async def refuse(request: EntryTransaction) -> Transacted:
+            if makes_known(request):
+                raise InvalidInput("This idempotency key was used for another request.", {})
+            return await transact(request)
+
         monkeypatch.setattr(state.gateway.store, "transact", refuse)
         for kind in ("backup", "snapshot"):
             with pytest.raises(InvalidInput):

@@ -17,7 +17,7 @@ from helix_agents.capabilities.scopes import APPROVALS, BACKUPS, NAMES, SHARED, 
 from helix_agents.capabilities.settings import StateSettings
 from helix_agents.capabilities.values import shown_time, stamp
 from helix_agents.capabilities.vault import BackupAbout, BackupFacts, BackupReader, Vault, create_backup, open_backup
-from helix_agents.domain.capability_errors import BackupNotFound, DecryptionFailed, VaultLocked
+from helix_agents.domain.capability_errors import BackupNotFound, DecryptionFailed, VaultLocked, VersionConflict
 from helix_agents.domain.entries import Entry, EntryTransaction, Put, Remove
 from helix_agents.domain.errors import PathRefusedError
 from helix_agents.domain.records import JSON, Record, decode, encode
@@ -104,10 +104,7 @@ class Backups:
         async with self._dump(agent) as (scopes, dump):
             now = self._store.now_ms()
             name = scope_name(agent)
-            for attempt in range(1, MOST_TRIES):
-                backup_id = f"bkp-{stamp(now)}" + (f"-{attempt}" if attempt > 1 else "")
-                if await self._store.find(NAMES, backup_id) is not None:
-                    continue
+            async for backup_id in self.free_names(now):
                 about = BackupAbout(
                     backup_id=backup_id,
                     created_at=shown_time(now),
@@ -122,6 +119,9 @@ class Backups:
                         path, about, Manifest(scopes=tuple(scopes), revision=dump.revision), dump.rows()
                     )
                 except PathRefusedError:
+                    # A file that nobody knows has the name.
+                    if not await asyncio.to_thread(path.exists):
+                        raise
                     continue
                 row = BackupRow(
                     scope=name,
@@ -133,6 +133,18 @@ class Backups:
                 )
                 return Known(backup_id=backup_id, row=row, made_at=now, path=path)
         raise FileExistsError(f"bkp-{stamp(now)}")
+
+    async def free_names(self, now: int) -> AsyncIterator[str]:
+        """Names for a backup of this second, each taken in the store: whoever else makes one then, on any machine, gets
+        another, and no name is ever given again."""
+        for attempt in range(1, MOST_TRIES):
+            name = f"bkp-{stamp(now)}" + (f"-{attempt}" if attempt > 1 else "")
+            taken = Put(scope=NAMES, key=name, value="1", expected_version=0)
+            try:
+                await self._store.transact(EntryTransaction(changes=(taken,), owner="backups"))
+            except VersionConflict:
+                continue
+            yield name
 
     @asynccontextmanager
     async def _dump(self, agent: str | None) -> AsyncGenerator[tuple[list[str], EntryDump]]:
@@ -230,12 +242,9 @@ class Backups:
         inputs.extend(row.inputs for row in rows if row.status in OPEN)
         return {given["backup_id"] for given in inputs if isinstance(given, dict) and "backup_id" in given}
 
-    def registration(self, known: Known) -> tuple[Put, Put]:
-        """The changes that make a backup known; its name is never given again."""
-        return (
-            Put(scope=NAMES, key=known.backup_id, value="1", expected_version=0),
-            Put(scope=BACKUPS, key=known.backup_id, value=encode(known.row).decode(), expected_version=0),
-        )
+    def registration(self, known: Known) -> Put:
+        """The change that makes a backup known."""
+        return Put(scope=BACKUPS, key=known.backup_id, value=encode(known.row).decode(), expected_version=0)
 
     def _known(self, entry: Entry) -> Known:
         row = decode(entry.value or "", BackupRow)

@@ -1,16 +1,14 @@
 """Bringing a backup from elsewhere: verified completely before it is listed; only an operator can."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from helix_agents.capabilities.backups import FULL, SUFFIX, BackupRow, Backups, Known
 from helix_agents.capabilities.files import kept_if_known
 from helix_agents.capabilities.gateway import Gateway
-from helix_agents.capabilities.scopes import BACKUPS, NAMES
-from helix_agents.capabilities.values import shown_time, stamp
+from helix_agents.capabilities.scopes import BACKUPS
+from helix_agents.capabilities.values import shown_time
 from helix_agents.capabilities.vault import (
-    BackupAbout,
     BackupFacts,
     copy_backup,
     create_backup,
@@ -19,10 +17,8 @@ from helix_agents.capabilities.vault import (
 )
 from helix_agents.domain.capability_errors import IoError
 from helix_agents.domain.entries import EntryTransaction
-from helix_agents.domain.errors import PathRefusedError
+from helix_agents.domain.errors import BackupDamagedError, PathRefusedError
 from helix_agents.domain.records import JSON
-
-MOST_TRIES = 100
 
 
 async def import_backup(gateway: Gateway, file: Path, *, passphrase: str | None = None) -> dict[str, JSON]:
@@ -40,15 +36,15 @@ async def import_backup(gateway: Gateway, file: Path, *, passphrase: str | None 
         else await verify_backup(file, vault=backups.vault)
     )
     now = gateway.store.now_ms()
-    async for backup_id in _free_ids(gateway, now):
+    async for backup_id in backups.free_names(now):
         path = folder / f"{backup_id}{SUFFIX}"
         try:
             if passphrase:
-                facts = await _seal_anew(backups, file, passphrase, path, facts.about)
+                facts = await _seal_anew(backups, file, passphrase, path, facts)
             else:
-                await copy_backup(file, path, roots=[folder])
+                await copy_backup(file, path, roots=[folder], sha256=facts.sha256)
         except PathRefusedError:
-            # Somebody else makes one of this name, and will have it known soon.
+            # A file that nobody knows has the name.
             if not await asyncio.to_thread(path.exists):
                 raise
             continue
@@ -76,24 +72,19 @@ async def _list(gateway: Gateway, backups: Backups, known: Known) -> dict[str, J
         "status": "imported",
         "backup_id": backup_id,
     }
-    listing = EntryTransaction(changes=backups.registration(known), owner="operator", audit=(line,))
+    listing = EntryTransaction(changes=(backups.registration(known),), owner="operator", audit=(line,))
     async with kept_if_known(gateway.store, BACKUPS, backup_id, known.path):
         await gateway.store.transact(listing)
     return {"backup_id": backup_id, "scope": row.scope, "created_at": row.created_at, "size_bytes": row.file_size_bytes}
 
 
-async def _seal_anew(backups: Backups, file: Path, passphrase: str, path: Path, about: BackupAbout) -> BackupFacts:
+async def _seal_anew(backups: Backups, file: Path, passphrase: str, path: Path, verified: BackupFacts) -> BackupFacts:
     async with (
-        create_backup(path, vault=backups.vault, about=about) as sealed,
+        create_backup(path, vault=backups.vault, about=verified.about) as sealed,
         open_backup(file, passphrase=passphrase) as opened,
     ):
         async for chunk in opened:
             await sealed.write(chunk)
+        if opened.sha256 != verified.sha256:
+            raise BackupDamagedError(str(file), "its hash is another")
     return sealed.facts
-
-
-async def _free_ids(gateway: Gateway, now: int) -> AsyncIterator[str]:
-    for attempt in range(1, MOST_TRIES):
-        name = f"bkp-{stamp(now)}" + (f"-{attempt}" if attempt > 1 else "")
-        if await gateway.store.find(NAMES, name) is None:
-            yield name

@@ -12,6 +12,7 @@ from helix_agents.capabilities.scopes import BACKUPS, SHARED, agent_scope
 from helix_agents.capabilities.vault import copy_backup
 from helix_agents.domain.capability_errors import ApprovalPending, DecryptionFailed, InvalidInput, IoError
 from helix_agents.domain.entries import Entry, RestoreEntries
+from helix_agents.domain.errors import BackupDamagedError
 from helix_agents.domain.records import JSON
 
 NOTHING_FOR = "{agent!r} has no persistent state."
@@ -55,7 +56,7 @@ async def create(call: Call) -> dict[str, JSON]:
         "scope": made.row.scope,
     }
     async with kept_if_known(call.store, BACKUPS, made.backup_id, made.path):
-        await call.commit(*backups.registration(made), result=answer, audit={"sha256": made.row.sha256})
+        await call.commit(backups.registration(made), result=answer, audit={"sha256": made.row.sha256})
     await backups.retire(call.caller.agent, made)
     return answer
 
@@ -167,7 +168,7 @@ async def restore(call: Call) -> dict[str, JSON]:
                     scopes=tuple(scopes),
                     owner=call.caller.agent,
                     keep_versions=call.limits.versions,
-                    changes=(*backups.registration(before), *call.attached(answer), ended),
+                    changes=(backups.registration(before), *call.attached(answer), ended),
                     audit=(call.audit_line("done", restored=list[JSON](scopes), sha256=known.row.sha256),),
                 )
             )
@@ -215,7 +216,14 @@ async def export(call: Call) -> dict[str, JSON]:
             raise IoError(
                 "The path leads somewhere else than it did when it was approved.", {"path": call.inputs["path"]}
             )
-    copied = await copy_backup(known.path, call.inputs["path"], roots=call.settings.export_roots)
+    roots = call.settings.export_roots
+    try:
+        copied = await copy_backup(known.path, call.inputs["path"], roots=roots, sha256=known.row.sha256)
+    except BackupDamagedError as problem:
+        raise IoError(
+            f"The file of {known.backup_id} is not what was written; export another backup.",
+            {"backup_id": known.backup_id},
+        ) from problem
     answer: dict[str, JSON] = {"exported_path": copied.path, "size_bytes": copied.size_bytes}
     await call.commit(result=answer, audit={"sha256": copied.sha256})
     return answer

@@ -11,7 +11,7 @@ from pathlib import Path
 from helix_agents.capabilities.vault.backup_header import read_header
 from helix_agents.capabilities.vault.files import BLOCK_BYTES, PartFile, file_system, kind_of, open_folder, open_regular
 from helix_agents.capabilities.vault.threads import in_thread
-from helix_agents.domain.errors import PathRefusedError, VaultFileError
+from helix_agents.domain.errors import BackupDamagedError, PathRefusedError, VaultFileError
 from helix_agents.domain.records import Record
 
 
@@ -23,22 +23,25 @@ class CopiedBackup(Record):
     sha256: str
 
 
-async def copy_backup(source: str | Path, destination: str | Path, *, roots: Iterable[str | Path]) -> CopiedBackup:
+async def copy_backup(
+    source: str | Path, destination: str | Path, *, roots: Iterable[str | Path], sha256: str | None = None
+) -> CopiedBackup:
     """Copy a backup under one of the roots: into a folder under its own name, or to a path that nothing has yet.
 
     The copy is byte for byte the same, readable by its owner only, and on the disk when this returns. Below a root no
-    link is followed, even one that appears while this runs; a root itself may be one, it is the operator's word.
+    link is followed, even one that appears while this runs; a root itself may be one, it is the operator's word. With
+    `sha256`, only a source that has this hash is copied.
 
     Raises:
         PathRefusedError: the destination is taken, is or passes a link, or is outside the roots.
-        BackupDamagedError, BackupTooNewError: the source is no backup.
+        BackupDamagedError, BackupTooNewError: the source is no backup, or another one than it should be.
         VaultFileError: the file system refused.
     """
     allowed = [Path(root) for root in roots]
-    return await in_thread(partial(_copy, Path(source), Path(destination), allowed))
+    return await in_thread(partial(_copy, Path(source), Path(destination), allowed, sha256))
 
 
-def _copy(source: Path, destination: Path, roots: list[Path]) -> CopiedBackup:
+def _copy(source: Path, destination: Path, roots: list[Path], expected: str | None) -> CopiedBackup:
     root, inside = _place(destination, [root.absolute() for root in roots])
     with ExitStack() as opened:
         original = open_regular(source)
@@ -49,6 +52,8 @@ def _copy(source: Path, destination: Path, roots: list[Path]) -> CopiedBackup:
         part = PartFile(folder, target)
         opened.callback(part.close)
         sha256, size = _hashed(source, original, part.write)
+        if expected not in (None, sha256):
+            raise BackupDamagedError(str(source), "its hash is another")
         part.sync()
         if _hashed(target, part.descriptor, _keep_nothing) != (sha256, size):
             raise VaultFileError(str(target), "what was read back is not what was written")
