@@ -242,6 +242,8 @@ async def test_a_snapshot_has_every_part_of_the_system_and_no_value(each_world: 
         await state.shared.set("ours", "secret", expected_version=0)
         await state.call("state.shared.watch")
         await state.call("alerts.send", message="secret", severity="critical")
+        for _ in range(2):
+            await (await state.with_session()).session.set("mine", "secret")
         async with Executor.open(each_world.url, agents=[ann]) as helix:
             await (await helix.execute(ann, "secret", "s-1")).result()
         made = await state.call("state.snapshot.create")
@@ -254,7 +256,7 @@ async def test_a_snapshot_has_every_part_of_the_system_and_no_value(each_world: 
     assert [row["severity"] for row in seen["alerts"]] == ["critical"]
     assert seen["health"]["status"] == "ok"
     limits = {row["scope"]: (row["keys"], row["limit_bytes"]) for row in seen["state"]}
-    assert limits == {"agent:ann": (1, 100_000_000), "shared": (1, 500_000_000)}
+    assert limits == {"agent:ann": (1, 100_000_000), "session": (2, None), "shared": (1, 500_000_000)}
     assert [row["agent"] for row in seen["subscriptions"]] == ["ann"]
     assert "secret" not in json.dumps(seen)
 

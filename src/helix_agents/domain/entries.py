@@ -165,6 +165,13 @@ class SessionSummary(Record):
     run_status: str | None = None
 
 
+class AgentSummary(Record):
+    """How many conversations an agent has, and in how many of them a run goes on."""
+
+    sessions: int
+    running: int
+
+
 class RunSummary(Record):
     """A run as a briefing tells of it."""
 
@@ -190,13 +197,15 @@ class Glance(Record):
 class Overview(Record):
     """One consistent look at a namespace: conversations, what waits, every scope; values only of `system` scopes.
 
-    `runs` counts all runs by status.
+    `agents` and `runs` count everything there is. `sessions` are the latest, newest first, and the scopes of all
+    sessions are one: how much is told does not grow with what was ever stored.
     """
 
     revision: int
     at: int
     epoch: int
     scopes: tuple[ScopeUsage, ...] = ()
+    agents: dict[str, AgentSummary] = {}
     sessions: tuple[SessionSummary, ...] = ()
     runs: dict[str, int] = {}
     pending: tuple[PendingCall, ...] = ()
@@ -215,9 +224,13 @@ class RestoreEntries(Record):
     audit: tuple[dict[str, JSON], ...] = ()
 
 
+SESSION_SCOPES = "session:"
+"""How every scope begins that lives and dies with a session."""
+
+
 def session_scope(session_id: SessionId) -> str:
     """The scope that lives and dies with a session."""
-    return f"session:{session_id}"
+    return f"{SESSION_SCOPES}{session_id}"
 
 
 def weight(key: str, value: str | None) -> int:

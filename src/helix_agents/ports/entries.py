@@ -106,8 +106,8 @@ class EntryStore(Protocol):
         """Listen for commits in any process, for as long as the block lasts."""
         ...
 
-    async def overview(self, system: Sequence[str] = ()) -> Overview:
-        """One consistent look at everything; with the entries of the named scopes."""
+    async def overview(self, system: Sequence[str] = (), *, sessions: int = 1_000) -> Overview:
+        """One consistent look at everything; with the latest sessions, and the entries of the named scopes."""
         ...
 
     async def glance(

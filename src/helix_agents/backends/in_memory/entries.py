@@ -25,6 +25,8 @@ from helix_agents.backends.wakeups import Waiter
 from helix_agents.domain.audit import AuditRow
 from helix_agents.domain.capability_errors import InvalidInput
 from helix_agents.domain.entries import (
+    SESSION_SCOPES,
+    AgentSummary,
     Changed,
     Entry,
     EntryPage,
@@ -166,27 +168,18 @@ class InMemoryEntryStore(Handle):
         with self.memory.wakeups.listen(topic_of(self.namespace)) as waiter:
             yield waiter
 
-    async def overview(self, system: Sequence[str] = ()) -> Overview:
+    async def overview(self, system: Sequence[str] = (), *, sessions: int = 1_000) -> Overview:
         with self._reading() as tables:
             head = find_head(tables.entries)
-            sessions: list[SessionSummary] = []
-            for session_id, row in sorted(tables.sessions.items()):
-                run = current_run(tables, session_id)
-                sessions.append(
-                    SessionSummary(
-                        session_id=session_id,
-                        agent=row.record.agent_type,
-                        status=row.record.status,
-                        updated_at=row.record.updated_at,
-                        run_status=run.status if run is not None else None,
-                    )
-                )
+            summaries = [_session_summary(tables, session_id) for session_id in tables.sessions]
+            newest_first = sorted(summaries, key=lambda session: (-session.updated_at, session.session_id))
             return Overview(
                 revision=head.revision,
                 at=self._clock.now_ms(),
                 epoch=head.epoch,
-                scopes=_scopes(tables.entries, ""),
-                sessions=tuple(sessions),
+                scopes=_totals(_scopes(tables.entries, "")),
+                agents=_agents(summaries),
+                sessions=tuple(newest_first[:sessions]),
                 runs=dict(sorted(Counter(run.status for run in tables.runs.values()).items())),
                 pending=_pending(tables, None),
                 usage=dict(sorted(Counter(entry.source_type for entry in tables.usage.values()).items())),
@@ -264,6 +257,38 @@ class _MemoryDump:
 
 def _scopes(tables: EntryTables, prefix: str) -> tuple[ScopeUsage, ...]:
     return tuple(usage for scope, usage in sorted(tables.usage.items()) if usage.keys > 0 and scope.startswith(prefix))
+
+
+def _totals(usages: Sequence[ScopeUsage]) -> tuple[ScopeUsage, ...]:
+    """Every scope, all sessions together."""
+    found: dict[str, ScopeUsage] = {}
+    for usage in usages:
+        name = SESSION_SCOPES if usage.scope.startswith(SESSION_SCOPES) else usage.scope
+        known = found.get(name) or ScopeUsage(scope=name)
+        found[name] = ScopeUsage(
+            scope=name,
+            keys=known.keys + usage.keys,
+            bytes=known.bytes + usage.bytes,
+            revision=max(known.revision, usage.revision),
+        )
+    return tuple(found[name] for name in sorted(found))
+
+
+def _session_summary(tables: Tables, session_id: SessionId) -> SessionSummary:
+    record, run = tables.sessions[session_id].record, current_run(tables, session_id)
+    return SessionSummary(
+        session_id=session_id,
+        agent=record.agent_type,
+        status=record.status,
+        updated_at=record.updated_at,
+        run_status=run.status if run is not None else None,
+    )
+
+
+def _agents(sessions: Sequence[SessionSummary]) -> dict[str, AgentSummary]:
+    there = Counter(session.agent for session in sessions)
+    running = Counter(session.agent for session in sessions if session.run_status == "running")
+    return {agent: AgentSummary(sessions=there[agent], running=running[agent]) for agent in sorted(there)}
 
 
 def _restore(tx: Transaction, request: RestoreEntries) -> Transacted:

@@ -3,30 +3,32 @@
 from collections.abc import Sequence
 
 from helix_agents.backends.entry_columns import ENTRY, entry_of
+from helix_agents.backends.overview_rows import (
+    agent_counts,
+    latest_sessions,
+    scope_totals,
+    scope_usage,
+    session_summary,
+)
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.entry_rows import find_head
 from helix_agents.backends.session_rows import recent_runs, run_summary, waiting_calls
-from helix_agents.domain.entries import Entry, Glance, Overview, ScopeUsage, SessionSummary
+from helix_agents.domain.entries import AgentSummary, Entry, Glance, Overview
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import decode
 
 
-async def read_overview(connection: Connection, namespace: str, system: Sequence[str], now: int) -> Overview:
+async def read_overview(
+    connection: Connection, namespace: str, system: Sequence[str], shown: int, now: int
+) -> Overview:
     """Everything in one read transaction."""
     head = await find_head(connection, namespace)
-    sessions = await connection.all(
-        "SELECT s.session_id, s.agent_type, s.status, s.updated_at, r.status FROM __agents_sessions s"
-        " LEFT JOIN __agents_runs r ON r.namespace = s.namespace AND r.run_id = s.run_id"
-        " WHERE s.namespace = ? ORDER BY s.session_id",
-        (namespace,),
-    )
+    agents = await connection.all(*agent_counts(namespace))
+    sessions = await connection.all(*latest_sessions(namespace, shown))
     runs = await connection.all(
         "SELECT status, count(*) FROM __agents_runs WHERE namespace = ? GROUP BY status", (namespace,)
     )
-    scopes = await connection.all(
-        "SELECT scope, keys, bytes, revision FROM __agents_entry_usage WHERE namespace = ? AND keys > 0 ORDER BY scope",
-        (namespace,),
-    )
+    scopes = await connection.all(*scope_totals(namespace))
     usage = await connection.all(
         "SELECT source_type, count(*) FROM __agents_usage WHERE namespace = ? GROUP BY source_type", (namespace,)
     )
@@ -34,11 +36,9 @@ async def read_overview(connection: Connection, namespace: str, system: Sequence
         revision=head.revision if head is not None else 0,
         at=now,
         epoch=head.epoch if head is not None else 0,
-        scopes=tuple(ScopeUsage(scope=row[0], keys=row[1], bytes=row[2], revision=row[3]) for row in scopes),
-        sessions=tuple(
-            SessionSummary(session_id=row[0], agent=row[1], status=row[2], updated_at=row[3], run_status=row[4])
-            for row in sessions
-        ),
+        scopes=tuple(map(scope_usage, sorted(map(tuple, scopes)))),
+        agents={row[0]: AgentSummary(sessions=row[1], running=row[2]) for row in sorted(map(tuple, agents))},
+        sessions=tuple(map(session_summary, sessions)),
         runs={row[0]: row[1] for row in sorted(map(tuple, runs))},
         pending=await _pending(connection, namespace, None),
         usage={row[0]: row[1] for row in sorted(map(tuple, usage))},

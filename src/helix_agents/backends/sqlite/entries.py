@@ -263,9 +263,9 @@ class SQLiteEntryStore(Part[Database]):
         async with self._db.bell.listen(topic_of(self._namespace)) as waiter:
             yield waiter
 
-    async def overview(self, system: Sequence[str] = ()) -> Overview:
+    async def overview(self, system: Sequence[str] = (), *, sessions: int = 1_000) -> Overview:
         now = self._clock.now_ms()
-        return await self._db.read(lambda connection: read_overview(connection, self._namespace, system, now))
+        return await self._db.read(lambda connection: read_overview(connection, self._namespace, system, sessions, now))
 
     async def glance(
         self, system: Sequence[str] = (), *, agent: str | None = None, runs_since: int | None = None

@@ -79,7 +79,8 @@ SNAPSHOT = (
             Field(
                 "snapshot",
                 "Object",
-                "Full snapshot data including agents, resources, approvals, alerts, health, and state summaries.",
+                "Full snapshot data including agents, resources, approvals, alerts, health, and state summaries."
+                " Sessions are counted by agent; the latest thousand are listed.",
             ),
         ),
         patterns=(

@@ -14,7 +14,7 @@ from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import ALERTS, APPROVALS, NAMES, SNAPSHOTS, SUBSCRIPTIONS, agent_of
 from helix_agents.capabilities.values import parsed, shown_time, stamp
 from helix_agents.domain.capability_errors import SnapshotNotFound, VersionConflict
-from helix_agents.domain.entries import Entry, EntryTransaction, Overview, Put, Remove
+from helix_agents.domain.entries import SESSION_SCOPES, Entry, EntryTransaction, Overview, Put, Remove
 from helix_agents.domain.records import JSON
 
 SYSTEM = (ALERTS, APPROVALS, SUBSCRIPTIONS)
@@ -86,11 +86,7 @@ async def load(call: Call) -> dict[str, JSON]:
 
 def describe(call: Call, seen: Overview, health: dict[str, JSON]) -> dict[str, JSON]:
     """The snapshot itself: counts, sizes and names, never a value or what a call was given."""
-    agents: dict[str, dict[str, Any]] = {}
-    for session in seen.sessions:
-        row = agents.setdefault(session.agent, {"sessions": 0, "running": 0})
-        row["sessions"] += 1
-        row["running"] += session.run_status == "running"
+    agents: dict[str, Any] = {agent: msgspec.to_builtins(summary) for agent, summary in seen.agents.items()}
     for usage in seen.scopes:
         if (agent := agent_of(usage.scope)) is not None:
             agents.setdefault(agent, {"sessions": 0, "running": 0})
@@ -112,7 +108,7 @@ def describe(call: Call, seen: Overview, health: dict[str, JSON]) -> dict[str, J
         "health": health,
         "state": [
             {
-                "scope": usage.scope,
+                "scope": "session" if usage.scope == SESSION_SCOPES else usage.scope,
                 "keys": usage.keys,
                 "bytes": usage.bytes,
                 "limit_bytes": quota.get(usage.scope, limits.persistent_bytes if agent_of(usage.scope) else None),

@@ -7,7 +7,7 @@ import pytest
 from helix_agents.domain.audit_verification import verify_rows
 from helix_agents.domain.capability_errors import InvalidInput, KeyNotFound, QuotaExceeded, VersionConflict
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.entries import Clear, weight
+from helix_agents.domain.entries import AgentSummary, Clear, session_scope, weight
 from helix_agents.domain.records import decode_json, encode
 from helix_agents.domain.runs import RunStatus
 from helix_agents.domain.sessions import CreateSession
@@ -297,6 +297,26 @@ class EntryStoreContract(
         assert [(usage.scope, usage.keys) for usage in seen.scopes] == [(SCOPE, 1), ("shared", 1), ("sys.alerts", 1)]
         assert [(session.session_id, session.agent) for session in seen.sessions] == [("s-1", "ann")]
         assert [entry.value for entry in seen.system["sys.alerts"]] == ['{"n":1}']
+
+    @proves("entries.overview")
+    async def test_an_overview_counts_everything_and_lists_the_latest(
+        self, parts: Backend, store: EntryStore, clock: ManualClock
+    ) -> None:
+        for number, agent in enumerate(("ann", "bob", "ann", "ann")):
+            await parts.state.create_session(f"s-{number}", CreateSession(agent_type=agent))
+            await write(store, put("a", number, scope=session_scope(f"s-{number}")))
+            clock.advance(1)
+        await parts.state.start_run(StartRun(session_id="s-1", run_id="run-1"))
+        seen = await store.overview(sessions=2)
+        assert seen.agents == {
+            "ann": AgentSummary(sessions=3, running=0),
+            "bob": AgentSummary(sessions=1, running=1),
+        }
+        assert [(session.session_id, session.run_status) for session in seen.sessions] == [
+            ("s-1", "running"),
+            ("s-3", None),
+        ]
+        assert [(usage.scope, usage.keys, usage.bytes) for usage in seen.scopes] == [("session:", 4, 8)]
 
     @proves("entries.waiting-calls")
     async def test_calls_that_wait_are_found_with_those_who_wait(self, parts: Backend, store: EntryStore) -> None:
