@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from helix_agents import Executor
+from helix_agents.domain.commits import StartRun
+from helix_agents.domain.sessions import CreateSession
+from helix_agents.ports.backend import open_backend
 from tests.cli.sample_agents import clerk, several
 
 WAITS, TALKED = "waits", "talked"
@@ -40,3 +43,16 @@ def office(folder: Path, furnished: Path) -> Path:
     """The folder with a copy of that store."""
     shutil.copytree(furnished, folder, dirs_exist_ok=True)
     return folder
+
+
+def begin_elsewhere(folder: Path, lease_ms: int) -> None:
+    """A run of a process that has said nothing since."""
+
+    async def begin() -> None:
+        async with await open_backend(f"sqlite:///{folder / 'helix.db'}") as backend:
+            await backend.state.renew_lease("another process", lease_ms)
+            create = CreateSession(agent_type="clerk")
+            start = StartRun(session_id="s-1", run_id="r-1", create=create, owner="another process")
+            await backend.state.start_run(start)
+
+    asyncio.run(begin())

@@ -1,6 +1,5 @@
 """`helix run`, `resume` and `retry`: the answer on standard output, the rest beside it, an exit code per outcome."""
 
-import asyncio
 import re
 import signal
 import subprocess
@@ -9,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.domain.commits import StartRun
-from helix_agents.domain.sessions import CreateSession
-from helix_agents.ports.backend import open_backend
-from tests.cli.conftest import WAITS
+from tests.cli.conftest import WAITS, begin_elsewhere
 from tests.support.command_line import HELIX, environment, helix
 
 
@@ -75,19 +71,6 @@ def test_a_store_without_a_name_is_not_taken_for_the_default_one(folder: Path) -
     refused = helix(folder, "run", "agents:clerk", "Go", "--store", "")
     assert (refused.code, "Store URL '' cannot be used" in refused.err) == (ExitCode.SETUP, True)
     assert list(folder.glob("*.db")) == []
-
-
-def begin_elsewhere(folder: Path, lease_ms: int) -> None:
-    """A run of a process that has said nothing since."""
-
-    async def begin() -> None:
-        async with await open_backend(f"sqlite:///{folder / 'helix.db'}") as backend:
-            await backend.state.renew_lease("another process", lease_ms)
-            create = CreateSession(agent_type="clerk")
-            start = StartRun(session_id="s-1", run_id="r-1", create=create, owner="another process")
-            await backend.state.start_run(start)
-
-    asyncio.run(begin())
 
 
 def test_a_session_whose_process_may_have_died_is_busy_until_its_lease_ends(folder: Path) -> None:

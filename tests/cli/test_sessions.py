@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helix_agents.cli.exit_codes import ExitCode
-from tests.cli.conftest import TALKED, WAITS
+from tests.cli.conftest import TALKED, WAITS, begin_elsewhere
 from tests.support.command_line import HELIX, Terminal, environment, helix
 
 
@@ -58,7 +58,21 @@ def test_a_session_is_branched_rewound_and_deleted(office: Path) -> None:
     assert refused.code == ExitCode.USAGE
     assert "--yes" in refused.err
     deleted = helix(office, "sessions", "delete", "copy", "nobody", "--yes", "--json")
-    assert (deleted.code, deleted.json) == (ExitCode.FAILED, {"deleted": ["copy"], "missing": ["nobody"]})
+    assert (deleted.code, deleted.json) == (ExitCode.FAILED, {"deleted": ["copy"], "missing": ["nobody"], "kept": []})
+
+
+def test_a_session_is_not_deleted_under_its_run(office: Path) -> None:
+    begin_elsewhere(office, 60_000)
+    refused = helix(office, "sessions", "delete", "s-1", "--yes")
+    assert (refused.code, refused.out) == (ExitCode.FAILED, "")
+    assert "'s-1' is busy with run 'r-1'" in refused.err
+    told = helix(office, "sessions", "delete", "s-1", TALKED, "--yes", "--json")
+    assert (told.code, told.json) == (ExitCode.FAILED, {"deleted": [TALKED], "missing": [], "kept": ["s-1"]})
+
+
+def test_a_session_whose_process_has_died_can_be_deleted(office: Path) -> None:
+    begin_elsewhere(office, 1)
+    assert helix(office, "sessions", "delete", "s-1", "--yes").out == "Deleted s-1.\n"
 
 
 def test_at_a_terminal_a_deletion_is_asked_about(office: Path) -> None:

@@ -10,7 +10,7 @@ from helix_agents.cli.opened import open_desk
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
 from helix_agents.cli.stored import open_stored
-from helix_agents.domain.errors import SessionNotFoundError
+from helix_agents.domain.errors import AgentAlreadyRunningError, NotARootSessionError, SessionNotFoundError
 from helix_agents.domain.sessions import BranchPoint
 
 # From so many on a person wants to see that something happens.
@@ -43,22 +43,26 @@ async def rewind_session(output: Output, url: str, session_id: str, checkpoint_i
 
 
 async def delete_sessions(output: Output, url: str, session_ids: Sequence[str]) -> ExitCode:
-    """Delete sessions; one that is not there is told, and the others go nevertheless."""
+    """Delete sessions; one that is not there, or not at rest, is told, and the others go nevertheless."""
     deleted: list[str] = []
     missing: list[str] = []
+    kept: list[str] = []
     async with open_desk(url) as helix:
         many = not output.as_json and len(session_ids) >= MANY
         with click.progressbar(session_ids, label="deleting", file=sys.stderr, hidden=not many) as going:
             for session_id in going:
                 try:
                     await helix.sessions.get(session_id)
+                    await helix.sessions.delete(session_id, unless_running=True)
                 except SessionNotFoundError as problem:
                     missing.append(session_id)
                     output.note(f"{problem}")
-                    continue
-                await helix.sessions.delete(session_id)
-                deleted.append(session_id)
-    output.answer({"deleted": deleted, "missing": missing})
+                except (AgentAlreadyRunningError, NotARootSessionError) as problem:
+                    kept.append(session_id)
+                    output.note(f"{problem}")
+                else:
+                    deleted.append(session_id)
+    output.answer({"deleted": deleted, "missing": missing, "kept": kept})
     if deleted:
         output.say(f"Deleted {', '.join(deleted)}.")
-    return ExitCode.FAILED if missing else ExitCode.OK
+    return ExitCode.FAILED if missing or kept else ExitCode.OK

@@ -162,7 +162,10 @@ def rewind_command(output: Output, session_id: str, checkpoint_id: str, store_ur
 @json_option
 @click.pass_obj
 def delete_command(output: Output, session_ids: tuple[str, ...], sure: bool, store_url: str) -> ExitCode:
-    """Delete sessions, everything below them, and their streams."""
+    """Delete sessions, everything below them, and their streams.
+
+    One whose run is going is kept: stop it first with `helix abort`.
+    """
     from helix_agents.cli.session_changes import delete_sessions
 
     if not sure:

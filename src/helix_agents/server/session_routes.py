@@ -84,12 +84,7 @@ async def get_session(call: Call) -> Response:
 async def delete_session(call: Call) -> Response:
     """Remove a session and everything below it."""
     session = await call.session(call.path_id())
-    if session.parent_session_id is not None:
-        raise RefusedError(409, "not_a_root_session", "A child is deleted with its root.")
-    run = await call.current_run(session.session_id)
-    if run is not None and run.status == "running":
-        raise RefusedError(409, "agent_already_running", "Stop the run before deleting its session.")
-    await call.executor.sessions.delete(session.session_id)
+    await call.executor.sessions.delete(session.session_id, unless_running=True)
     return Response(status_code=204)
 
 

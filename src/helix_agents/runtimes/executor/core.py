@@ -50,6 +50,7 @@ from helix_agents.engine.entries import (
     plan_resume,
     plan_retry,
     plan_rewind,
+    read_standing,
 )
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.meant_agents import find_agent
@@ -139,6 +140,7 @@ class ExecutorCore:
             streams,
             forget_elsewhere=partial(delete_remote, self._services),
             agent_of=partial(find_agent, state, self._services.agents),
+            check_at_rest=partial(read_standing, self._services),
         )
         self._remotes = Remotes(self._services, resume=self._resume_by_name)
         self._waker = Waker(self._services, begin=self._begin_quietly)

@@ -31,11 +31,13 @@ class Sessions:
         streams: StreamManager,
         forget_elsewhere: Callable[[SessionSummary], Awaitable[None]],
         agent_of: Callable[[SessionState], Awaitable[Agent[Any, Any, Any] | None]],
+        check_at_rest: Callable[[SessionId], Awaitable[object]],
     ) -> None:
         self._store = store
         self._streams = streams
         self._forget_elsewhere = forget_elsewhere
         self._agent_of = agent_of
+        self._check_at_rest = check_at_rest
 
     def now_ms(self) -> int:
         """The store's clock, which all times of sessions, runs and messages are told by."""
@@ -98,9 +100,17 @@ class Sessions:
             agent.check_writes(session.custom_state, session.agent_version, writes)
         return await self._store.merge_custom_state(session_id, writes)
 
-    async def delete(self, session_id: SessionId) -> None:
-        """Remove the session, everything below it, here and at other services, and their streams; idempotent."""
-        await self._forget_elsewhere_below(check_id(session_id))
+    async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None:
+        """Remove the session, everything below it, here and at other services, and their streams; idempotent.
+
+        Raises:
+            AgentAlreadyRunningError: its run is going, and it was to be removed `unless_running`.
+            NotARootSessionError: its parent drives it, and it was to be removed `unless_running`.
+        """
+        check_id(session_id)
+        if unless_running:
+            await self._check_at_rest(session_id)
+        await self._forget_elsewhere_below(session_id)
         if not self._streams.shares_transactions_with(self._store):
             # Streams first: a process that dies in between leaves a session that can be deleted again.
             for stream_id in await self._streams_of_tree(session_id):
