@@ -163,7 +163,7 @@ def test_who_only_looks_creates_no_store(tmp_path: Path) -> None:
         nowhere = helix(tmp_path, *command.split())
         assert (nowhere.code, "there is no helix.db in this directory" in nowhere.err) == (ExitCode.SETUP, True)
         elsewhere = helix(tmp_path, *command.split(), "--store", "sqlite:///other.db")
-        assert (elsewhere.code, "there is no such file; the first run makes it" in elsewhere.err) == (
+        assert (elsewhere.code, "there is no such file. The first run makes it" in elsewhere.err) == (
             ExitCode.SERVICE,
             True,
         )

@@ -51,7 +51,7 @@ def test_where_there_is_no_store_one_is_told_how_to_name_it(tmp_path: Path, comm
 
 
 def test_a_store_that_is_named_and_not_there_says_what_is_missing(tmp_path: Path) -> None:
-    for url, missing in (("sqlite:///mine.db", "there is no such file"), ("sqlite:///a/b.db", "there is no folder")):
+    for url, missing in (("sqlite:///mine.db", "there is no such file"), ("sqlite:///a/b.db", "Create the folder")):
         done = helix(tmp_path, "sessions", "list", "--store", url)
         assert (done.code, missing in done.err) == (ExitCode.SERVICE, True), done.err
 

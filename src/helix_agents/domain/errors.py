@@ -76,6 +76,7 @@ HelixError
 │   └── RemoteSubAgentClientToolUnsupportedError
 └── StoreError                     look after the store
     ├── StoreUnavailableError
+    │   └── StoreNotOpenedError    it is not there, or not for this process
     ├── StoreFullError
     ├── StoreReadOnlyError
     ├── StoreCorruptError
@@ -1037,6 +1038,15 @@ class StoreUnavailableError(StoreError):
     def __str__(self) -> str:
         reason = self.reason.rstrip(".")
         return f"{self.store} is not answering: {reason}. Try again; check the store if it stays so."
+
+
+class StoreNotOpenedError(StoreUnavailableError):
+    """The store is not where its URL says, or this process may not open it."""
+
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.store} cannot be opened: {self.reason}. {self.cure}."
 
 
 class StoreFullError(StoreError):

@@ -18,6 +18,7 @@ from helix_agents.domain.errors import (
     HelixError,
     StoreCorruptError,
     StoreFullError,
+    StoreNotOpenedError,
     StoreReadOnlyError,
     StoreUnavailableError,
     UnstorableValueError,
@@ -193,22 +194,28 @@ def meaning(problem: apsw.Error | OverflowError | UnicodeEncodeError, store: str
         case apsw.BusyError() | apsw.LockedError():
             return StoreUnavailableError(store, "another process keeps it locked")
         case apsw.CantOpenError():
-            return StoreUnavailableError(store, _why_not_opened(Path(store)))
+            return _not_opened(store)
         case _:
             return StoreUnavailableError(store, str(problem) or type(problem).__name__)
 
 
-def _why_not_opened(file: Path) -> str:
+def _not_opened(store: str) -> StoreNotOpenedError:
+    """Why a file could not be opened, and what helps."""
+    file = Path(store)
+    elsewhere, permissions = "or name another file", "Check the permissions, and whom this process runs as"
     try:
         if not file.parent.is_dir():
-            return f"there is no folder {file.parent}"
-        if file.is_dir():
-            return "it is a folder"
-        if file.exists():
-            return "this process may not open it"
-        if not os.access(file.parent, os.W_OK | os.X_OK):
-            return f"there is no such file, and this process may not make one in {file.parent}"
-        return "there is no such file; the first run makes it, and so does `helix migrate`"
+            reason, cure = f"there is no folder {file.parent}", f"Create the folder, {elsewhere}"
+        elif file.is_dir():
+            reason, cure = "it is a folder", "Name a file in it"
+        elif file.exists():
+            reason, cure = "this process may not open it", permissions
+        elif not os.access(file.parent, os.W_OK | os.X_OK):
+            reason = f"there is no such file, and this process may not make one in {file.parent}"
+            cure = f"{permissions}, {elsewhere}"
+        else:
+            reason, cure = "there is no such file", f"The first run makes it, and so does `helix migrate`; {elsewhere}"
     except OSError as problem:
         # Not even looking is possible: the name is too long, or a folder on the way is closed to this process.
-        return f"it cannot be looked at: {problem.strerror}"
+        reason, cure = f"it cannot be looked at: {problem.strerror}", f"{permissions}, {elsewhere}"
+    return StoreNotOpenedError(store, reason, cure)

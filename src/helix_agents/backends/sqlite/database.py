@@ -14,7 +14,7 @@ from helix_agents.backends.sqlite.connection import UNTOLD, Connection, Row, Syn
 from helix_agents.backends.sqlite.doorbell import Doorbell
 from helix_agents.backends.sqlite.lanes import Lane, WriteLane
 from helix_agents.backends.sqlite.migrations import check_schema, migrate
-from helix_agents.domain.errors import StoreClosedError, StoreUnavailableError, UnsafeSQLiteError
+from helix_agents.domain.errors import StoreClosedError, StoreNotOpenedError, UnsafeSQLiteError
 from helix_agents.ports.backend import Migrate
 from helix_agents.ports.seam import Seam
 
@@ -94,7 +94,9 @@ class Database:
         try:
             database = cls(Path(path), synchronous=synchronous, seam=seam, busy_ms=busy_ms, create=migrate == "auto")
         except FileNotFoundError as problem:
-            raise StoreUnavailableError(str(path), "the folder this process works in was deleted") from problem
+            raise StoreNotOpenedError(
+                str(path), "the folder this process works in was deleted", "Start it from another one"
+            ) from problem
         try:
             await database._writer.do(_prepare(database.name, migrate))
         except BaseException:

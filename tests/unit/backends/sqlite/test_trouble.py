@@ -25,6 +25,7 @@ from helix_agents.domain.errors import (
     StoreClosedError,
     StoreCorruptError,
     StoreFullError,
+    StoreNotOpenedError,
     StoreUnavailableError,
     UnsafeSQLiteError,
     UnstorableValueError,
@@ -196,7 +197,8 @@ async def test_checking_creates_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="there is no folder"):
+    told = rf"cannot be opened: there is no folder {tmp_path / 'nowhere'}. Create the folder, or name another file.$"
+    with pytest.raises(StoreNotOpenedError, match=told):
         await SQLiteStateStore.open(tmp_path / "nowhere" / "helix.db")
 
 
