@@ -61,4 +61,4 @@ def test_a_port_that_is_taken_is_explained(capsys: pytest.CaptureFixture[str], t
 def test_a_store_that_does_not_open_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["serve", f"{HERE}:ONE", "--token", "t", "--port", "0", "--store", "sqlite:////nowhere/at/all.db"]
     assert run(arguments) == ExitCode.SERVICE
-    assert "not answering" in capsys.readouterr().err
+    assert "cannot be opened" in capsys.readouterr().err
