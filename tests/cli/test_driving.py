@@ -29,6 +29,11 @@ def test_a_run_that_needs_a_person_ends_with_the_commands_that_go_on(folder: Pat
     assert "helix resume agents.py:several s-1" in begun.err
     early = helix(folder, "resume", "agents:clerk", "s-1", "--json")
     assert (early.code, early.json["error"]["code"]) == (ExitCode.WAITING, "still_waiting")
+    told = helix(folder, "resume", "agents:clerk", "s-1").err
+    assert "still waits for call_1_1" in told
+    assert "or give up what waits with\n  helix resume agents:clerk s-1 --message TEXT\n" in told
+    other = helix(folder, "resume", "agents:slow", "s-1").err
+    assert "'agents:slow' has no agent 'clerk', with which session 's-1' was begun; agents there: slow." in other
     told = helix(folder, "resume", "agents:clerk", "s-1")
     assert told.code == ExitCode.WAITING
     assert "helix pending approve s-1 call_1_1" in told.err
@@ -168,8 +173,11 @@ MISTAKES = [
     (["run", "nowhere.py", "Hi"], "there is no file nowhere.py"),
     (["run", "agents:missing", "Hi"], "has no 'missing'; agents there: clerk"),
     (["run", "agents:not_an_agent", "Hi"], "it is int, and has to be an Agent"),
-    (["run", "agents:several", "Hi"], "it has several (clerk, slow, short_lived); say which with --agent"),
-    (["run", "agents:several", "Hi", "--agent", "eve"], "No agent named 'eve'"),
+    (
+        ["run", "agents:several", "Hi"],
+        "'agents:several' has several agents (clerk, slow, short_lived); say which with --agent",
+    ),
+    (["run", "agents:several", "Hi", "--agent", "eve"], "has no agent 'eve'; agents there: clerk, short_lived, slow."),
     (["run", "raises", "Hi"], "importing it failed: ValueError: no luck (raises.py, line 2)"),
     (["run", "needs:agent", "Hi"], "importing it needs 'nowhere_at_all', which is not installed"),
     (["run", "empty", "Hi"], "module 'empty' defines none"),

@@ -22,7 +22,7 @@ def test_usage_is_added_up_for_one_session_or_for_all(office: Path) -> None:
     assert (one["sessions"], both["sessions"]) == (1, 2)
     assert 0 < one["tokens"]["total"] < both["tokens"]["total"]
     ann = helix(office, "usage", "--user", "ann", "--since", "2020-01-01")
-    assert ann.out.startswith("1 sessions, ")
+    assert ann.out.startswith("1 session, ")
     tokens = next(line for line in ann.out.splitlines() if line.startswith("tokens"))
     assert re.search(r" \d+ ms$", tokens), "how long it took, with its unit"
     assert helix(office, "usage", "--agent", "nobody", "--json").json["sessions"] == 0
@@ -73,7 +73,7 @@ def test_the_doctor_tells_what_is_stored_and_what_waits(office: Path) -> None:
     done = helix(office, "doctor", "--json")
     found = {finding["subject"]: finding["detail"] for finding in done.json["findings"]}
     assert done.code == ExitCode.OK
-    assert found["store contents"] == "2 sessions, 1 calls wait for somebody"
+    assert found["store contents"] == "2 sessions, 1 call waiting for somebody"
     assert {"store", "store clock", "store limits", "stream limits", "extra postgres", "models"} <= set(found)
 
 

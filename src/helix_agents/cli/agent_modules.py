@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.domain.errors import HelixError, SetupError, UnknownAgentError
+from helix_agents.domain.errors import HelixError, SetupError
+from helix_agents.domain.sessions import SessionState
 
 AnyAgent = Agent[Any, Any, Any]
 
@@ -22,6 +23,17 @@ class AgentsNotFoundError(SetupError):
 
     def __str__(self) -> str:
         return f"No agents at {self.place!r}: {self.problem}"
+
+
+class AgentNotChosenError(SetupError):
+    """The agents a command line names are there, and the one that is needed is not among them, or not said."""
+
+    code = "unknown_agent"
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.place!r} {self.problem}"
 
 
 def load_agents(place: str) -> AgentRegistry:
@@ -50,28 +62,34 @@ def choose_agent(agents: AgentRegistry, place: str, name: str | None) -> AnyAgen
     """The agent a new session is for: the one that is named, or the only one, or the first of a list.
 
     Raises:
-        UnknownAgentError: none is named so.
+        AgentNotChosenError: none is named so, or several could be meant.
     """
     if name is not None:
-        return agents.get(name)
+        return _named(agents, place, name, f"has no agent {name!r}")
     known = list(agents)
     delegated = {each.name for agent in known for each in known if each is not agent and _delegates_to(agent, each)}
     heads = [agent for agent in known if agent.name not in delegated] or known
     if len(heads) > 1:
         names = ", ".join(agent.name for agent in heads)
-        raise AgentsNotFoundError(place, f"it has several ({names}); say which with --agent NAME.")
+        raise AgentNotChosenError(place, f"has several agents ({names}); say which with --agent NAME.")
     return heads[0]
 
 
-def agent_of_session(agents: AgentRegistry, agent_type: str) -> AnyAgent:
+def agent_of_session(agents: AgentRegistry, place: str, session: SessionState) -> AnyAgent:
     """The agent a stored session belongs to.
 
     Raises:
-        UnknownAgentError: the module has no agent of that name.
+        AgentNotChosenError: the module has no agent of that name.
     """
-    agent = agents.find(agent_type)
+    name = session.agent_type
+    return _named(agents, place, name, f"has no agent {name!r}, with which session {session.session_id!r} was begun")
+
+
+def _named(agents: AgentRegistry, place: str, name: str, problem: str) -> AnyAgent:
+    agent = agents.find(name)
     if agent is None:
-        raise UnknownAgentError(agent_type, tuple(sorted(each.name for each in agents)))
+        known = ", ".join(sorted(each.name for each in agents))
+        raise AgentNotChosenError(place, f"{problem}; agents there: {known}.")
     return agent
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from helix_agents.cli.plain import shown_time
+from helix_agents.cli.plain import shown_count, shown_time
 from helix_agents.cli.session_views import shown_message
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.sessions import InterruptSet
@@ -74,7 +74,9 @@ def _rewind(chat: "Chat", rest: str) -> None:
             return
         checkpoint_id = page.items[0].checkpoint_id
     session = chat.loop.run(chat.helix.rewind(chat.session_id, checkpoint_id))
-    chat.output.note(f"back at {checkpoint_id}, {session.message_count} messages; say something, or /resume")
+    chat.output.note(
+        f"back at {checkpoint_id}, {shown_count(session.message_count, 'message')}; say something, or /resume"
+    )
 
 
 def _usage(chat: "Chat", _rest: str) -> None:

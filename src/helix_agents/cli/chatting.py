@@ -70,7 +70,7 @@ async def _agent_for(helix: Executor, place: str, name: str | None, session_id: 
         except SessionNotFoundError:
             pass
         else:
-            return agent_of_session(helix.agents, session.agent_type)
+            return agent_of_session(helix.agents, place, session)
     return choose_agent(helix.agents, place, name)
 
 

@@ -146,16 +146,17 @@ def look_at_settings(backend: "Backend") -> Iterator[Finding]:
 
 async def look_for_stuck(backend: "Backend") -> Finding:
     """Sessions that need somebody, and runs that no process drives; none of it is wrong."""
+    from helix_agents.cli.plain import shown_count
     from helix_agents.domain.pending import PendingFilter
 
     sessions = await backend.state.list_sessions(limit=1)
     waiting = await backend.state.list_pending(PendingFilter(), limit=1)
     overdue = await backend.state.find_expired_pending(limit=200)
     orphans = await backend.state.list_orphans(limit=200)
-    detail = f"{sessions.total} sessions, {waiting.total} calls wait for somebody"
+    detail = f"{shown_count(sessions.total, 'session')}, {shown_count(waiting.total, 'call')} waiting for somebody"
     if overdue or orphans:
         detail += (
-            f"; {len(overdue)} past their deadline and {len(orphans)} runs without a process: "
-            "helix janitor MODULE:AGENTS sees to both"
+            f"; {shown_count(len(overdue), 'call')} past the deadline, {shown_count(len(orphans), 'run')} without a "
+            "process: helix janitor MODULE:AGENTS sees to both"
         )
     return Finding(subject="store contents", detail=detail)

@@ -75,6 +75,8 @@ async def drive(output: Output, place: Place, agents: AgentRegistry, begin: Begi
             where = PendingFilter(root_session_id=problem.session_id)
             waiting = await whole_list(lambda offset: helix.list_pending(where, offset=offset, limit=MAX_LIMIT))
             _tell_waiting(output, problem.session_id, waiting, place)
+            given_up = place.going_on("resume", problem.session_id, "--message", "TEXT")
+            output.note(f"or give up what waits with\n  {given_up}")
             raise
         output.note(f"session {begun.handle.session_id}")
         with stopping_by_key(output, begun.handle) as stopped:

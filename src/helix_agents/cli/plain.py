@@ -48,6 +48,11 @@ def shown_span(milliseconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
+def shown_count(count: int, noun: str) -> str:
+    """So many of something, in words that fit one of it, too."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def shown_json(value: Any) -> str:
     """A value on one line: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -53,7 +53,7 @@ def command(
     known, adapter = load_agents(agents), find_model(model)
 
     async def begin(helix: "Executor") -> Begun:
-        agent = agent_of_session(known, (await helix.sessions.get(session_id)).agent_type)
+        agent = agent_of_session(known, agents, await helix.sessions.get(session_id))
         check_model(agent, adapter)
         mode = "from_checkpoint" if checkpoint_id is not None else "with_message" if message is not None else "continue"
         handle = await helix.resume(

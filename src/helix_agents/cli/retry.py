@@ -31,7 +31,7 @@ def command(output: Output, agents: str, session_id: str, model: str | None, sto
     known, adapter = load_agents(agents), find_model(model)
 
     async def begin(helix: "Executor") -> Begun:
-        agent = agent_of_session(known, (await helix.sessions.get(session_id)).agent_type)
+        agent = agent_of_session(known, agents, await helix.sessions.get(session_id))
         check_model(agent, adapter)
         return Begun(agent=agent, handle=await helix.retry(agent, session_id, model=adapter))
 

@@ -8,7 +8,7 @@ import click
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.opened import open_desk
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain
+from helix_agents.cli.plain import plain, shown_count
 from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import AgentAlreadyRunningError, NotARootSessionError, SessionNotFoundError
 from helix_agents.domain.sessions import BranchPoint
@@ -31,7 +31,7 @@ async def branch_session(
     async with open_stored(url) as backend:
         branch = await backend.state.clone_session(source, new_session_id)
     output.answer({"session": plain(branch)})
-    output.say(f"{new_session_id} has {branch.message_count} messages of {session_id}.")
+    output.say(f"{new_session_id} has {shown_count(branch.message_count, 'message')} of {session_id}.")
 
 
 async def rewind_session(output: Output, url: str, session_id: str, checkpoint_id: str) -> None:
@@ -39,7 +39,7 @@ async def rewind_session(output: Output, url: str, session_id: str, checkpoint_i
     async with open_desk(url) as helix:
         session = await helix.rewind(session_id, checkpoint_id)
     output.answer({"session": plain(session)})
-    output.say(f"{session_id} is back at {checkpoint_id}, with {session.message_count} messages.")
+    output.say(f"{session_id} is back at {checkpoint_id}, with {shown_count(session.message_count, 'message')}.")
 
 
 async def delete_sessions(output: Output, url: str, session_ids: Sequence[str]) -> ExitCode:

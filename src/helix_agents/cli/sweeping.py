@@ -21,7 +21,7 @@ async def sweep(output: Output, url: str, agents: str | None, *, every: float | 
         while True:
             swept = await helix.sweep()
             output.answer(plain(swept))
-            done = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in plain(swept).items() if count)
+            done = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in plain(swept).items() if count)
             output.say(done or "Nothing to do.")
             if every is None:
                 await helix.idle()

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain
+from helix_agents.cli.plain import plain, shown_count
 from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.usage import SourceTotal, UsageEntry, UsageFilter, UsageRollup, roll_up
@@ -36,8 +36,8 @@ async def show_usage(
     output.answer(plain(rollup))
     tokens = rollup.tokens
     output.say(
-        f"{rollup.sessions} sessions, {tokens.total} tokens: {tokens.prompt} in ({tokens.cached} cached), "
-        f"{tokens.completion} out ({tokens.reasoning} reasoning)"
+        f"{shown_count(rollup.sessions, 'session')}, {shown_count(tokens.total, 'token')}: "
+        f"{tokens.prompt} in ({tokens.cached} cached), {tokens.completion} out ({tokens.reasoning} reasoning)"
     )
     output.table(
         ("kind", "name", "calls", "failures", "tokens", "amount"),

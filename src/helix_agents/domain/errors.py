@@ -311,7 +311,7 @@ class StillWaitingError(CallerError):
     def __str__(self) -> str:
         return (
             f"Session {self.session_id!r} still waits for {', '.join(self.tool_call_ids) or 'its children'}; "
-            "submit an answer first, or execute with a new message to give them up."
+            "answer first, or give up what waits with a new message."
         )
 
 

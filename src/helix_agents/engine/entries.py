@@ -479,7 +479,7 @@ def _expiry(services: Services, agent: AnyAgent, expires_in_ms: int | None) -> i
 
 def _why_not(session: SessionState) -> str:
     if session.status == "failed" and session.failure_reason == CANCELLED:
-        return "it was aborted; execute starts a new turn"
+        return "it was aborted; a new message starts the next turn"
     if session.status == "failed":
         return "its last run failed; use retry"
-    return f"it is {session.status}; execute starts a new turn"
+    return f"it is {session.status}; a new message starts the next turn"

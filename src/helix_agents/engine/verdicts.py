@@ -85,7 +85,9 @@ def _exhausted(scope: RunScope, results: Sequence[ToolMessage]) -> Failure | Non
             if counts[message.tool_name] > allowed:
                 code = "output_invalid" if message.tool_name == FINISH else "tool_retries_exhausted"
                 return Failure(
-                    code, f"{message.tool_name} was not called correctly after {allowed} corrections: {message.content}"
+                    code,
+                    f"{message.tool_name} was not called correctly, and may be corrected no more (allowed: {allowed}): "
+                    f"{message.content}",
                 )
     return None
 
@@ -138,7 +140,7 @@ def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
             return Finished(output=step.reply.text, reason=reason)
     if number >= agent.max_steps:
         return Failure(
-            "max_steps", f"The run took {number} steps, its limit; retry continues with a fresh budget.", True
+            "max_steps", f"The run took all the steps it may ({number}); retry continues with a fresh budget.", True
         )
     return None
 

@@ -87,7 +87,7 @@ class Gate:
     def _check_running(self, running: int) -> None:
         most = self.limits.running_runs_per_user
         if running >= most:
-            raise self._too_many(429, "too_many_runs", f"This user has {most} runs going.")
+            raise self._too_many(429, "too_many_runs", f"This user has as many runs going as may be at once: {most}.")
 
     @asynccontextmanager
     async def _alone(self, user_id: str | None, locks: LockManager) -> AsyncGenerator[None]:
@@ -113,7 +113,7 @@ class Gate:
             raise self._too_many(503, "too_many_streams", f"This instance has {self.open_streams} open streams.")
         most = self.limits.open_streams_per_user
         if principal.user_id is not None and self._streams[principal.user_id] >= most:
-            raise self._too_many(429, "too_many_streams", f"This user has {most} open streams on this instance.")
+            raise self._too_many(429, "too_many_streams", f"This user has as many streams open here as may be: {most}.")
 
     def watch(self, work: Coroutine[Any, Any, None]) -> None:
         """Work of the instance itself, which ends with it."""
