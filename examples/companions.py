@@ -42,7 +42,7 @@ async def main() -> None:
         print(await first.output())
     async with Executor.open("sqlite:///helix.db", agents=[boss]) as helix:  # another process, another day
         print(await (await helix.execute(boss, "It is 120 now", first.session_id)).output())
-        [eve] = (await helix.sessions.list(SessionFilter(parent_session_id=first.session_id))).items
+        [eve] = await helix.sessions.list(SessionFilter(parent_session_id=first.session_id))
         said = (await helix.sessions.messages(eve.session_id)).items[0]
         assert isinstance(said.message, AssistantMessage)
         print("eve:", said.message.text)

@@ -226,3 +226,9 @@ def pay(amount: int) -> None:
 
 
 tool(effect="twice")  # pyright: ignore[reportArgumentType]
+
+
+async def names(helix: Executor) -> list[str]:
+    page = await helix.sessions.list()
+    assert_type(page[0].session_id, str)
+    return [session.agent_type for session in page]

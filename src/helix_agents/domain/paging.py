@@ -1,6 +1,6 @@
 """One shape for every list the stores give out."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Generic, TypeVar
 
 from helix_agents.domain.errors import InvalidPageError
@@ -15,7 +15,10 @@ T = TypeVar("T")
 
 
 class Page(Record, Generic[T]):
-    """Part of a list, newest first, and where it stands in the whole."""
+    """Part of a list, newest first, and where it stands in the whole.
+
+    `for item in page`, `len(page)` and `page[0]` are about what is on this page; `total` counts the whole list.
+    """
 
     items: tuple[T, ...]
     total: int
@@ -25,6 +28,15 @@ class Page(Record, Generic[T]):
     @property
     def has_more(self) -> bool:
         return self.offset + len(self.items) < self.total
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, at: int) -> T:
+        return self.items[at]
 
 
 def check_page(offset: int, limit: int) -> None:
