@@ -62,7 +62,7 @@ class OpenBatch(Record):
         return OpenBatch(step=self.step, round=self.round, calls=self.calls, settled=(*self.settled, *done))
 
     def next_round(self) -> "OpenBatch":
-        """The same batch, looked at once more because an answer has come."""
+        """The same batch, looked at once more: an answer has come, or companions are to be spoken to by now."""
         return OpenBatch(step=self.step, round=self.round + 1, calls=self.calls, settled=self.settled)
 
 

@@ -93,7 +93,7 @@ class Perform(Protocol):
     async def __call__(self, effect: EffectName, name: str, request: Plain, /) -> Plain: ...
 
 
-class DriveChild(Protocol):
+class DriveBeside(Protocol):
     """How a runtime drives the run of a child outside the effect of its parent's call."""
 
     async def __call__(self, run: DriveRun, /, within: Within) -> RunEnd: ...
@@ -120,7 +120,7 @@ class PlainOps(Ops):
         perform: Perform,
         *,
         should_yield: Callable[[], bool] = lambda: False,
-        drive: DriveChild | None = None,
+        drive: DriveBeside | None = None,
         within: Within | None = None,
     ) -> None:
         self._perform = perform

@@ -36,15 +36,13 @@ async def run_turn(ops: Ops) -> RunEnd:
             if ops.should_yield():
                 return RunEnd(status="yielded")
             step += 1
-            batch = OpenBatch(step=step)
             match await ops.ask_model(Ask(step=step)):
                 case Reply(calls=calls):
-                    batch = OpenBatch(step=step, calls=calls)
-                    batch, outcome = await _work_off(ops, batch)
+                    batch, outcome = await _work_off(ops, OpenBatch(step=step, calls=calls))
                 case Stopped():
-                    outcome = Stop()
+                    batch, outcome = OpenBatch(step=step), Stop()
                 case RunFailed(code=code):
-                    outcome = Fail(code=code)
+                    batch, outcome = OpenBatch(step=step), Fail(code=code)
         else:
             batch, outcome = await _work_off(ops, batch)
         ack = await ops.commit(CommitRequest(batch=batch, outcome=outcome))
