@@ -59,20 +59,20 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
     """Run one companion tool."""
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
-    companion = _Companions(scope, batch, planned)
+    work = _CompanionCall(scope, batch, planned)
     if tool is not None and scope.stop.requested.is_set():
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     given: dict[str, JSON] = {}
     try:
         if tool is None:
-            result = await companion.let_go(tool_is_gone(call))
+            result = await work.let_go(tool_is_gone(call))
         else:
             given = tool.parse(call.arguments)
-            result = await companion.run(given)
+            result = await work.run(given)
     except CompanionError as refused:
-        result = await companion.let_go(_error(planned, str(refused)))
+        result = await work.let_go(_error(planned, str(refused)))
     except FailRun as decision:
-        result = await companion.let_go(_error(planned, decision.reason, fail_run=decision.reason))
+        result = await work.let_go(_error(planned, decision.reason, fail_run=decision.reason))
     except HelixError as problem:
         if problem.retryable or isinstance(problem, SupersededError):
             # Another driver took over, or the store is not answering: neither is for the model to know.
@@ -86,7 +86,7 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
     return await settle(scope, batch, result)
 
 
-class _Companions:
+class _CompanionCall:
     """One companion call at work."""
 
     def __init__(self, scope: RunScope, batch: Batch, planned: PlannedCall) -> None:
