@@ -1,7 +1,7 @@
 """Following a child behind another service: its chunks come here, its questions too, and its end settles the call.
 
-The child has a session here that stands for it: with a run that is followed instead of driven,
-the calls it waits for, its output, state and usage. So everything that holds for a child of this process holds for it.
+The child has a session here that stands for it: with a run that is followed instead of driven, the calls it waits for,
+its output, state and usage. So everything that holds for a child of this process holds for it.
 
 | what the other service says                 | what follows                                                    |
 |---------------------------------------------|-----------------------------------------------------------------|
@@ -48,7 +48,7 @@ from helix_agents.engine.remote_questions import RemoteQuestions
 from helix_agents.engine.remote_rest import DISPATCH_FAILED, LIMIT_EXCEEDED, Rest, end_of, interrupted
 from helix_agents.engine.remote_stops import CURSOR, REMOTE, STARTED, USAGE, WAITING, WAITS, as_remote, stop_remote
 from helix_agents.engine.remote_usage import count_anew
-from helix_agents.engine.scope import RunScope
+from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.engine.stop import StopSignal, undisturbed
 from helix_agents.ports.remote_agents import RemoteStatus
@@ -130,6 +130,7 @@ class _Follower:
         """Follow the child until it rests, or until somebody stops it here."""
         with self._stop.cutting():
             return await self._to_rest()
+        # A stop cut the block.
         return await self._stopped()
 
     async def _to_rest(self) -> Rest:
@@ -367,7 +368,7 @@ class _Follower:
             self._metadata.pop(WAITS, None)
         record = msgspec.structs.replace(self._session, step_count=self._step, custom_state={})
         commit = msgspec.structs.replace(commit, metadata={key: self._metadata.get(key) for key in _KEPT})
-        meta = CheckpointMeta(step_id=f"{self._run.run_id}.{self._step}", step_count=self._step)
+        meta = CheckpointMeta(step_id=step_id_of(self._run.run_id, self._step), step_count=self._step)
         if scope.services.chunks_ride_in_commits:
             async with scope.writer.take() as stream:
                 riding = msgspec.structs.replace(commit, stream=stream)

@@ -1,4 +1,4 @@
-"""Stopping a session that waits for somebody: no run is going that could see to it."""
+"""Ends that no step commits: of runs that wait and are stopped, or that nobody can drive; and what follows an end."""
 
 import msgspec
 
