@@ -21,9 +21,7 @@ from helix_agents.engine.effects import (
     CommitRequest,
     DriveRun,
     Position,
-    Reply,
     RunEnd,
-    Stopped,
     Within,
 )
 from helix_agents.engine.live_runs import LiveRuns, Place
@@ -117,7 +115,7 @@ class Effects:
             if resting is not None:
                 return resting.as_answer()
 
-        async def body(scope: RunScope) -> Reply | Stopped | Record:
+        async def body(scope: RunScope) -> Record:
             if scope.session.step_count >= ask.step:
                 reason = f"step {ask.step} is committed already"
                 raise SupersededError(whose.session_id, whose.fence.run_id, whose.fence.attempt, reason)

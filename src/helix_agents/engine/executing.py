@@ -13,6 +13,7 @@ from helix_agents.agent.hook_events import BeforeToolEvent, HookEvent, StateChan
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import HelixError, InvalidStateError, StateSizeExceededError, ToolOutputError
+from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import EDITED_INPUT, ToolCall, ToolMessage
 from helix_agents.domain.records import JSON, encode
@@ -157,7 +158,7 @@ async def _earlier_writes(scope: RunScope, batch: Batch, planned: PlannedCall) -
     return tuple(fitting[call_id].writes for call_id in order if call_id in fitting)
 
 
-async def _state_writes(scope: RunScope, context: Any, call_id: str) -> StepWrites:
+async def _state_writes(scope: RunScope, context: ToolContext[Any, Any], call_id: ToolCallId) -> StepWrites:
     writes = context.link.draft.writes(call_id)
     if writes and scope.hooks.wants("on_state_change"):
         await scope.fire(context, StateChangeEvent(tool_call_id=call_id, writes=writes))
