@@ -56,7 +56,7 @@ from helix_agents.engine.log import log_exception
 from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.remote_stops import delete_remote
 from helix_agents.engine.rewinding import rewind
-from helix_agents.engine.services import EngineOptions, Services
+from helix_agents.engine.services import DAY_MS, EngineOptions, Services
 from helix_agents.engine.stopping import stop_session
 from helix_agents.engine.submitting import submit
 from helix_agents.ports.llm import LLMAdapter
@@ -88,8 +88,6 @@ from helix_agents.runtimes.executor.waking import Waker
 from helix_agents.system import RandomIds, jitter
 
 T = TypeVar("T")
-
-DAY_MS = 24 * 60 * 60 * 1000
 
 
 class ExecutorCore:
@@ -364,7 +362,11 @@ class ExecutorCore:
         return await self._stop(session_id, reason, "interrupt")
 
     async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
-        """Fail the run that is going, or that waits, for good."""
+        """Fail the run that is going, or that waits, for good. The stop reaches everything below the session.
+
+        Raises:
+            SessionNotFoundError, NotARootSessionError: there is nothing here to stop.
+        """
         return await self._stop(session_id, reason, "abort")
 
     async def recover(self) -> Recovered:
