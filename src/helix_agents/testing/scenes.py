@@ -124,9 +124,8 @@ async def commit(
 
 async def suspend(store: SessionStateStore, step: int, *calls: PendingCall, **fields: Any) -> Committed:
     """Commit a step that ends its run to wait for the given calls."""
-    return await commit(
-        store, step, pending=calls, run=RunUpdate(status="suspended_client_tool"), suspend=True, **fields
-    )
+    run = RunUpdate(status="suspended_client_tool", completion_reason="suspended_client_tool")
+    return await commit(store, step, pending=calls, run=run, suspend=True, **fields)
 
 
 async def start_child(store: SessionStateStore, child: str = "child", parent: str = SESSION) -> str:

@@ -391,11 +391,9 @@ async def _named(connection: Connection, row: SessionRow, call_ids: tuple[ToolCa
 
 
 def _run_update(update: RunUpdate, *, goes_on: bool = False) -> dict[str, JSON]:
-    """What the commit says of its run, without what it leaves alone; one that goes on keeps its status."""
-    said = msgspec.structs.asdict(update)
-    if goes_on:
-        del said["status"]
-    return {name: value for name, value in said.items() if value is not None}
+    """What the commit says of its run, without what it leaves alone; of one that goes on only how far it came."""
+    said = RunUpdate(step_count=update.step_count) if goes_on else update
+    return {name: value for name, value in msgspec.structs.asdict(said).items() if value is not None}
 
 
 async def _remembered(connection: Connection, row: SessionRow) -> Committed:

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import msgspec
-
 from helix_agents.backends.session_rows import checkpoint_name, encode_suspension
 from helix_agents.backends.sqlite.checkpoints import read_checkpoint, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
@@ -27,13 +25,13 @@ from helix_agents.backends.sqlite.stream_rows import append_chunks, end_with_com
 from helix_agents.backends.sqlite.sub_sessions import add_refs, some_went_on, update_ref
 from helix_agents.backends.sqlite.usage_rows import insert_usage, used_in_step
 from helix_agents.domain.checkpoints import CheckpointMeta
-from helix_agents.domain.commits import Committed, StepCommit, awaited_children, stream_end_of
+from helix_agents.domain.commits import Committed, StepCommit, awaited_children, committed_run, stream_end_of
 from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
 from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
 from helix_agents.domain.records import Record, decode, encode
-from helix_agents.domain.runs import RunUpdate, check_fence, updated
+from helix_agents.domain.runs import RunUpdate, check_fence
 from helix_agents.domain.sessions import SessionDetail, SessionState
 from helix_agents.domain.writes import WriteOp, merge_warnings
 
@@ -244,7 +242,7 @@ def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitE
             "UPDATE __agents_sessions SET commit_extra = ? WHERE key = ?", (encode(extra).decode(), row.key)
         )
     if commit.run is not None:
-        _update_run(connection, step, row, commit.run, keep_running=extra.again)
+        _update_run(connection, step, row, commit.run, again=extra.again)
     return extra
 
 
@@ -254,16 +252,12 @@ def _named(connection: Connection, row: Place, call_ids: tuple[ToolCallId, ...])
     return [call for call in found if call is not None]
 
 
-def _update_run(
-    connection: Connection, step: EncodedStep, row: Place, update: RunUpdate, *, keep_running: bool
-) -> None:
+def _update_run(connection: Connection, step: EncodedStep, row: Place, update: RunUpdate, *, again: bool) -> None:
     run = current_run(connection, row)
     assert run is not None
-    status = run.status if keep_running or update.status is None else update.status
-    count = step.meta.step_count if update.step_count is None else update.step_count
-    changed = msgspec.structs.replace(update, status=status, step_count=count)
-    store_current(connection, row, updated(run, changed, step.now))
-    if status != "running":
+    changed = committed_run(run, update, step.meta.step_count, again=again, now=step.now)
+    store_current(connection, row, changed)
+    if changed.status != "running":
         connection.execute("UPDATE __agents_sessions SET running = 0 WHERE key = ?", (row.key,))
 
 

@@ -360,7 +360,7 @@ class PendingContract(StoreContract):
         assert answered.again
         run = await store.get_run("r-1")
         assert run is not None
-        assert (run.status, run.ended_at) == ("running", None)
+        assert (run.status, run.ended_at, run.completion_reason) == ("running", None, None)
         assert (await _call(store, "own")).state == "waiting"
         assert {call.tool_call_id for call in answered.pending} == {"call-1", "own"}
 
