@@ -1,14 +1,16 @@
-"""Rows of the sessions and runs tables as every SQL backend has them, and the records they stand for."""
+"""Rows of the sessions, runs and checkpoints tables as every SQL backend has them, and the records they stand for."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from helix_agents.domain.checkpoints import Checkpoint
+from helix_agents.domain.commits import Committed
 from helix_agents.domain.entries import RunSummary
 from helix_agents.domain.ids import CheckpointId
-from helix_agents.domain.records import decode, decode_json, encode
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.records import Record, decode, decode_json, encode
 from helix_agents.domain.sessions import SessionDetail, SessionState, SessionSummary, SuspensionContext
-from helix_agents.domain.writes import NO_WRITES, StepWrites
+from helix_agents.domain.writes import NO_WRITES, StepWrites, merge_warnings
 
 SUMMARY_COLUMNS = (
     "session_id, agent_type, status, step_count, message_count, version, user_id, tags, metadata, parent_session_id, "
@@ -210,6 +212,28 @@ def checkpoint_of(row: Sequence[Any]) -> Checkpoint:
         source=row[10],
         version=row[0] & 0xFFFFFFFF,
         created_at=row[11],
+    )
+
+
+class CommitExtra(Record):
+    """What a step commit answers beyond what its checkpoint knows."""
+
+    again: bool = False
+    pending: tuple[PendingCall, ...] = ()
+
+
+def first_answer(checkpoint: Checkpoint, extra: str | None) -> Committed:
+    """What a step commit answered, for a caller who did not get it; `extra` is what was kept beside its checkpoint."""
+    more = decode(extra, CommitExtra) if extra is not None else CommitExtra()
+    return Committed(
+        checkpoint_id=checkpoint.checkpoint_id,
+        new_version=checkpoint.version,
+        message_count=checkpoint.message_count,
+        stream_sequence=checkpoint.stream_sequence,
+        warnings=merge_warnings(checkpoint.writes.ops),
+        again=more.again,
+        pending=more.pending,
+        status=checkpoint.status,
     )
 
 

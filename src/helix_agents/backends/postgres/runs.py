@@ -36,6 +36,7 @@ from helix_agents.domain.runs import (
     RunUpdate,
     age,
     claimed,
+    recorded,
     settled,
     updated,
 )
@@ -107,17 +108,7 @@ class PostgresRuns(Facet):
             row = await load_session(connection, self._namespace, session_id)
             if await find_run(connection, self._namespace, run_id) is not None:
                 raise RunAlreadyExistsError(run_id)
-            run = RunRecord(
-                run_id=run_id,
-                session_id=session_id,
-                turn=given.turn if given.turn is not None else await next_turn(connection, row),
-                start_sequence=given.start_sequence,
-                previous_run_id=given.previous_run_id,
-                parent_run_id=given.parent_run_id,
-                owner=given.owner,
-                workflow_id=given.workflow_id,
-                started_at=now,
-            )
+            run = recorded(session_id, run_id, given, await next_turn(connection, row), now)
             before = row.version
             await settle_current(connection, row, "failed", "superseded", now)
             put(row, changed(record_of(row), now))

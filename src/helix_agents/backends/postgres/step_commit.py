@@ -31,7 +31,14 @@ from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_a
 from helix_agents.backends.postgres.stream_rows import append_chunks, append_values, encoded, end_with_commit
 from helix_agents.backends.postgres.sub_sessions import add_refs, ref_rows, some_went_on, update_ref
 from helix_agents.backends.postgres.usage import INSERT_USAGE, usage_rows, usage_values
-from helix_agents.backends.session_rows import checkpoint_name, encode_metadata, encode_suspension, record_of
+from helix_agents.backends.session_rows import (
+    CommitExtra,
+    checkpoint_name,
+    encode_metadata,
+    encode_suspension,
+    first_answer,
+    record_of,
+)
 from helix_agents.backends.stream_rules import last_of
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit, awaited_children, stream_end_of
@@ -39,7 +46,7 @@ from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, Su
 from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
-from helix_agents.domain.records import JSON, Record, decode, encode
+from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunUpdate, check_fence
 from helix_agents.domain.session_changes import patched
 from helix_agents.domain.sessions import SessionDetail, SessionState
@@ -50,13 +57,6 @@ _ARGUMENTS = 36
 COMMIT = f"SELECT * FROM __agents_commit_step({', '.join('?' * _ARGUMENTS)})"
 _COMMIT_LAST = f"SELECT * FROM __agents_commit_last_step({', '.join('?' * (_ARGUMENTS + 12))})"
 _NO_CHUNKS: tuple[Value, ...] = (None,) * 12
-
-
-class CommitExtra(Record):
-    """What a remembered answer says beyond what its checkpoint knows."""
-
-    again: bool = False
-    pending: tuple[PendingCall, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,17 +400,7 @@ async def _remembered(connection: Connection, row: SessionRow) -> Committed:
     assert row.commit_checkpoint is not None
     checkpoint = await read_checkpoint(connection, row.commit_checkpoint)
     assert checkpoint is not None
-    extra = decode(row.commit_extra, CommitExtra) if row.commit_extra is not None else CommitExtra()
-    return Committed(
-        checkpoint_id=checkpoint.checkpoint_id,
-        new_version=checkpoint.version,
-        message_count=checkpoint.message_count,
-        stream_sequence=checkpoint.stream_sequence,
-        warnings=merge_warnings(checkpoint.writes.ops),
-        again=extra.again,
-        pending=extra.pending,
-        status=checkpoint.status,
-    )
+    return first_answer(checkpoint, row.commit_extra)
 
 
 def has_outgrown(row: Row) -> bool:

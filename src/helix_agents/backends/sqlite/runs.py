@@ -31,6 +31,7 @@ from helix_agents.domain.runs import (
     RunUpdate,
     age,
     claimed,
+    recorded,
     settled,
     updated,
 )
@@ -88,17 +89,7 @@ class SQLiteRuns(Facet):
             row = load_session(connection, self._namespace, session_id)
             if find_run(connection, self._namespace, run_id) is not None:
                 raise RunAlreadyExistsError(run_id)
-            run = RunRecord(
-                run_id=run_id,
-                session_id=session_id,
-                turn=given.turn if given.turn is not None else next_turn(connection, row),
-                start_sequence=given.start_sequence,
-                previous_run_id=given.previous_run_id,
-                parent_run_id=given.parent_run_id,
-                owner=given.owner,
-                workflow_id=given.workflow_id,
-                started_at=now,
-            )
+            run = recorded(session_id, run_id, given, next_turn(connection, row), now)
             before = row.version
             settle_current(connection, row, "failed", "superseded", now)
             put_record(row, changed(record_of(row), now))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from helix_agents.backends.session_rows import checkpoint_name, encode_suspension
+from helix_agents.backends.session_rows import CommitExtra, checkpoint_name, encode_suspension, first_answer
 from helix_agents.backends.sqlite.checkpoints import read_checkpoint, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.effects import forget_effects
@@ -30,7 +30,7 @@ from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, Su
 from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
-from helix_agents.domain.records import Record, decode, encode
+from helix_agents.domain.records import encode
 from helix_agents.domain.runs import RunUpdate, check_fence
 from helix_agents.domain.sessions import SessionDetail, SessionState
 from helix_agents.domain.writes import WriteOp, merge_warnings
@@ -51,13 +51,6 @@ WHERE namespace = ? AND session_id = ? AND run_id = ? AND attempt = ? AND runnin
 RETURNING key, root_session_id, status, version, segment, message_count, state_count, state_base_bytes,
     state_since_bytes, staged, mode
 """
-
-
-class CommitExtra(Record):
-    """What a remembered answer says beyond what its checkpoint knows."""
-
-    again: bool = False
-    pending: tuple[PendingCall, ...] = ()
 
 
 _PATCH = "UPDATE __agents_sessions SET metadata = nullif(json_patch(coalesce(metadata, '{}'), ?), '{}') WHERE key = ?"
@@ -289,14 +282,4 @@ def _remembered(connection: Connection, row: SessionRow) -> Committed:
     assert row.commit_checkpoint is not None
     checkpoint = read_checkpoint(connection, row.commit_checkpoint)
     assert checkpoint is not None
-    extra = decode(row.commit_extra, CommitExtra) if row.commit_extra is not None else CommitExtra()
-    return Committed(
-        checkpoint_id=checkpoint.checkpoint_id,
-        new_version=checkpoint.version,
-        message_count=checkpoint.message_count,
-        stream_sequence=checkpoint.stream_sequence,
-        warnings=merge_warnings(checkpoint.writes.ops),
-        again=extra.again,
-        pending=extra.pending,
-        status=checkpoint.status,
-    )
+    return first_answer(checkpoint, row.commit_extra)
