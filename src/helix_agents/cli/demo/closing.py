@@ -36,7 +36,7 @@ def _suggestions(kept_at: str | None) -> Iterator[tuple[str, str]]:
         yield typed("helix", "sessions", "messages", SESSION_ID, "--store", kept_at), "what the editor said and did"
     if Path("examples/first_agent.py").exists():
         yield typed("helix", "chat", "examples/ask_a_human.py"), "talk to an agent, approve, rewind"
-        yield typed("python", "examples/first_agent.py"), "an agent of your own, in 15 lines"
+        yield typed("python", "examples/first_agent.py"), "an agent of your own, in 12 lines"
     else:
         yield typed("helix", "chat", "FILE.py"), "talk to an agent you wrote"
     yield typed("helix", "doctor"), "what is installed, and how your store is"
