@@ -154,7 +154,7 @@ def plan_changes(
 def _put(plan: Plan, rows: Rows, change: Put) -> Changed:
     scope, key = change.scope, change.key
     before = _present(plan, rows, scope, key)
-    _check_version(before, scope, key, change.expected_version)
+    _check_version(before, key, change.expected_version)
     lives = before is not None and before.value is not None
     version = 1 if before is None else before.version + 1
     size = weight(key, change.value)
@@ -167,9 +167,9 @@ def _put(plan: Plan, rows: Rows, change: Put) -> Changed:
     after = ScopeUsage(
         scope=scope, keys=usage.keys + (0 if lives else 1), bytes=usage.bytes + more, revision=plan.revision
     )
-    _check_quota(rows, change, usage, after, size)
+    _check_quota(rows, change, usage, after)
     if before is not None:
-        _keep_older(plan, before, change.keep_versions, version, freed)
+        _keep_older(plan, before, change.keep_versions, freed)
     plan.usages[scope] = after
     plan.forgotten.discard((scope, key))
     plan.entries[scope, key] = Entry(
@@ -197,7 +197,7 @@ def _put(plan: Plan, rows: Rows, change: Put) -> Changed:
 def _remove(plan: Plan, rows: Rows, change: Remove) -> Changed:
     scope, key = change.scope, change.key
     before = _present(plan, rows, scope, key)
-    _check_version(before, scope, key, change.expected_version)
+    _check_version(before, key, change.expected_version)
     if before is None or before.value is None:
         if change.must_exist:
             raise KeyNotFound(f"There is no key {key!r}.", {"key": key, "reason": "key_unknown"})
@@ -207,7 +207,7 @@ def _remove(plan: Plan, rows: Rows, change: Remove) -> Changed:
     usage = _usage(plan, rows, scope)
     history = before.history_bytes
     if change.keep_versions is None:
-        _keep_older(plan, before, None, version, 0)
+        _keep_older(plan, before, None, 0)
         history += before.size
     else:
         _drop_older(plan, scope, key)
@@ -297,7 +297,7 @@ def _still_older(plan: Plan, rows: Rows, scope: str, key: str, up_to: int) -> in
     return rows.older(scope, key, up_to) - (rows.older(scope, key, min(pruned, up_to)) if pruned else 0)
 
 
-def _keep_older(plan: Plan, before: Entry, keep: int | None, version: int, freed: int) -> None:
+def _keep_older(plan: Plan, before: Entry, keep: int | None, freed: int) -> None:
     place = (before.scope, before.key)
     kept = keep is None or keep > 1
     # A deletion is a version only where every version is kept.
@@ -331,7 +331,7 @@ def _tell(plan: Plan, scope: str, key: str, version: int, operation: EntryOperat
     )
 
 
-def _check_version(before: Entry | None, scope: str, key: str, expected: int | None) -> None:
+def _check_version(before: Entry | None, key: str, expected: int | None) -> None:
     if expected is None:
         return
     lives = before is not None and before.value is not None
@@ -348,7 +348,7 @@ def _check_version(before: Entry | None, scope: str, key: str, expected: int | N
     )
 
 
-def _check_quota(rows: Rows, change: Put, before: ScopeUsage, after: ScopeUsage, size: int) -> None:
+def _check_quota(rows: Rows, change: Put, before: ScopeUsage, after: ScopeUsage) -> None:
     over_bytes = change.limit_bytes is not None and after.bytes > change.limit_bytes and after.bytes > before.bytes
     over_keys = change.limit_keys is not None and after.keys > change.limit_keys and after.keys > before.keys
     if not (over_bytes or over_keys):

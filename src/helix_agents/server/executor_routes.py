@@ -46,7 +46,7 @@ async def start(call: Call) -> Response:
     session_id = None if body.session_id is None else call.checked(body.session_id)
     session = None if session_id is None else await call.find_session(session_id)
     if session is not None:
-        return json_response(await _as_it_is(call, session, agent))
+        return json_response(_as_it_is(session, agent))
     messages = call.checked_messages(messages_of(body.message))
     _check_metadata(body.metadata)
     try:
@@ -67,7 +67,7 @@ async def start(call: Call) -> Response:
         session = await call.find_session(session_id or "")
         if session is None:
             raise
-        return json_response(await _as_it_is(call, session, agent))
+        return json_response(_as_it_is(session, agent))
     return json_response(started(run))
 
 
@@ -244,7 +244,7 @@ def _check_metadata(metadata: dict[str, str]) -> None:
         raise invalid(f"Metadata that begins with {OUR_METADATA!r} is the engine's own, as {ours[0][:80]!r} is.")
 
 
-async def _as_it_is(call: Call, session: SessionState, agent: AnyAgent) -> Started:
+def _as_it_is(session: SessionState, agent: AnyAgent) -> Started:
     """A session that was begun before.
 
     Raises:

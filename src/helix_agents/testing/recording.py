@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from helix_agents.domain.ids import RunId
 from helix_agents.domain.records import Record, decode, encode
 from helix_agents.domain.runs import Fence
 from helix_agents.engine.effects import (
@@ -106,11 +105,6 @@ class Recorder:
     def wrap(self, ops: Ops) -> Ops:
         """The same effects, watched."""
         return _WatchedOps(self, ops)
-
-    def logs_of(self, run_id: RunId) -> list[RunLog]:
-        """The logs of a run's attempts, oldest first."""
-        found = [(fence.attempt, log) for fence, log in self.logs.items() if fence.run_id == run_id]
-        return [log for _, log in sorted(found, key=lambda each: each[0])]
 
     async def watch(self, log: RunLog, asked: AskedFor, effect: Callable[[], Awaitable[T]]) -> T:
         """One effect: counted, done unless this is where to stop, and logged."""

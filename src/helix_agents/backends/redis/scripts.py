@@ -26,5 +26,3 @@ ATOMIC = Script("atomic")
 INDEX_PUT = Script("index_put")
 INDEX_FIND = Script("index_find")
 INDEX_SWEEP = Script("index_sweep")
-
-ALL = (ATOMIC, INDEX_PUT, INDEX_FIND, INDEX_SWEEP)

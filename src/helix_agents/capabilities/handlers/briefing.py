@@ -41,7 +41,7 @@ async def generate(call: Call) -> dict[str, JSON]:
             {"id": each["id"], "type": each["type"], "source": f"inbox:{each['id']}"} for each in messages
         ],
         "alerts": _alerts(call, seen),
-        "state_changes": _state_changes(call, events),
+        "state_changes": _state_changes(events),
         "backups": _backups(seen, since),
     }
     counts = {name: len(items) for name, items in sections.items()}
@@ -148,7 +148,7 @@ def _alerts(call: Call, seen: Glance) -> list[dict[str, JSON]]:
     ]
 
 
-def _state_changes(call: Call, events: list[EntryEvent]) -> list[dict[str, JSON]]:
+def _state_changes(events: list[EntryEvent]) -> list[dict[str, JSON]]:
     return [
         {
             "scope": "shared" if event.scope == SHARED else "persistent",
