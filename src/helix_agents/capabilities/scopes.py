@@ -22,11 +22,6 @@ def agent_scope(agent: str) -> str:
     return f"agent:{agent}"
 
 
-def inbox_scope(agent: str) -> str:
-    """Messages to an agent."""
-    return f"inbox:{agent}"
-
-
 def agent_of(scope: str) -> str | None:
     """Whose persistent state a scope is."""
     return scope.removeprefix("agent:") if scope.startswith("agent:") else None

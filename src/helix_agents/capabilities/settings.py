@@ -38,7 +38,6 @@ class Limits:
     monthly_backups: int = 6
     events: int = 1_000_000
     event_age_ms: int = 7 * 24 * HOUR_MS
-    inbox: int = 10_000
     alerts: int = 1_000
     session_idle_ms: int = HOUR_MS
     approval_hold_ms: int = 24 * HOUR_MS

@@ -5,7 +5,7 @@ from helix_agents.capabilities.declaring import Capability, Field, Pattern, Side
 COMPANIONS = (
     Capability(
         name="inbox.read",
-        purpose="Reads the agent's messages: changes of watched keys and messages of others, oldest first.",
+        purpose="Reads the agent's messages: changes of the keys it watches, oldest first.",
         when_to_use="Use inbox.read after state.shared.watch. Messages stay until they are acknowledged, not longer.",
         inputs=(
             Field("limit", "Integer", "How many messages to return.", required=False, default=50, least=1, most=500),

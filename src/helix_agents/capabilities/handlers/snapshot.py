@@ -115,7 +115,7 @@ def describe(call: Call, seen: Overview, health: dict[str, JSON]) -> dict[str, J
                 "last_revision": usage.revision,
             }
             for usage in seen.scopes
-            if not usage.scope.startswith(("sys.", "inbox:"))
+            if not usage.scope.startswith("sys.")
         ],
         "subscriptions": [
             {key: row[key] for key in ("id", "agent", "cursor") if key in row}

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -15,10 +14,10 @@ from mcp.shared.exceptions import MCPError
 from helix_agents.capabilities.calls import Caller
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.gateway import Gateway
-from helix_agents.capabilities.scopes import SHARED, inbox_scope
+from helix_agents.capabilities.scopes import SHARED
 from helix_agents.capabilities.watching import Subscription, subscriptions_of
 from helix_agents.domain.capability_errors import CapabilityError
-from helix_agents.domain.entries import EntryEvent, ScopeUsage
+from helix_agents.domain.entries import EntryEvent
 from helix_agents.domain.errors import HelixError
 from helix_agents.engine.log import log_exception
 
@@ -139,39 +138,27 @@ class _Bell:
 
     async def _follow(self, begun: "asyncio.Future[None]") -> None:
         async with self._store.listen() as waiting:
-            place = _Place(
-                revision=(await self._store.list_events(0, limit=1)).head,
-                messages=await self._store.usage(inbox_scope(self._agent)),
-            )
+            revision = (await self._store.list_events(0, limit=1)).head
             begun.set_result(None)
             while True:
                 await waiting.wait(LOOK_AGAIN_SECONDS)
                 try:
-                    place = await self._look(place)
+                    revision = await self._look(revision)
                 except HelixError as problem:
                     log_exception("mcp.listen_failed", problem)
 
-    async def _look(self, place: "_Place") -> "_Place":
-        """Ring for what changed since a place in the log; answers where it ends now."""
-        page = await self._store.list_events(place.revision, scope=SHARED)
-        messages = await self._store.usage(inbox_scope(self._agent))
+    async def _look(self, revision: int) -> int:
+        """Ring for what changed since a revision of the log; answers where it ends now."""
+        page = await self._store.list_events(revision, scope=SHARED)
         mine = [each[1] for each in await subscriptions_of(self._store, self._agent) if each[1].until is None]
         changed = {event.key for event in page.events}
-        inbox = messages != place.messages or any(_concerns(each, event) for each in mine for event in page.events)
+        inbox = any(_concerns(each, event) for each in mine for event in page.events)
         # What is no longer known may have been anything.
-        everything = place.revision < page.compacted
+        everything = revision < page.compacted
         for uri in dict.fromkeys(self._uris):
             if everything or (inbox if uri == INBOX_URI else _key_of(uri) in changed):
                 await self.publish(ResourceUpdated(uri=uri))
-        return _Place(revision=page.reached, messages=messages)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """How far a follower has come: in the log of changes, and in the inbox."""
-
-    revision: int
-    messages: ScopeUsage
+        return page.reached
 
 
 def _concerns(subscription: Subscription, event: EntryEvent) -> bool:
