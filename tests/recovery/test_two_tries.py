@@ -334,6 +334,32 @@ async def test_a_run_that_an_effect_was_cancelled_in_is_let_go_of_in_time(stage:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("effect", ["repeatable", "once"])
+async def test_a_run_that_cannot_be_driven_on_keeps_a_step_only_if_it_has_begun_what_cannot_be_undone(
+    stage: Stage, effect: Any
+):
+    @asynccontextmanager
+    async def broken(*_: Any) -> AsyncIterator[None]:
+        raise ConnectionError("no database")
+        yield
+
+    @tool(effect=effect)
+    async def note() -> str:
+        """Take a note."""
+        return "noted"
+
+    await stage.begin(Agent(name="writer", model=ScriptedModel([call("note", {}, id="a"), "Done."]), tools=[note]))
+    process, unlucky = stage.process(), stage.process(open_deps=broken)
+    await process.do("open")
+    calls = await process.ask()
+    await process.run(*calls)
+    assert await unlucky.do("commit", CommitRequest(batch=OpenBatch(step=1), outcome=Advance())) == RunEnd(
+        status="failed"
+    )
+    kept = ["assistant: [note#a] (crash)", "result note#a: noted"] if effect == "once" else []
+    assert await spoken(stage.helix) == ["user: Go.", *kept]
+
+
 async def test_a_last_commit_whose_process_died_is_found_by_one_that_kept_the_run(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ):

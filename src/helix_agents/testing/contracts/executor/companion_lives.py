@@ -400,13 +400,20 @@ class CompanionLivesContract(ScenarioContract):
             assert await notices(second) == ["Companion 'clerk-1' (clerk) is completed: Clerk is done."]
             assert (await only_companion(parts, child)).result == "Deployed."
 
-    async def test_a_terminated_companion_asks_nothing_any_more(self, helix: Executor, parts: Backend) -> None:
+    @pytest.mark.parametrize("paused", [False, True])
+    async def test_a_terminated_companion_asks_nothing_any_more(
+        self, helix: Executor, parts: Backend, paused: bool
+    ) -> None:
         agent = _deployer("Started.", about("terminateChild", "helper-1"), "Fine.")
         await completed(await helix.execute(agent, "Hi", SESSION))
         await _until_it_waits(helix)
+        child = (await only_companion(parts)).sub_session_id
+        if paused:
+            await parts.state.compare_and_set_status(child, ["active"], "paused")
         await completed(await helix.execute(agent, "Stop it", SESSION))
         assert (await helix.list_pending()).items == ()
         assert (await only_companion(parts)).status == "terminated"
+        assert (await parts.state.load_state(child)).failure_reason == "terminated"
 
     @pytest.mark.parametrize("kind", ["interrupt", "abort"])
     async def test_a_stop_of_the_parent_reaches_its_companions(

@@ -525,6 +525,18 @@ class StoppingContract(ScenarioContract):
         await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="41.9 N"))
         assert await completed(await helix.resume(agent, SESSION)) == "There."
 
+    @pytest.mark.parametrize("kind", ["interrupt", "abort"])
+    async def test_a_suspended_session_that_was_paused_can_be_stopped(
+        self, helix: Executor, parts: Backend, kind: str
+    ) -> None:
+        agent = _agent(call("locate", {"city": "Rome"}), "Never.")
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        await parts.state.compare_and_set_status(SESSION, ["active"], "paused")
+        await (helix.interrupt if kind == "interrupt" else helix.abort)(SESSION)
+        assert (await helix.sessions.get(SESSION)).status == ("interrupted" if kind == "interrupt" else "failed")
+        assert (await helix.list_pending()).items == ()
+        assert (await spoken(helix))[-1] == "error locate#call_1_1: run_stopped"
+
     async def test_leaving_in_a_tool_that_must_not_run_twice_keeps_nobody_waiting(
         self, open_executor: OpenExecutor
     ) -> None:

@@ -36,6 +36,7 @@ from helix_agents.testing.contracts.executor.family import (
     deploy,
     lead,
     only_child,
+    statuses,
     told,
     worker,
 )
@@ -301,6 +302,19 @@ class SubAgentsContract(ScenarioContract):
             "ERROR"
         ]
         assert [ref.tool_call_id for ref in await children(parts)] == ["d"]
+
+    async def test_a_child_that_cannot_be_driven_on_fails_alone_although_somebody_paused_it(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        async def pause(_: ModelEvent) -> None:
+            await parts.state.compare_and_set_status(await only_child(parts), ["active"], "paused")
+
+        wordy = agent("wordy", model=ScriptedModel(["x" * 3_000], pace=pause))
+        parent = boss(delegate("wordy", id="c"), tools=[wordy.as_tool()])
+        async with open_executor(limits=StoreLimits(message_bytes=2_000)) as helix:
+            assert await completed(await helix.execute(parent, "Hi", SESSION)) == "Fine."
+            assert (await spoken(helix))[2].startswith("error subagent__wordy#c: ")
+        assert set((await statuses(parts)).values()) == {"completed completed", "failed failed"}
 
     async def test_a_child_that_takes_too_long_is_stopped_alone(self, helix: Executor, parts: Backend) -> None:
         async def never(_: ModelEvent) -> None:
