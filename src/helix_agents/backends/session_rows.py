@@ -109,6 +109,7 @@ def record_of(row: SessionColumns) -> SessionState:
         session_id=row.session_id,
         agent_type=row.agent_type,
         agent_version=detail.agent_version,
+        earlier_versions=detail.earlier_versions,
         stream_id=detail.stream_id,
         status=row.status,
         step_count=row.step_count,

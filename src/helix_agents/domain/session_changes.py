@@ -13,7 +13,7 @@ from helix_agents.domain.commits import RunStartCommitted, SettleSession, StartR
 from helix_agents.domain.errors import ModeIsWriteOnceError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import check_record
-from helix_agents.domain.sessions import CreateSession, InterruptContext, SessionState, SessionStatus
+from helix_agents.domain.sessions import CreateSession, EarlierVersion, InterruptContext, SessionState, SessionStatus
 
 
 def created(session_id: SessionId, options: CreateSession, now: int, *, parent: SessionState | None) -> SessionState:
@@ -38,16 +38,37 @@ def created(session_id: SessionId, options: CreateSession, now: int, *, parent: 
     )
 
 
-def branched(session_id: SessionId, source: SessionState, options: CreateSession, now: int) -> SessionState:
-    """A new root session that takes agent and user from its source, and the rest from what its maker said."""
+def branched(
+    session_id: SessionId, source: SessionState, options: CreateSession, now: int, *, at: int | None = None
+) -> SessionState:
+    """A new root session that takes agent and user from its source, and the rest from what its maker said. Its state is
+    that of the source `at` one of its versions, or as it is."""
+    began = version_at(source, 0)
     return msgspec.structs.replace(
         created(session_id, options, now, parent=None),
         agent_type=source.agent_type,
-        agent_version=source.agent_version,
+        agent_version=source.agent_version if at is None else version_at(source, at),
+        # Its beginning is that of its source.
+        earlier_versions=(EarlierVersion(agent_version=began, until=0),) if source.earlier_versions else (),
         user_id=options.user_id if options.user_id is not None else source.user_id,
         parent_session_id=None,
         root_session_id=session_id,
     )
+
+
+def of_version(session: SessionState, agent_version: int, *, until: int) -> SessionState:
+    """The record with a state of this version of its agent; of which it was `until` one of its own stays known."""
+    if agent_version == session.agent_version:
+        return session
+    earlier = EarlierVersion(agent_version=session.agent_version, until=until)
+    earlier_versions = (*session.earlier_versions, earlier)
+    return msgspec.structs.replace(session, agent_version=agent_version, earlier_versions=earlier_versions)
+
+
+def version_at(session: SessionState, version: int) -> int:
+    """The version of its agent that a session's state was of, when the session was at this version of its own."""
+    earlier = (each.agent_version for each in session.earlier_versions if version <= each.until)
+    return next(earlier, session.agent_version)
 
 
 def changed(session: SessionState, now: int, **changes: Any) -> SessionState:
@@ -80,6 +101,7 @@ def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
         now,
         agent_type=given.agent_type,
         agent_version=given.agent_version,
+        earlier_versions=given.earlier_versions,
         stream_id=given.stream_id,
         status=given.status,
         step_count=given.step_count,
@@ -161,9 +183,17 @@ def patched(metadata: dict[str, str], patch: dict[str, str | None]) -> dict[str,
     return kept | {key: value for key, value in patch.items() if value is not None}
 
 
-def started(session: SessionState, start: StartRun, message_count: int, now: int) -> SessionState:
-    """The record as a new run finds it: active, at step 0, and without the traces of the run before."""
+def started(
+    session: SessionState, start: StartRun, message_count: int, now: int, *, back_at: int | None = None
+) -> SessionState:
+    """The record as a new run finds it: active, at step 0, and without the traces of the run before. One that was
+    rewound is `back_at` one of its versions."""
     ready = session if start.keep_suspension else _without_suspension(session)
+    if back_at is not None:
+        ready = of_version(ready, version_at(session, back_at), until=session.version)
+    if start.agent_version is not None:
+        # What it writes comes with it, and no checkpoint before its first step.
+        ready = of_version(ready, start.agent_version, until=session.version + 1)
     return changed(
         ready,
         now,
@@ -179,7 +209,6 @@ def started(session: SessionState, start: StartRun, message_count: int, now: int
         failure_reason=None,
         interrupt_context=None,
         expires_at=session.expires_at if start.expires_at is None else start.expires_at,
-        agent_version=session.agent_version if start.agent_version is None else start.agent_version,
     )
 
 

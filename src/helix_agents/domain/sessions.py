@@ -94,10 +94,18 @@ class WorkspaceRef(Record):
     details: dict[str, JSON] = {}
 
 
+class EarlierVersion(Record):
+    """The version of its agent that a session's state was of, until the session was at this version of its own."""
+
+    agent_version: int
+    until: int
+
+
 class SessionState(Record):
     """A session as the store knows it.
 
-    `resumed` says that its current run goes on with what an earlier one left.
+    `resumed` says that its current run goes on with what an earlier one left. Its state is of `agent_version`; of which
+    it was before, `earlier_versions` say, oldest first, for whoever goes back to it.
 
     Pending calls, ownership, completed markers and the interrupt flag are rows of their own that others may write
     at any time: `load_state` assembles them here and `save_state` ignores them.
@@ -106,6 +114,7 @@ class SessionState(Record):
     session_id: SessionId
     agent_type: str
     agent_version: int = 1
+    earlier_versions: tuple[EarlierVersion, ...] = ()
     stream_id: StreamId | None = None
     custom_state: dict[str, JSON] = {}
     status: SessionStatus = "active"
@@ -146,6 +155,7 @@ class SessionDetail(Record):
     """The part of a session that stores keep as one JSON document beside their columns."""
 
     agent_version: int = 1
+    earlier_versions: tuple[EarlierVersion, ...] = ()
     stream_id: StreamId | None = None
     output: JSON = None
     error: str | None = None
@@ -161,6 +171,7 @@ class SessionDetail(Record):
     def of(cls, state: SessionState) -> "SessionDetail":
         return cls(
             agent_version=state.agent_version,
+            earlier_versions=state.earlier_versions,
             stream_id=state.stream_id,
             output=state.output,
             error=state.error,

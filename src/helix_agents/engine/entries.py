@@ -9,6 +9,7 @@ import msgspec
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.tools import Wakeup
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
@@ -25,6 +26,7 @@ from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.pending import is_overdue
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.session_changes import version_at
 from helix_agents.domain.sessions import (
     BranchPoint,
     CreateSession,
@@ -33,7 +35,7 @@ from helix_agents.domain.sessions import (
     TracingContext,
 )
 from helix_agents.domain.transcript import heal
-from helix_agents.domain.writes import NO_WRITES, StepWrites, difference
+from helix_agents.domain.writes import StepWrites, difference
 from helix_agents.engine.children import answered_below
 from helix_agents.engine.detached import untold_at
 from helix_agents.engine.ledger import begun_calls
@@ -179,14 +181,13 @@ async def plan_execute(
         AgentAlreadyRunningError: the session is busy.
         AgentMismatchError: it, or what it is to be a branch of, was begun with another agent.
         SessionAlreadyExistsError: it was to be a new one, or a branch, and is there already.
-        StateSchemaChangedError: its stored state no longer fits the agent.
+        StateSchemaChangedError: its stored state, or that of the branch, no longer fits the agent.
     """
     standing = await read_standing(services, session_id)
     expires_at = _expiry(services, agent, expires_in_ms)
     if standing is None:
-        if new.branch is not None:
-            _check_agent(agent, await services.store.load_state(new.branch.from_session_id))
-        return _first_turn(services, agent, session_id, messages, new, expires_at)
+        start = _first_turn(services, agent, session_id, messages, new, expires_at)
+        return start if new.branch is None else await _on_branch(services, agent, start, new.branch, new.state)
     if new.required or new.branch is not None:
         raise SessionAlreadyExistsError(session_id)
     _check_agent(agent, standing.session)
@@ -236,10 +237,15 @@ async def plan_resume(
     _check_agent(agent, session)
     common = await _common(services, agent, standing, _expiry(services, agent, None))
     if mode == "from_checkpoint":
+        point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
+        state, from_version = await _state_at(services.store, session, point)
+        if state is not None:
+            agent.load_state(state, from_version)
         return _start(
             services,
             standing,
-            common,
+            # The session is of the version again that it was of there, until the run makes it its own.
+            {**common, "agent_version": None},
             rewind_to=checkpoint_id,
             append_messages=messages,
             count_resume=True,
@@ -341,10 +347,40 @@ def _first_turn(
             branch=new.branch,
         ),
         append_messages=messages,
-        writes=NO_WRITES if new.branch is None or new.state is None else _given_writes(agent, new.state),
         stream=services.claim_stream(session_id, agent.name),
         workflow_id=services.name_workflow(agent.name, session_id, 1),
     )
+
+
+async def _on_branch(services: Services, agent: AnyAgent, start: StartRun, point: BranchPoint, given: Any) -> StartRun:
+    """The first turn of a branch, with what the entry sets in the state that it finds there."""
+    source = await services.store.load_state(point.from_session_id)
+    _check_agent(agent, source)
+    state, from_version = await _state_at(services.store, source, point)
+    loaded = None if state is None else agent.load_state(state, from_version)
+    if given is None:
+        return start
+    if state is None or loaded is None:
+        return msgspec.structs.replace(start, writes=difference({}, _given_state(agent, given)))
+    writes = difference(state, {**loaded.custom_state, **_given_state(agent, given)})
+    return msgspec.structs.replace(start, writes=writes, agent_version=agent.version)
+
+
+async def _state_at(
+    store: SessionStateStore, session: SessionState, point: BranchPoint
+) -> tuple[dict[str, JSON] | None, int]:
+    """The state that a rewind or a branch finds, as far as it can be looked at before, and the version it is of.
+
+    Raises:
+        CheckpointNotFoundError: the session has no such checkpoint.
+    """
+    if point.checkpoint_id is None and point.message_count is None:
+        return session.custom_state, session.agent_version
+    if point.checkpoint_id in (None, BEGINNING):
+        return None, session.agent_version
+    state = await store.load_checkpoint_state(session.session_id, point.checkpoint_id)
+    checkpoint = await store.get_checkpoint(session.session_id, point.checkpoint_id)
+    return state, session.agent_version if checkpoint is None else version_at(session, checkpoint.version)
 
 
 def _resume_suspended(
@@ -447,10 +483,6 @@ def _given_state(agent: AnyAgent, given: Any) -> dict[str, JSON]:
     if not isinstance(given, Mapping):
         return whole
     return {key: whole[key] for key in cast("Mapping[str, JSON]", given)}
-
-
-def _given_writes(agent: AnyAgent, given: Any) -> StepWrites:
-    return difference({}, _given_state(agent, given))
 
 
 async def _healed(services: Services, standing: Standing) -> tuple[Message, ...]:

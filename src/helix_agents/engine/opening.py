@@ -20,6 +20,7 @@ from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import Fence, RunRecord
+from helix_agents.domain.session_changes import of_version
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamPlace
 from helix_agents.domain.transcript import NOT_EXECUTED
@@ -98,7 +99,7 @@ async def open_scope(
         services,
         agent,
         # Where the state had to be migrated, the commit that stores it says from now on for which version.
-        session=msgspec.structs.replace(session, agent_version=agent.version),
+        session=of_version(session, agent.version, until=session.version),
         run=run,
         transcript=transcript,
         writer=writer,

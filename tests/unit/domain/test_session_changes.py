@@ -19,6 +19,7 @@ from helix_agents.domain.session_changes import (
     saved,
     settled,
     started,
+    version_at,
     with_metadata,
     with_status,
 )
@@ -26,6 +27,7 @@ from helix_agents.domain.sessions import (
     BranchPoint,
     ChildWait,
     CreateSession,
+    EarlierVersion,
     InterruptContext,
     InterruptFlag,
     SessionState,
@@ -227,7 +229,22 @@ def test_a_start_keeps_and_counts_what_it_says():
         resumed=True,
         expires_at=99,
         agent_version=5,
+        earlier_versions=(EarlierVersion(agent_version=1, until=4),),
     )
+
+
+def test_a_session_that_goes_back_is_of_the_version_that_its_state_was_of_there():
+    earlier = (EarlierVersion(agent_version=1, until=3), EarlierVersion(agent_version=2, until=5))
+    now = session(version=8, agent_version=3, earlier_versions=earlier)
+    assert [version_at(now, version) for version in (0, 3, 4, 5, 6)] == [1, 1, 2, 2, 3]
+    assert branched("branch", now, CreateSession(), NOW, at=4).agent_version == 2
+    assert branched("branch", now, CreateSession(), NOW).agent_version == 3
+    assert version_at(branched("branch", now, CreateSession(), NOW), 0) == 1
+    start = StartRun(session_id="s-1", run_id="r-2")
+    back = started(now, start, 0, NOW, back_at=3)
+    assert (back.agent_version, version_at(back, 8), version_at(back, 4)) == (1, 3, 2)
+    moved = started(now, replace(start, agent_version=3), 0, NOW, back_at=3)
+    assert [version_at(moved, version) for version in (3, 8, 9, 10)] == [1, 3, 1, 3]
 
 
 def test_a_settled_session_waits_for_nobody():

@@ -8,12 +8,17 @@ from helix_agents.backends.in_memory.lineage import state_at
 from helix_agents.backends.in_memory.rows import session_row
 from helix_agents.backends.in_memory.tables import CheckpointRow, Tables
 from helix_agents.domain import door
-from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta
+from helix_agents.domain.checkpoints import BEGINNING, Checkpoint, CheckpointMeta
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import JSON
 from helix_agents.domain.session_changes import changed
+
+
+def version_at(tables: Tables, session_id: SessionId, checkpoint_id: CheckpointId) -> int:
+    """The session's version that a checkpoint marks; raises like `checkpoint_row`."""
+    return 0 if checkpoint_id == BEGINNING else checkpoint_row(tables, session_id, checkpoint_id).checkpoint.version
 
 
 def checkpoint_row(tables: Tables, session_id: SessionId, checkpoint_id: CheckpointId) -> CheckpointRow:

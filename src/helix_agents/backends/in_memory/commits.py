@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from helix_agents.backends.in_memory.checkpoints import checkpoint_row
+from helix_agents.backends.in_memory.checkpoints import version_at
 from helix_agents.backends.in_memory.creation import create, place_of, results_missing_at
 from helix_agents.backends.in_memory.entry_rows import (
     delete_session_entries,
@@ -27,7 +27,7 @@ from helix_agents.backends.in_memory.sub_sessions import link_ref, update_ref
 from helix_agents.backends.in_memory.tables import SessionRow
 from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
-from helix_agents.domain.checkpoints import BEGINNING, CheckpointMeta
+from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
     Committed,
     ParentLink,
@@ -68,14 +68,15 @@ def _start(tx: Transaction, start: StartRun, claim: ClaimStream) -> RunStartComm
         _link_parent(tx, start.parent)
     row = _expected_session(tx, start)
     settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
+    to: int | None = None
     if start.rewind_to is not None:
-        to = _version_at(tx, start.session_id, start.rewind_to)
+        to = version_at(tx.tables, start.session_id, start.rewind_to)
         rewind_session_entries(tx, start.session_id, to=to, mark=row.record.version + 1)
         row = _rewound(tx, row, start.rewind_to)
     for call in given_up(start, driven_calls(tx.tables, start.session_id)):
         put_call(tx, call)
     row = with_state(tx, with_messages(tx, row, start.append_messages), start.writes.ops)
-    row = replace(row, record=started(row.record, start, row.record.message_count, tx.now), remembered=None)
+    row = replace(row, record=started(row.record, start, row.record.message_count, tx.now, back_at=to), remembered=None)
     if not has_open_step(row.record):
         discard(tx, start.session_id, staged_for(tx.tables, start.session_id, None))
     store(tx, row)
@@ -129,12 +130,6 @@ def _with_held_results(tx: Transaction, row: SessionRow) -> SessionRow:
     """The session with the results that its open step holds, for whoever comes back to where it left."""
     here = BranchPoint(from_session_id=row.record.session_id)
     return with_messages(tx, row, only_held(results_missing_at(tx.tables, here, row.segment, row.record.message_count)))
-
-
-def _version_at(tx: Transaction, session_id: SessionId, checkpoint_id: CheckpointId) -> int:
-    if checkpoint_id == BEGINNING:
-        return 0
-    return checkpoint_row(tx.tables, session_id, checkpoint_id).checkpoint.version
 
 
 def _settle(tx: Transaction, session_id: SessionId, request: SettleSession, messages: Sequence[Message] = ()) -> None:

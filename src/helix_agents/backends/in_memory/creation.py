@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from helix_agents.backends.in_memory.checkpoints import checkpoint_row
+from helix_agents.backends.in_memory.checkpoints import checkpoint_row, version_at
 from helix_agents.backends.in_memory.history import standing_at, with_checkpoint, with_messages, with_state
 from helix_agents.backends.in_memory.lineage import Segment, messages_after, newest_messages
 from helix_agents.backends.in_memory.messages import message_of
@@ -50,7 +50,8 @@ def create(tx: Transaction, session_id: SessionId, options: CreateSession) -> Se
 def _branch(tx: Transaction, session_id: SessionId, options: CreateSession, point: BranchPoint) -> SessionRow:
     source = session_row(tx.tables, point.from_session_id)
     segment, messages, states = place_of(tx.tables, source, point)
-    blank = replace(source, record=branched(session_id, source.record, options, tx.now), remembered=None)
+    at = None if point.checkpoint_id is None else version_at(tx.tables, point.from_session_id, point.checkpoint_id)
+    blank = replace(source, record=branched(session_id, source.record, options, tx.now, at=at), remembered=None)
     row = standing_at(tx, blank, segment, messages=messages, states=states)
     row = replace(row, first_state_count=row.state_count)
     results = results_missing_at(tx.tables, point, segment, messages)

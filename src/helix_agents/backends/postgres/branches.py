@@ -8,7 +8,7 @@ from helix_agents.backends.postgres.pending import find_calls
 from helix_agents.backends.postgres.rows import SessionRow, load_session, new_row
 from helix_agents.backends.postgres.staging import read_staged
 from helix_agents.backends.postgres.sub_sessions import read_refs
-from helix_agents.backends.session_rows import record_of
+from helix_agents.backends.session_rows import record_of, version_of
 from helix_agents.domain.checkpoints import BEGINNING, check_cut
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import Message, ToolMessage
@@ -31,7 +31,9 @@ async def open_branch(
     own = await new_segment(
         connection, namespace, session_id, parent=segment, message_boundary=messages, state_boundary=writes
     )
-    row = new_row(namespace, branched(session_id, record_of(source), options, now), own)
+    there = options.branch.checkpoint_id
+    at = None if there is None else version_of(there)
+    row = new_row(namespace, branched(session_id, record_of(source), options, now, at=at), own)
     row.message_count, row.state_count = messages, writes
     results = await _missing_results(connection, namespace, options.branch, segment, messages)
     await _append(connection, row, results, now)

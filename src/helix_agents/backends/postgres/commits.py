@@ -218,7 +218,8 @@ class PostgresCommits(PostgresSessions):
         if start.abandon_pending or start.drop_unanswered or start.rewind_to is not None:
             await save_calls(connection, self._namespace, given_up(start, await driven_calls(connection, row)))
         await append_messages(connection, row, bodies, now)
-        record = started(record_of(row), start, row.message_count, now)
+        back_at = None if start.rewind_to is None else version_of(start.rewind_to)
+        record = started(record_of(row), start, row.message_count, now, back_at=back_at)
         put(row, record)
         if start.create is None and not has_open_step(record):
             await drop_staged(connection, row, None)
@@ -233,8 +234,8 @@ class PostgresCommits(PostgresSessions):
         await make_current(connection, row, run, started=True)
         await save_session(connection, row)
         if start.rewind_to is not None:
-            to = version_of(start.rewind_to)
-            await rewind_session_entries(connection, self._namespace, row.session_id, to=to, mark=row.version, now=now)
+            to, mark = version_of(start.rewind_to), row.version
+            await rewind_session_entries(connection, self._namespace, row.session_id, to=to, mark=mark, now=now)
         if start.entries:
             owner, mark = row.agent_type, row.version
             await write_session_entries(connection, self._namespace, start.entries, owner=owner, mark=mark, now=now)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from helix_agents.backends.redis.checkpoints import version_at
 from helix_agents.backends.redis.creation import bring_claim, create, place_of, results_missing_at
 from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
@@ -76,14 +77,16 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
         check_expectations(start, known.value.record, known.value.run)
     session = known.value
     settle_current_run(tx, known, start.replaced_status, start.replaced_reason)
+    to: int | None = None
     if start.rewind_to is not None:
+        to = await version_at(tx, session, start.rewind_to)
         await _rewind(tx, known, start.rewind_to)
     if start.abandon_pending or start.rewind_to is not None or start.drop_unanswered:
         for call in given_up(start, await driven_calls(tx, start.session_id)):
             await put_call(tx, call)
     add_messages(tx, known, start.append_messages)
     await add_writes(tx, known, start.writes.ops)
-    session.record = started(session.record, start, session.record.message_count, tx.now)
+    session.record = started(session.record, start, session.record.message_count, tx.now, back_at=to)
     if session.row.staged and not has_open_step(session.record):
         discard(tx, known, await staged_for(tx, known, None))
         session.set(staged=False)

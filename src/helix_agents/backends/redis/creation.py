@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from helix_agents.backends.redis.checkpoints import add_checkpoint, checkpoint_row, checkpoints_of
+from helix_agents.backends.redis.checkpoints import add_checkpoint, checkpoint_row, checkpoints_of, version_at
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.lineage import (
     add_messages,
@@ -176,7 +176,8 @@ async def _branch(
     source = await load_session(tx, point.from_session_id)
     line, messages, state = await place_of(tx, source.value, point)
     results = await results_missing_at(tx, source, point, line, messages)
-    record = branched(session_id, source.value.record, options, tx.now)
+    at = None if point.checkpoint_id is None else await version_at(tx, source.value, point.checkpoint_id)
+    record = branched(session_id, source.value.record, options, tx.now, at=at)
     known.value = Session(SessionRow(record=record, segment="", name=tx.ids.new("s")), new=True)
     await stand_at(tx, known, line, messages=messages, state=state)
     known.value.set(first_state=state)

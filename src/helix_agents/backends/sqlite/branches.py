@@ -1,6 +1,6 @@
 """Branching and rewinding: new segments over the same history, at a cost that does not grow with it."""
 
-from helix_agents.backends.session_rows import record_of
+from helix_agents.backends.session_rows import record_of, version_of
 from helix_agents.backends.sqlite.checkpoints import created_at, own_checkpoint, state_count_at, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.effects import find_effect
@@ -28,7 +28,9 @@ def open_branch(
     own = new_segment(
         connection, namespace, session_id, parent=segment, message_boundary=messages, state_boundary=writes
     )
-    row = new_row(namespace, branched(session_id, record_of(source), options, now), own)
+    there = options.branch.checkpoint_id
+    at = None if there is None else version_of(there)
+    row = new_row(namespace, branched(session_id, record_of(source), options, now, at=at), own)
     row.message_count, row.state_count = messages, writes
     results = _missing_results(connection, namespace, options.branch, segment, messages)
     _append(connection, row, results, now)

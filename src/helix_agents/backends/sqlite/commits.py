@@ -132,7 +132,8 @@ class SQLiteCommits(SQLiteSessions):
         for call in given_up(start, driven_calls(connection, row)):
             save_call(connection, self._namespace, call)
         append_messages(connection, row, bodies, now)
-        record = started(record_of(row), start, row.message_count, now)
+        back_at = None if start.rewind_to is None else version_of(start.rewind_to)
+        record = started(record_of(row), start, row.message_count, now, back_at=back_at)
         put_record(row, record)
         if row.staged and not has_open_step(record):
             drop_staged(connection, row, None)

@@ -322,6 +322,20 @@ class LineageContract(StoreContract):
             known, _ = await _tool_messages(store, name)
             assert (known.content, known.error) == (_done("c-1").content, False)
 
+    @proves("lineage.of-its-version")
+    async def test_a_session_that_goes_back_is_of_the_version_that_its_state_was_of_there(
+        self, store: SessionStateStore
+    ) -> None:
+        await start(store, append_messages=(said("one"),))
+        one = (await commit(store)).checkpoint_id
+        await start(store, run_id="r-2", agent_version=2)
+        two = (await commit(store, fence=fence_of("r-2"))).checkpoint_id
+        assert (await store.load_state(SESSION)).agent_version == 2
+        for turn, (there, version) in enumerate(((one, 1), (two, 2), (BEGINNING, 1), (two, 2)), 3):
+            assert (await _branch(store, f"branch-{turn}", checkpoint_id=there)).agent_version == version
+            await start(store, run_id=f"r-{turn}", rewind_to=there)
+            assert (await store.load_state(SESSION)).agent_version == version
+
     @proves("lineage.branch-is-apart")
     async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore) -> None:
         await _three_steps(store)

@@ -1,6 +1,7 @@
 """Scenarios of a deploy in between: other deps, another version of the agent, tools that changed or are gone."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -15,8 +16,10 @@ from helix_agents.agent.companions import CompanionMode, PersistentAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import StateSchemaChangedError
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
+from helix_agents.domain.sessions import BranchPoint
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
@@ -132,6 +135,12 @@ def _new(**fields: Any) -> Agent[Any, Any, Any]:
 
     tools = [note, pay, locate]
     return scripted(SCRIPT, fields, name="clerk", version=2, tools=tools, state=NewState, migrate_state=_renamed)
+
+
+def _noting(agent: Agent[Any, Any, Any]) -> Agent[Any, Any, Any]:
+    """The agent, as one that takes a note in each turn."""
+    steps = (call("note", {"text": "x"}), "Done.")
+    return dataclasses.replace(agent, model=ScriptedModel(lambda request: steps[request.step - 1]))
 
 
 async def _park(open_executor: OpenExecutor) -> None:
@@ -457,6 +466,54 @@ class DeploysContract(ScenarioContract):
         await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
         await suspended(await helix.resume(slim, SESSION))
         assert (await helix.sessions.get(SESSION)).custom_state["notes"] == ["x"]
+
+    @pytest.mark.parametrize("migrated", [True, False])
+    async def test_state_that_somebody_goes_back_to_is_migrated_from_the_version_that_stored_it(
+        self, helix: Executor, migrated: bool
+    ) -> None:
+        async def noted(handle: RunHandle[Any]) -> Any:
+            await completed(handle)
+            session = await helix.sessions.get(handle.session_id)
+            assert session.agent_version == 2
+            assert session.custom_state.keys() == {"entries", "owner", "language"}
+            return session.custom_state["entries"]
+
+        for _ in range(2):
+            await completed(await helix.execute(_noting(_old()), "Go", SESSION))
+        first = (await helix.sessions.checkpoints(SESSION)).items[-1].checkpoint_id
+        new = _noting(_new())
+        if migrated:
+            assert await noted(await helix.execute(new, "Go", SESSION)) == ["x"] * 3
+        at_first = BranchPoint(from_session_id=SESSION, checkpoint_id=first)
+        back: dict[str, Any] = {"mode": "from_checkpoint", "message": "Again"}
+        for number in range(2):
+            branch = f"branch-{number}"
+            assert await noted(await helix.execute(new, "Go", branch, branch=at_first)) == ["x"] * 2
+            (begun,) = [each for each in (await helix.sessions.checkpoints(branch)).items if each.source == "save"]
+            for there, expected in ((begun.checkpoint_id, 2), (BEGINNING, 1)):
+                handle = await helix.resume(new, branch, checkpoint_id=there, **back)
+                assert await noted(handle) == ["x"] * expected
+            for there, expected in ((first, 2), (BEGINNING, 1), (first, 2)):
+                handle = await helix.resume(new, SESSION, checkpoint_id=there, **back)
+                assert await noted(handle) == ["x"] * expected
+        given = await helix.execute(new, "Go", "given", branch=at_first, state={"owner": "ann"})
+        assert await noted(given) == ["x"] * 2
+        assert (await helix.sessions.get("given")).custom_state["owner"] == "ann"
+
+    async def test_nobody_goes_back_to_state_that_does_not_fit_and_nothing_is_written(self, helix: Executor) -> None:
+        for _ in range(2):
+            await completed(await helix.execute(_noting(_old()), "Go", SESSION))
+        first = (await helix.sessions.checkpoints(SESSION)).items[-1].checkpoint_id
+        bad = _new(state=ChangedState, migrate_state=None, tools=[locate])
+        before = (await helix.sessions.get(SESSION), await runs_of(helix))
+        with pytest.raises(StateSchemaChangedError):
+            await helix.resume(bad, SESSION, mode="from_checkpoint", checkpoint_id=first)
+        for point in (first, None):
+            branch = BranchPoint(from_session_id=SESSION, checkpoint_id=point)
+            with pytest.raises(StateSchemaChangedError):
+                await helix.execute(bad, "Go", "branch", branch=branch)
+        assert (await helix.sessions.get(SESSION), await runs_of(helix)) == before
+        assert (await helix.sessions.list()).total == 1
 
     async def test_a_run_that_died_in_another_runtime_goes_on_in_this_one(
         self, open_executor: OpenExecutor, parts: Backend
