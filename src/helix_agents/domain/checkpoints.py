@@ -1,5 +1,7 @@
 """A checkpoint: the boundary a committed step left behind, to rewind to or to branch from."""
 
+from dataclasses import dataclass, field
+
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId
 from helix_agents.domain.records import Record
@@ -19,6 +21,46 @@ def check_cut(session_id: SessionId, messages: int, count: int) -> None:
     """
     if not 0 <= messages <= count:
         raise CheckpointNotFoundError(session_id, f"message {messages} of {count}")
+
+
+@dataclass
+class Cut:
+    """A cut after so many messages of a session, on its way up the session's history to the state that belongs to it.
+
+    That is the state of the newest checkpoint within the cut: the session's own, or, before a branch began, that of the
+    session it came from; and before the first one that which the session was made with. Where that session is gone
+    nobody knows, and the branch has that which it began with.
+
+    A store goes from stretch to stretch of the history, the newest first. In each it looks for a checkpoint `within`,
+    and where there is none it asks `without_checkpoint`.
+    """
+
+    messages: int
+    states: int
+    _began_with: int | None = field(default=None, init=False)
+
+    @property
+    def within(self) -> tuple[int, int]:
+        """How many messages and state writes a checkpoint may stand behind."""
+        return self.messages, self.states
+
+    def without_checkpoint(self, *, owned: bool, made_with: int | None, messages: int, states: int) -> int | None:
+        """How many state writes belong to the cut, or None: that is decided in the stretch above.
+
+        Args:
+            owned: Whether the stretch's session is there.
+            made_with: How many state writes that session was made with, if it begins with this stretch.
+            messages: How many messages of the stretch above are seen from this one.
+            states: How many of its state writes are.
+        """
+        if self._began_with is None:
+            self._began_with = made_with
+        if self.messages >= messages and not owned:
+            return (self._began_with or 0) if self.states else 0
+        if self.messages >= messages and made_with is not None:
+            return made_with
+        self.messages, self.states = min(self.messages, messages), min(self.states, states)
+        return None
 
 
 class CheckpointMeta(Record):

@@ -10,7 +10,7 @@ from helix_agents.backends.in_memory.pending import find_call
 from helix_agents.backends.in_memory.rows import session_row
 from helix_agents.backends.in_memory.tables import SessionRow, Tables
 from helix_agents.backends.in_memory.transaction import Transaction
-from helix_agents.domain.checkpoints import BEGINNING, check_cut
+from helix_agents.domain.checkpoints import BEGINNING, Cut, check_cut
 from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, ToolMessage
@@ -101,30 +101,27 @@ def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Se
 
 
 def _states_at(tables: Tables, source: SessionRow, messages: int) -> int:
-    """How many state writes belong to the first so many messages of a session.
-
-    Those of the newest checkpoint there: the session's own, or, before a branch began, that of the session it came
-    from; and before the first one those that the session was made with. Where that session is gone nobody knows, and
-    the branch has those that it began with.
-    """
-    part, states = source.segment, source.state_count
-    began: int | None = None
+    """How many state writes belong to the first so many messages of a session."""
+    cut, part = Cut(messages, source.state_count), source.segment
     while True:
         rows = tables.checkpoints.get(part.owner, {}).values() if part.owner is not None else ()
         for row in reversed(rows):
-            if row.segment is part and row.checkpoint.message_count <= messages and row.state_count <= states:
+            if row.segment is part and row.checkpoint.message_count <= cut.messages and row.state_count <= cut.states:
                 return row.state_count
-        first: int | None = None
-        if part.parent is None:
-            first = tables.sessions[part.owner].first_state_count if part.owner is not None else 0
-        elif part.parent.owner is None or part.parent.owner != part.owner:
-            first = part.state_boundary
-        began = first if began is None else began
-        if part.parent is None or messages >= part.message_boundary:
-            if part.owner is None:
-                return began if began and states else 0
-            if first is not None:
-                return first
+        count = cut.without_checkpoint(
+            owned=part.owner is not None,
+            made_with=_made_with(tables, part),
+            messages=part.message_boundary,
+            states=part.state_boundary,
+        )
+        if count is not None:
+            return count
         assert part.parent is not None
-        messages, states = min(messages, part.message_boundary), min(states, part.state_boundary)
         part = part.parent
+
+
+def _made_with(tables: Tables, part: Segment) -> int | None:
+    """How many state writes the session of a segment was made with, if it begins there."""
+    if part.parent is None:
+        return tables.sessions[part.owner].first_state_count if part.owner is not None else 0
+    return None if part.parent.owner == part.owner else part.state_boundary

@@ -2,7 +2,7 @@
 
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.facet import Facet
-from helix_agents.backends.postgres.lineage import load_custom_state, load_segment
+from helix_agents.backends.postgres.lineage import Segment, load_custom_state, load_segment
 from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.rows import Place, SessionRow, find_session, load_session, put, save_session
 from helix_agents.backends.session_rows import (
@@ -12,7 +12,7 @@ from helix_agents.backends.session_rows import (
     checkpoint_of,
     record_of,
 )
-from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta
+from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta, Cut
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_checkpoint
 from helix_agents.domain.errors import CheckpointNotFoundError
@@ -122,43 +122,39 @@ async def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int
 
 
 async def state_count_at(connection: Connection, row: Place, message_count: int) -> int:
-    """How many state writes belong to the first `message_count` messages.
-
-    Those of the newest checkpoint there: the session's own, or, before a branch began, that of the session it came
-    from; and before the first one those that the session was made with. Where that session is gone nobody knows, and
-    the branch has those that it began with.
-    """
-    at = row.segment
-    messages, writes = message_count, row.state_count
-    began: int | None = None
+    """How many state writes belong to the first `message_count` messages of a session."""
+    cut, at = Cut(message_count, row.state_count), row.segment
     while True:
         found = await connection.one(
             "SELECT state_count FROM __agents_checkpoints WHERE id BETWEEN ? AND ? AND message_count <= ?"
             " AND state_count <= ? ORDER BY id DESC LIMIT 1",
-            (at << 32, at << 32 | _LOW, messages, writes),
+            (at << 32, at << 32 | _LOW, *cut.within),
         )
         if found is not None:
             return found[0]
         here = await load_segment(connection, at)
-        above = await load_segment(connection, here.parent) if here.parent is not None else None
-        first = None
-        if above is None or not above.owned or above.session_id != here.session_id:
-            first = here.state_boundary or await _made_with(connection, at)
-            began = first if began is None else began
-        if above is None or messages >= here.message_boundary:
-            if not here.owned:
-                return began if began and writes else 0
-            if first is not None:
-                return first
-        assert above is not None
-        messages, writes = min(messages, here.message_boundary), min(writes, here.state_boundary)
-        at = above.segment
+        count = cut.without_checkpoint(
+            owned=here.owned,
+            made_with=await _made_with(connection, here),
+            messages=here.message_boundary,
+            states=here.state_boundary,
+        )
+        if count is not None:
+            return count
+        assert here.parent is not None
+        at = here.parent
 
 
-async def _made_with(connection: Connection, segment: int) -> int:
-    """1 when the session was made with a state, which is then the first thing logged, else 0."""
-    row = await connection.one("SELECT writes FROM __agents_state_log WHERE id = ?", (segment << 32 | 1,))
-    return int(row is not None and not decode(row[0], StepWrites))
+async def _made_with(connection: Connection, here: Segment) -> int | None:
+    """How many state writes the session of a segment was made with, if it begins there."""
+    above = await load_segment(connection, here.parent) if here.parent is not None else None
+    if above is not None and above.owned and above.session_id == here.session_id:
+        return None
+    if here.state_boundary:
+        return here.state_boundary
+    # The state that a session was made with is the first thing logged, and no step wrote it.
+    first = await connection.one("SELECT writes FROM __agents_state_log WHERE id = ?", (here.segment << 32 | 1,))
+    return int(first is not None and not decode(first[0], StepWrites))
 
 
 class PostgresCheckpoints(Facet):

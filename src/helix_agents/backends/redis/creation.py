@@ -31,7 +31,7 @@ from helix_agents.backends.redis.rows import (
 )
 from helix_agents.backends.redis.sub_sessions import Refs
 from helix_agents.backends.redis.transaction import Known, Transaction
-from helix_agents.domain.checkpoints import BEGINNING, check_cut
+from helix_agents.domain.checkpoints import BEGINNING, Cut, check_cut
 from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
@@ -225,36 +225,33 @@ async def place_of(tx: Transaction, source: Session, point: BranchPoint) -> tupl
 
 
 async def _state_at(tx: Transaction, source: Session, line: Sequence[Stretch], messages: int) -> StatePlace:
-    """The place in the state log that belongs to the first so many messages of a session.
-
-    That of the newest checkpoint there: the session's own, or, before a branch began, that of the session it came
-    from; and before the first one that which the session was made with. Where that session is gone nobody knows, and
-    the branch has that which it began with.
-    """
-    states = source.row.state.count
-    bounds: dict[str, tuple[int, int]] = {}
-    for part in line:
-        bounds[part.segment] = messages, states
-        messages, states = min(messages, part.messages), min(states, part.states)
-    began: int | None = None
-    owners = zip(line, await owners_of(tx, line), strict=True)
-    for owner, parts in groupby(owners, key=lambda each: each[1]):
-        stretches = {part.segment: part for part, _ in parts}
-        first = [*stretches.values()][-1]
-        began = first.states if began is None else began
+    """The place in the state log that belongs to the first so many messages of a session."""
+    cut = Cut(messages, source.row.state.count)
+    for owner, parts in groupby(zip(line, await owners_of(tx, line), strict=True), key=lambda each: each[1]):
+        stretches = [part for part, _ in parts]
         session = await find_session(tx, owner) if owner is not None else None
-        if session is None:
-            for part in stretches.values():
-                messages, states = bounds[part.segment]
-                if messages >= part.messages:
-                    return await place_at(tx, line, began if states else 0)
-            continue
-        async for row in checkpoints_of(tx, session.value):
-            messages, states = bounds[row.segment] if row.segment in stretches else (-1, -1)
-            if row.checkpoint.message_count <= messages and row.state.count <= states:
-                return row.state
-        if first is line[-1]:
-            return session.value.row.first_state
-        if bounds[first.segment][0] >= first.messages:
-            return await place_at(tx, line, first.states)
+        within: dict[str, tuple[int, int]] = {}
+        count: int | None = None
+        for part in stretches:
+            within[part.segment] = cut.within
+            made_with = part.states
+            if part is line[-1] and session is not None:
+                made_with = session.value.row.first_state.count
+            count = cut.without_checkpoint(
+                owned=session is not None,
+                made_with=made_with if part is stretches[-1] else None,
+                messages=part.messages,
+                states=part.states,
+            )
+            if count is not None:
+                break
+        if session is not None:
+            async for row in checkpoints_of(tx, session.value):
+                most = within.get(row.segment, (-1, -1))
+                if row.checkpoint.message_count <= most[0] and row.state.count <= most[1]:
+                    return row.state
+            if count is not None and stretches[-1] is line[-1]:
+                return session.value.row.first_state
+        if count is not None:
+            return await place_at(tx, line, count)
     raise AssertionError("a line of history has an end")
