@@ -286,7 +286,10 @@ async def test_where_nothing_may_wake_nothing_does(each_world: World, backend: B
         assert await turns(backend) == ["completed"]
 
 
-async def test_after_an_hour_it_may_wake_again(each_world: World, backend: Backend) -> None:
+@pytest.mark.parametrize("ago", [HOUR_MS, -HOUR_MS])
+async def test_after_an_hour_or_when_the_clock_was_set_back_it_may_wake_again(
+    each_world: World, backend: Backend, ago: int
+) -> None:
     each_world.limits = Limits(wakes_per_hour=1)
     async with idle_watcher(each_world) as helix:
         await write(each_world, value=1)
@@ -296,7 +299,7 @@ async def test_after_an_hour_it_may_wake_again(each_world: World, backend: Backe
         entries = entries_of(backend)
         [row] = (await entries.list_entries("sys.subscriptions", values=True)).items
         earlier = json.loads(row.value or "")
-        earlier["woken_since"] -= HOUR_MS
+        earlier["woken_since"] -= ago
         put = Put(scope="sys.subscriptions", key=row.key, value=json.dumps(earlier))
         await entries.transact(EntryTransaction(changes=(put,), owner="test"))
         assert await swept(helix) == 1

@@ -67,10 +67,15 @@ def _may_wake(subscription: Subscription, limits: Limits, now: int) -> bool:
     """Two agents that answer each other's changes would keep each other busy for ever; what they miss is told later."""
     if subscription.wake == "never" or limits.wakes_per_hour < 1:
         return False
-    return subscription.woken < limits.wakes_per_hour or now - subscription.woken_since >= HOUR_MS
+    return subscription.woken < limits.wakes_per_hour or _hour_is_over(subscription, now)
+
+
+def _hour_is_over(subscription: Subscription, now: int) -> bool:
+    """Also one that a clock began which was set back since: it may be years until that one would be over."""
+    return not 0 <= now - subscription.woken_since < HOUR_MS
 
 
 def _counted(subscription: Subscription, now: int) -> Subscription:
-    if now - subscription.woken_since >= HOUR_MS:
+    if _hour_is_over(subscription, now):
         return msgspec.structs.replace(subscription, woken=1, woken_since=now)
     return msgspec.structs.replace(subscription, woken=subscription.woken + 1)
