@@ -9,10 +9,12 @@ import pytest
 
 from helix_agents.capabilities import watching
 from helix_agents.capabilities.calls import Caller
+from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.mcp.tools import call_tool
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.watching import Bookmark, ResyncRequired, Watch, subscriptions_of
 from helix_agents.domain.capability_errors import InvalidInput, SubscriptionFailed
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.processes import processes_for
 from helix_agents.testing.workers import Processes
 from tests.capabilities import state_jobs
@@ -90,6 +92,24 @@ async def test_falling_behind_what_is_kept_and_a_restore_are_told(each_world: Wo
         await ann.call("state.backup.restore", backup_id=made["backup_id"])
         [told] = await some(ann.shared.resume_watch(watch.subscription_id), 1)
         assert isinstance(told, ResyncRequired)
+
+
+async def test_who_has_missed_nothing_is_not_told_to_begin_anew_when_old_changes_go(each_world: World) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    async with each_world.open("ann", clock=clock) as ann, each_world.open("bob", clock=clock) as bob:
+        for prefix in ("config.", "board."):
+            await ann.call("state.shared.watch", prefix=prefix)
+        await bob.shared.set("board.a", 1, expected_version=0)
+        clock.advance(each_world.limits.event_age_ms + 1)
+        assert (await sweep_state(bob.gateway))["changes_kept_after"] == 1
+        told = (await ann.call("inbox.read"))["messages"]
+        assert [each["type"] for each in told] == ["resync_required"]
+        [board] = [
+            name for name, each, _ in await subscriptions_of(ann.gateway.store, "ann") if each.prefix == "board."
+        ]
+        assert [each["subscription_id"] for each in told] == [board]
+        await bob.shared.set("config.a", 1, expected_version=0)
+        assert "config.a" in [each.get("key") for each in (await ann.call("inbox.read"))["messages"]]
 
 
 async def test_a_restore_that_comes_before_a_reader_is_done_is_told(world: World) -> None:

@@ -10,6 +10,7 @@ from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.rates import is_over
 from helix_agents.capabilities.restores import sweep_restores
 from helix_agents.capabilities.scopes import ASKED, DECIDED, JOURNAL, RATES
+from helix_agents.capabilities.watching import keep_up
 from helix_agents.domain.entries import EntryTransaction, Remove
 from helix_agents.domain.entry_plan import ONCE
 from helix_agents.domain.records import JSON
@@ -29,10 +30,17 @@ async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
         "approvals_resumed": await resume_approvals(gateway),
         "alerts_dropped": await trim_alerts(gateway),
         "restores_given_up": await sweep_restores(store),
-        "changes_kept_after": await store.prune_events(before_ms=now - limits.event_age_ms, keep=limits.events),
+        "changes_kept_after": await _forget_changes(gateway, now - limits.event_age_ms),
         "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),
         "audit_signed_up_to": await sign_when_due(gateway),
     }
+
+
+async def _forget_changes(gateway: Gateway, before: int) -> int:
+    """Let go of announced changes that are too old or too many; answers the revision up to which."""
+    store = gateway.store
+    await keep_up(store, await store.revision_at(before))
+    return await store.prune_events(before_ms=before, keep=gateway.settings.limits.events)
 
 
 async def _forget(gateway: Gateway, before: int) -> int:

@@ -233,6 +233,16 @@ async def pass_over(store: EntryStore, subscription_id: str, before: Subscriptio
         await acknowledge(store, subscription_id, after.cursor, after.epoch)
 
 
+async def keep_up(store: EntryStore, revision: int) -> None:
+    """Move cursors that have nothing to tell past changes up to a revision, which are about to be forgotten: only who
+    may have missed something is told to begin anew."""
+    async for subscription_id, subscription, _ in _subscriptions(store):
+        if subscription.cursor < revision:
+            events, after = await changes_after(store, subscription)
+            if not events:
+                await acknowledge(store, subscription_id, after.cursor, after.epoch)
+
+
 class Watch:
     """A live reader of one cursor, in any process: `async for event in watch`.
 
