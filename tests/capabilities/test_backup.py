@@ -599,6 +599,25 @@ async def test_a_restore_that_was_given_up_meanwhile_is_refused(each_world: Worl
         assert (await store.usage(RESTORES)).keys == 0
 
 
+async def test_a_sweep_leaves_a_restore_alone_that_is_on_its_way(each_world: World) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    async with each_world.open("ann", face="operator", clock=clock) as state:
+        await state.persistent.set("k", "old")
+        made = await state.call("state.backup.create")
+        await state.persistent.set("k", "new")
+        store = state.gateway.store
+        stage = store.stage_restore
+
+        async def meets_a_sweep(restore_id: str, rows: Sequence[Entry]) -> None:
+            await stage(restore_id, rows)
+            clock.advance(LONGEST_RESTORE_MS // 2 - 1)
+            assert (await sweep_state(state.gateway))["restores_given_up"] == 0
+
+        store.stage_restore = meets_a_sweep
+        await state.call("state.backup.restore", backup_id=made["backup_id"])
+        assert (await state.persistent.get("k")).value == "old"
+
+
 async def test_a_restore_that_is_killed_leaves_old_or_new(full: World, processes: Processes) -> None:
     await old_or_new(full, processes, range(5, 1_000, 13))
 
