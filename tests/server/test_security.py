@@ -578,6 +578,38 @@ def test_who_sends_too_much_may_finish_and_reads_why_it_was_refused(server: Live
     assert b"payload_too_large" in answer
 
 
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/start", "content-type: application/json", 401),
+        ("/start", f"authorization: Bearer {ANN}\r\ncontent-type: text/plain", 415),
+        ("/start", f"authorization: Bearer {ANN}\r\ncontent-type: application/json", 413),
+        ("/nowhere", f"authorization: Bearer {ANN}\r\ncontent-type: application/json", 404),
+        ("/status", f"authorization: Bearer {ANN}\r\ncontent-type: application/json", 405),
+    ],
+)
+def test_who_is_refused_before_the_body_was_read_gets_to_read_why(
+    server: LiveServer, path: str, headers: str, status: int
+) -> None:
+    """Where the connection is closed after the answer, as proxies want it."""
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 8000000\r\n{headers}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(head.encode())
+        client.sendall(b"x" * 8_000_000)
+        answer = b""
+        while piece := client.recv(65_536):
+            answer += piece
+    assert answer.startswith(f"HTTP/1.1 {status}".encode())
+
+
+def test_a_stranger_is_refused_whether_or_not_the_body_comes() -> None:
+    with LiveServer(agent_server(limits=ServerLimits(body_seconds=0.2))) as live:
+        head = b"POST /start HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", live.port), timeout=30) as stranger:
+            stranger.sendall(head)
+            assert stranger.recv(65_536).startswith(b"HTTP/1.1 401")
+
+
 def test_who_asks_before_sending_too_much_is_refused_at_once(server: LiveServer) -> None:
     head = f"POST /start HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ANN}\r\ncontent-length: 8000000\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:

@@ -38,6 +38,7 @@ from helix_agents.server.operations import OPERATIONS, STREAM, Operation
 from helix_agents.server.owed_ends import OwedEnds
 from helix_agents.server.shutdown import hearing_signals
 from helix_agents.server.silent_clients import drop_if_silent
+from helix_agents.server.unread_bodies import let_in
 
 READY_SECONDS = 2.0
 READY_PROBE = "helix.readyz"
@@ -111,7 +112,7 @@ class AgentServer:
             await send({"type": "websocket.close", "code": 1003})
         else:
             drop_if_silent(receive, self.limits.stalled_reader_seconds)
-            await self._app(routed(scope), receive, send)
+            await self._app(routed(scope), *let_in(scope, receive, send, self.limits))
 
     @property
     def limits(self) -> ServerLimits:

@@ -42,11 +42,6 @@ Url: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": WEB_A
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**64 - 1
 
 
-# Of a body that is too large this many times what is allowed is let in, and thrown away: a client that still sends when
-# the connection is closed does not get to read why.
-LET_IN = 16
-
-
 class Body(Record, rename="camel"):
     """A request body; a field it does not know is a mistake worth telling."""
 
@@ -219,25 +214,16 @@ async def read_json(request: Request, limits: ServerLimits) -> Any:
 
 async def _read(request: Request, limits: ServerLimits) -> bytes:
     announced = request.headers.get("content-length", "")
-    asks_first = "expect" in request.headers
-    is_too_large = (
-        announced.isascii() and announced.isdigit() and (len(announced) > 20 or int(announced) > limits.body_bytes)
-    )
-    if is_too_large and asks_first:
+    if announced.isascii() and announced.isdigit() and (len(announced) > 20 or int(announced) > limits.body_bytes):
         raise _too_large(limits)
-    body, arrived = bytearray(), 0
+    body = bytearray()
     try:
         async with asyncio.timeout(limits.body_seconds):
             async for piece in request.stream():
-                arrived += len(piece)
-                is_too_large = is_too_large or arrived > limits.body_bytes
-                if not is_too_large:
-                    body += piece
-                elif arrived > limits.body_bytes * LET_IN:
-                    break
+                body += piece
+                if len(body) > limits.body_bytes:
+                    raise _too_large(limits)
     except TimeoutError:
-        if is_too_large:
-            raise _too_large(limits) from None
         raise RefusedError(
             408,
             "body_timeout",
@@ -247,8 +233,6 @@ async def _read(request: Request, limits: ServerLimits) -> bytes:
         ) from None
     except ClientDisconnect:
         raise invalid("The client left before its body was complete.") from None
-    if is_too_large:
-        raise _too_large(limits)
     return bytes(body)
 
 
