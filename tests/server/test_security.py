@@ -210,6 +210,20 @@ async def test_of_one_message_sent_twice_in_the_same_moment_both_see_the_answer(
     assert "You said: hello." in answer.text
 
 
+def test_a_caller_without_a_user_id_begins_nothing_that_it_could_not_read() -> None:
+    watcher = bearer_tokens({"w": Principal(user_id=None, operator=True)})
+    with LiveServer(agent_server(authenticate=watcher)) as live, live.client("w") as client:
+        said = {
+            "id": "s",
+            "message": {"role": "user", "parts": [{"type": "text", "text": "hello"}]},
+            "agent": "director",
+        }
+        for refused in (start(client, "s", "hello"), client.post("/chat", json=said)):
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+            assert "user id" in refused.json()["detail"]
+        assert client.get("/sessions").json()["total"] == 0
+
+
 def test_listings_show_ones_own_and_an_operator_sees_all(
     server: LiveServer, ann: httpx2.Client, ben: httpx2.Client, session_id: str
 ) -> None:

@@ -126,6 +126,16 @@ class Call:
     def owns(self, session: SessionState | SessionSummary) -> bool:
         return self.open_to_all or (session.user_id is not None and session.user_id == self.principal.user_id)
 
+    def owner(self) -> str | None:
+        """Whose a session is that the caller begins.
+
+        Raises:
+            RefusedError: it would be nobody's, and the caller could not even read the answer.
+        """
+        if self.principal.user_id is None and not self.open_to_all:
+            raise RefusedError(403, "forbidden", "A caller without a user id cannot have conversations.")
+        return self.principal.user_id
+
     async def session(self, session_id: SessionId) -> SessionSummary:
         """The caller's session, without its state. Somebody else's looks like one that does not exist."""
         session = await self.executor.sessions.find(session_id)

@@ -159,12 +159,13 @@ async def _said(
     known = None if session is None else await _known(call, session, message, version, edited=body.message_id)
     if known is not None:
         return known
+    owner = call.owner()
     run = await call.begin(
         lambda: call.executor.execute(
             agent,
             message,
             body.id,
-            user_id=call.principal.user_id,
+            user_id=owner,
             idempotency_key=message.id,
             only_new=session is None,
         )

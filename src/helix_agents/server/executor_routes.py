@@ -49,6 +49,7 @@ async def start(call: Call) -> Response:
         return json_response(_as_it_is(session, agent))
     messages = call.checked_messages(messages_of(body.message))
     _check_metadata(body.metadata)
+    owner = call.owner()
     try:
         run = await call.begin(
             lambda: call.executor.execute(
@@ -56,7 +57,7 @@ async def start(call: Call) -> Response:
                 messages,
                 session_id,
                 state=body.state,
-                user_id=call.principal.user_id,
+                user_id=owner,
                 tags=body.tags,
                 metadata=body.metadata,
                 only_new=True,
