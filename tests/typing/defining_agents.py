@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from pydantic import BaseModel
+from typing_extensions import TypeForm
 
 from helix_agents import (
     Agent,
@@ -106,6 +107,8 @@ lister = Agent(name="lister", model="openai:gpt-5", output=list[str])
 assert_type(lister.load_output(["a"]), list[str])
 chooser = Agent(name="chooser", model="openai:gpt-5", output=Report | int)
 assert_type(chooser.load_output(3), Report | int)
+spelled_out = Agent(name="chooser", model="openai:gpt-5", output=TypeForm(Report | int))
+assert_type(spelled_out.load_output(3), Report | int)
 
 Agent(name="nameless")  # pyright: ignore[reportCallIssue]
 Agent(name="late", model="openai:gpt-5", memory=True)  # pyright: ignore[reportCallIssue]

@@ -58,6 +58,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         capabilities: Bundles of ready-made tools, such as `state_capabilities()`.
         state: A pydantic model or dataclass, every field with a default; what tools see as `ctx.state`.
         output: What a run has to produce, handed in by the model through `__finish__`. Without it, the last text.
+            For mypy, a union is written as `TypeForm(A | B)`.
         migrate_state: Turns state stored by an earlier version, or state that no longer fits, into the present form.
         settings: How the model should answer.
         max_steps: How many steps one turn may take.
