@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from helix_agents import AgentServer, Executor, Principal
-from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.errors import DefinitionError, StoreUnavailableError
 from helix_agents.server.auth import bearer_tokens
 from tests.server.agents import agents
 from tests.server.live import ANN, TOKENS, LiveServer, bearer
@@ -46,8 +46,43 @@ def test_an_application_that_forgot_its_lifespan_is_told_to_come_back() -> None:
     app.mount("/agents", server)
     with LiveServer(app) as live:
         refused = httpx2.get(f"{live.url}/agents/sessions")
-        assert refused.status_code == 503
+        assert (refused.status_code, refused.json()["code"]) == (503, "server_not_begun")
+        assert "FastAPI(lifespan=server.lifespan)" in refused.json()["detail"]
         assert httpx2.get(f"{live.url}/agents/readyz").status_code == 503
+
+
+def test_an_application_may_begin_again_and_again() -> None:
+    server = AgentServer(Executor.open("memory://", agents=agents), allow_unauthenticated=True)
+    app = FastAPI(lifespan=server.lifespan)
+    app.mount("/agents", server)
+    for _ in range(2):
+        with LiveServer(app) as live, httpx2.Client(base_url=f"{live.url}/agents", timeout=30) as client:
+            assert start(client, "s", "hello").status_code == 200
+            settled(client, "s")
+            assert chunks(client, "s")[-1]["event"] == "end"
+
+
+def test_routes_beside_the_server_use_its_executor() -> None:
+    server = AgentServer(Executor.open("memory://", agents=agents), allow_unauthenticated=True)
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncGenerator[None]:
+        async with server.lifespan(app):
+            yield
+
+    app = FastAPI(lifespan=life)
+
+    @app.post("/orders")
+    async def order() -> str:
+        return (await server.executor.execute(agents[0], "hello")).session_id
+
+    app.mount("/agents", server)
+    with pytest.raises(DefinitionError, match="lifespan"):
+        _ = server.executor
+    with LiveServer(app) as live:
+        session_id = httpx2.post(f"{live.url}/orders").json()
+        with httpx2.Client(base_url=f"{live.url}/agents", timeout=30) as client:
+            settled(client, session_id)
 
 
 def test_an_executor_that_is_open_already_is_hosted_and_left_open() -> None:

@@ -40,6 +40,10 @@ from helix_agents.server.shutdown import hearing_signals
 from helix_agents.server.silent_clients import drop_if_silent
 from helix_agents.server.unread_bodies import let_in
 
+NOT_BEGUN = (
+    "nobody has begun the server's life, so its executor is not open; mounted into an application, it needs "
+    "FastAPI(lifespan=server.lifespan), or `async with server.lifespan(app):` in the application's own lifespan."
+)
 READY_SECONDS = 2.0
 READY_PROBE = "helix.readyz"
 TAKE_UP_SECONDS = 1.0
@@ -119,6 +123,17 @@ class AgentServer:
         return self._gate.limits
 
     @property
+    def executor(self) -> AgentExecutor:
+        """The executor it hosts, for routes of your own beside it.
+
+        Raises:
+            DefinitionError: it is not open, because the server's life has not begun.
+        """
+        if self._executor is None:
+            raise DefinitionError("AgentServer", NOT_BEGUN)
+        return self._executor
+
+    @property
     def open_streams(self) -> int:
         """How many readers follow a stream on this instance."""
         return self._gate.open_streams
@@ -133,7 +148,12 @@ class AgentServer:
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
-        """The server's life: open what is to be opened, take up what dead processes left, and leave in good order."""
+        """The server's life: open what is to be opened, take up what dead processes left, and leave in good order.
+
+        It may have several, one after the other, as in tests that begin an application again and again.
+        """
+        if self._gate.closed:
+            self._gate = Gate(self.limits)
         async with AsyncExitStack() as stack:
             if self._opening is not None:
                 self._host(await stack.enter_async_context(self._opening))
@@ -193,6 +213,9 @@ class AgentServer:
 
     async def _call(self, request: Request) -> Call:
         principal = await self._principal(request)
+        if self._executor is None and not self.draining:
+            log_event("server.not_begun", logging.ERROR, problem=NOT_BEGUN, path=request.url.path)
+            raise RefusedError(503, "server_not_begun", NOT_BEGUN, retryable=True)
         if self._executor is None:
             raise draining(self._gate.limits.retry_after_seconds)
         return Call(

@@ -28,6 +28,7 @@ class Gate:
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.leaving = Leaving()
+        self.closed = False
         self._streams: Counter[str | None] = Counter()
         self._followed: dict[object, HostedRun] = {}
         self._starting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -148,7 +149,8 @@ class Gate:
                 del self._streams[principal.user_id]
 
     async def close(self) -> None:
-        """End what was watched."""
+        """End what was watched. It does not open again."""
+        self.closed = True
         self.leaving.set()
         for task in tuple(self._watching):
             task.cancel()
