@@ -97,7 +97,12 @@ async def resume(call: Call) -> Response:
 
 
 async def follow(call: Call) -> Any:
-    """The session's chunks as server-sent events: what is there, then what comes, until its run ends or waits."""
+    """The session's chunks as server-sent events: what is there, then what comes, until its run ends or waits.
+
+    Chunks are messages without a name, with their sequence as id. What has a name is about the stream: `end` is the
+    last one, and says how the run ended (`status`, and `output` if it completed); `reconnect` says that another
+    instance goes on; `error` says what broke.
+    """
     session = await call.session(call.query_id())
     cursor = cursor_of(call)
     call.gate.check_stream(call.principal)
