@@ -252,13 +252,21 @@ async def test_reads_and_commits_ride_through_a_restart(server: PostgresService)
     await store.close()
 
 
-@pytest.mark.parametrize(("asked_for", "placement"), [("launch", "here"), ("queue", "shared")])
+@pytest.mark.parametrize(
+    ("asked_for", "placement", "patience"), [("launch", "here", 0.3), ("launch", "here", 0.0), ("queue", "shared", 0.3)]
+)
 async def test_a_server_that_dies_while_dbos_begins_is_told_and_leaves_nothing_behind(
-    server: PostgresService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_for: str, placement: Placement
+    server: PostgresService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked_for: str,
+    placement: Placement,
+    patience: float,
 ) -> None:
     from dbos._sys_db import SystemDatabase
 
-    monkeypatch.setattr(instance, "PATIENCE_SECONDS", 0.3)
+    # With none at all it is over before the launch has come to the database.
+    monkeypatch.setattr(instance, "PATIENCE_SECONDS", patience)
     asked = SystemDatabase.get_latest_application_version
     rest = ["launch", "queue"]
 
@@ -284,6 +292,29 @@ async def test_who_leaves_while_the_server_is_down_keeps_no_thread_of_dbos(
         await asyncio.to_thread(server.kill)
         await helix.execute(worker, "go", session_id=SESSION)
     await until(no_thread_of_dbos)
+
+
+async def test_a_server_that_goes_away_under_dbos_is_told_and_whoever_asks_is_not_kept_waiting(
+    server: PostgresService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(instance, "PATIENCE_SECONDS", 0.3)
+    worker = agent()
+    url = f"sqlite:///{tmp_path}/helix.db"
+    shared: dict[str, Any] = {"system_database_url": server.url, "placement": "shared", "janitor_seconds": None}
+    async with DBOSAgentExecutor.open(url, **shared, agents=[worker], grace=0.1) as helix, asyncio.timeout(SECONDS):
+        await asyncio.to_thread(server.kill)
+        waiting = await helix.execute(worker, "go", session_id=SESSION)
+        for _ in range(2):
+            with pytest.raises(RuntimeUnavailableError, match=r"DBOS at postgresql://.* is not answering"):
+                await helix.execute(worker, "once more", session_id=SESSION)
+        assert (await helix.recover()).errors == 1
+        told = [record for record in caplog.records if vars(record).get("event") == "dbos.unavailable"]
+        assert told
+        assert told[0].levelname == "ERROR"
+        assert "runs wait until its system database answers" in told[0].getMessage()
+        await asyncio.to_thread(server.restart)
+        assert isinstance(await waiting.result(), Completed)
+        assert (await helix.recover()).errors == 0
 
 
 def agent(name: str = "worker") -> Agent[Any, str, Any]:

@@ -6,27 +6,31 @@ import re
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from dbos import DBOS, DBOSConfig
 from sqlalchemy.exc import OperationalError
 
 from helix_agents.domain.errors import DBOSInUseError, InvalidStoreUrlError, RuntimeUnavailableError
 from helix_agents.domain.urls import shown_url
+from helix_agents.engine.log import log_event
 from helix_agents.engine.plain import EFFECT_SEQUENCE
 from helix_agents.system import RandomIds
+
+T = TypeVar("T")
 
 APPLICATION = "helix-agents"
 VERSION = f"helix-{EFFECT_SEQUENCE}"
 """What DBOS takes for the version of the program: it replays no history of another one."""
 
 PATIENCE_SECONDS = 20.0
-"""How long an executor that is opened waits for a system database that does not answer."""
+"""How long whoever needs an answer waits for a system database that gives none, and how often that is told."""
 
 OLDEST_SQLITE = (3, 42, 0)
 """What the `sqlite3` of Python 3.12 and later has to be for DBOS, which has it tell the time in milliseconds there."""
@@ -112,17 +116,49 @@ async def acquire(wanted: Wanted, fallback_id: str) -> str:
         raise
 
 
-async def ask(wanted: Wanted, question: Coroutine[Any, Any, None]) -> None:
-    """Have DBOS asked something without which an executor cannot begin.
+class Questions:
+    """Asks DBOS what somebody waits for, who is told when its system database does not answer.
 
-    Raises:
-        RuntimeUnavailableError: its system database does not answer.
+    The thread of a question that was asked goes on with it. So as long as one waits, nothing else is asked.
     """
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await question
-    except (TimeoutError, OperationalError) as problem:
-        raise _unavailable(wanted, problem) from problem
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._unanswered: set[asyncio.Task[Any]] = set()
+
+    async def ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """The answer to a question.
+
+        Raises:
+            RuntimeUnavailableError: there is none.
+        """
+        if self._unanswered:
+            question.close()
+            raise _unavailable(self._wanted, TimeoutError())
+        asking = asyncio.create_task(question)
+        try:
+            await asyncio.wait((asking,), timeout=PATIENCE_SECONDS)
+        except asyncio.CancelledError:
+            asking.cancel()
+            raise
+        if not asking.done():
+            self._unanswered.add(asking)
+            asking.add_done_callback(self._answered)
+            raise _unavailable(self._wanted, TimeoutError())
+        try:
+            return asking.result()
+        except OperationalError as problem:
+            raise _unavailable(self._wanted, problem) from problem
+
+    def forget(self) -> None:
+        """Wait for no answer any more."""
+        for asking in self._unanswered:
+            asking.cancel()
+
+    def _answered(self, asking: asyncio.Task[Any]) -> None:
+        self._unanswered.discard(asking)
+        if not asking.cancelled():
+            asking.exception()
 
 
 async def release() -> bool:
@@ -149,17 +185,20 @@ def _launch(wanted: Wanted, executor_id: str) -> _Launched:
         "system_database_url": wanted.system_database_url,
         "application_version": VERSION,
         "executor_id": executor_id,
-        "log_level": "ERROR",
+        "log_level": "WARNING",
         **wanted.config,
     }
+    hearing = _Hearing(wanted)
+    logging.getLogger("dbos").addFilter(hearing)
     try:
         _write_ahead(wanted.system_database_url)
         _forget_closed_streams()
         DBOS(config=cast("DBOSConfig", config))
-        with _telling_it_once(), _for_a_while():
+        with _for_a_while():
             if not wanted.works:
                 DBOS.listen_queues([])
             DBOS.launch()
+        hearing.is_launched = True
     except (OperationalError, sqlite3.OperationalError) as problem:
         _destroy()
         raise _unavailable(wanted, problem) from problem
@@ -173,17 +212,29 @@ def _destroy() -> None:
     # A thread that waits for the database would keep the process from ending.
     _be_patient(False)
     DBOS.destroy()
+    theirs = logging.getLogger("dbos")
+    for hearing in [each for each in theirs.filters if isinstance(each, _Hearing)]:
+        theirs.removeFilter(hearing)
 
 
 @contextmanager
 def _for_a_while() -> Generator[None]:
     """A launch waits for a database that went away under it, and not for ever."""
-    ending = threading.Timer(PATIENCE_SECONDS, _be_patient, (False,))
+    is_over = threading.Event()
+
+    def end() -> None:
+        is_over.wait(PATIENCE_SECONDS)
+        while not is_over.is_set():
+            # Again and again: it may not have come to its database yet.
+            _be_patient(False)
+            is_over.wait(0.1)
+
+    ending = threading.Thread(target=end, daemon=True)
     ending.start()
     try:
         yield
     finally:
-        ending.cancel()
+        is_over.set()
         ending.join()
     _be_patient(True)
 
@@ -205,19 +256,35 @@ def _unavailable(wanted: Wanted, problem: Exception) -> RuntimeUnavailableError:
     return RuntimeUnavailableError("DBOS", shown_url(wanted.system_database_url), reason)
 
 
-@contextmanager
-def _telling_it_once() -> Generator[None]:
-    """A launch that fails is our caller's to tell; DBOS would log the same with all its frames."""
+class _Hearing(logging.Filter):
+    """Hears what DBOS logs, and passes on its errors; all of it, where somebody has set its level.
 
-    def is_news(record: logging.LogRecord) -> bool:
-        return "failed to launch" not in record.getMessage()
+    A system database that went away is asked again and again, without an end, and DBOS but warns of it, in each of its
+    threads. So it is told in our own log. A launch that fails is our caller's to tell.
+    """
 
-    theirs = logging.getLogger("dbos")
-    theirs.addFilter(is_news)
-    try:
-        yield
-    finally:
-        theirs.removeFilter(is_news)
+    def __init__(self, wanted: Wanted) -> None:
+        super().__init__()
+        self.is_launched = False
+        self._wanted = wanted
+        self._level = logging.NOTSET if "log_level" in wanted.config else logging.ERROR
+        self._told_at = -PATIENCE_SECONDS
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        _, waits, reason = text.partition("Database connection failed: ")
+        if waits and self.is_launched:
+            self._tell(reason.splitlines()[0])
+        return record.levelno >= self._level and "failed to launch" not in text
+
+    def _tell(self, reason: str) -> None:
+        now = time.monotonic()
+        if now - self._told_at < PATIENCE_SECONDS:
+            return
+        self._told_at = now
+        where = shown_url(self._wanted.system_database_url)
+        meanwhile = "runs wait until its system database answers"
+        log_event("dbos.unavailable", logging.ERROR, address=where, reason=reason, meanwhile=meanwhile)
 
 
 def _forget_closed_streams() -> None:

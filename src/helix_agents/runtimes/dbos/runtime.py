@@ -72,6 +72,7 @@ class DBOSRuntime(OwnedRuns):
     ) -> None:
         super().__init__(lease)
         self._wanted = wanted
+        self._questions = instance.Questions(wanted)
         self._prefix = prefix
         self._placement: Placement = placement
         self.works = placement != "elsewhere"
@@ -108,7 +109,7 @@ class DBOSRuntime(OwnedRuns):
                 queue = workflows.register_queue(
                     self._prefix, poll_seconds=self._poll_seconds, at_once=self._max_running, works=self.works
                 )
-                await instance.ask(self._wanted, queue)
+                await self._questions.ask(queue)
             undoing.push_async_callback(self._lease.stop)
             await super().start()
             undoing.pop_all()
@@ -131,6 +132,7 @@ class DBOSRuntime(OwnedRuns):
     async def _end_everything(self) -> None:
         # From now on no workflow that DBOS is about to start gets in.
         self._is_closed = True
+        self._questions.forget()
         while late := (*self._running.values(), *self._background, *self._executions):
             for task in late:
                 task.cancel()
@@ -174,7 +176,8 @@ class DBOSRuntime(OwnedRuns):
             return await self.inspect_owner(run)
         if not self.drives(run):
             return await inspect_elsewhere(self.services.store, run)
-        standing = await workflows.inspect(run, self._is_gone)
+        found = await self._questions.ask(workflows.find(run))
+        standing = await workflows.inspect(run, found, self._is_gone)
         if standing == "missing" and await is_anothers(self.services.store, "dbos", self._prefix):
             return "alive"
         return standing

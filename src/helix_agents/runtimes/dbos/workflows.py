@@ -212,9 +212,13 @@ async def cancel_earlier(run: RunRecord) -> None:
     await DBOS.cancel_workflows_async(names, cancel_children=True)
 
 
-async def inspect(run: RunRecord, is_gone: Callable[[str], Awaitable[bool]]) -> Liveness:
-    """What DBOS says of a run that waits for its first driver; `is_gone` says whether a process is known to be."""
-    status = await DBOS.get_workflow_status_async(workflow_of(run))
+async def find(run: RunRecord) -> WorkflowStatus | None:
+    """What DBOS says of the workflow of a run; None when it knows none."""
+    return await DBOS.get_workflow_status_async(workflow_of(run))
+
+
+async def inspect(run: RunRecord, status: WorkflowStatus | None, is_gone: Callable[[str], Awaitable[bool]]) -> Liveness:
+    """What that says of a run that waits for its first driver; `is_gone` says whether a process is known to be."""
     if status is None:
         return "missing"
     if status.input is None or status.input["args"][2:] != (run.run_id, run.attempt):
