@@ -104,6 +104,23 @@ async def test_a_step_in_hand_is_committed_and_the_rest_is_left_to_another_execu
     assert work.runs == STEPS
 
 
+async def test_an_executor_that_is_open_already_is_entered_as_it_is_and_left_for_good(tmp_path: Path):
+    work = Work()
+    agent = work.agent()
+    before = set(threading.enumerate())
+    async with asyncio.timeout(SECONDS):
+        helix = await opened(tmp_path, agent, grace=0.0)
+        async with helix:
+            await helix.execute(agent, "Work.", SESSION)
+            await work.begun.wait()
+        with pytest.raises(ExecutorClosedError):
+            await helix.__aenter__()
+    # Nobody is left who would renew its lease.
+    assert not [each.name for each in set(threading.enumerate()) - before if each.name.startswith("helix-lease")]
+    work.may_end.set()
+    await continued(tmp_path, agent)
+
+
 async def test_a_step_that_outlasts_the_grace_is_done_again_elsewhere(tmp_path: Path):
     work = Work()
     agent = work.agent()

@@ -112,6 +112,7 @@ class ExecutorCore:
         self._janitor_seconds = settings.get("janitor_seconds", 15.0)
         self._on_close = settings.get("on_close")
         self._models: dict[str, LLMAdapter] = {}
+        self._is_open = False
         self._services = Services(
             store=state,
             streams=streams,
@@ -159,7 +160,17 @@ class ExecutorCore:
         return self._services.agents
 
     async def __aenter__(self) -> Self:
+        """Be ready for runs. One that is open already, as it is after `await`, stays as it is until its block is left.
+
+        Raises:
+            ExecutorClosedError: it was closed, and is not opened again.
+        """
+        if self._runtime.leaving:
+            raise ExecutorClosedError
+        if self._is_open:
+            return self
         await self._runtime.start()
+        self._is_open = True
         if self._janitor_seconds is not None:
             self._runtime.in_background(self.janitor.run(self._janitor_seconds))
             self._runtime.in_background(self._remotes.pay(self._janitor_seconds))
