@@ -17,8 +17,10 @@ from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.settings import StateSettings
 from helix_agents.capabilities.watching import Watch
 from helix_agents.domain.capability_errors import VersionConflict
+from helix_agents.domain.errors import UnsupportedBackendError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.records import JSON
+from helix_agents.ports.backend import open_backend
 from helix_agents.ports.entries import EntryStore
 from helix_agents.system import jitter
 
@@ -152,6 +154,7 @@ class SharedPart(_Part):
             except VersionConflict:
                 if attempt + 1 == tries:
                     raise
+                # Anything from not at all to all of it, so that those who met do not meet again.
                 await asyncio.sleep(wait * (jitter() - 1) * 4)
                 wait = min(wait * 2, LONGEST_WAIT_SECONDS)
             else:
@@ -213,8 +216,6 @@ async def open_state(
         UnsupportedBackendError: the backend has no place for the state capabilities, as `redis://` has not.
         InvalidIdError: no agent can be called so.
     """
-    from helix_agents.ports.backend import open_backend
-
     async with await open_backend(url, namespace=namespace, **options) as backend:
         gateway = Gateway(entries_for(backend.entries, url), settings)
         try:
@@ -226,8 +227,6 @@ async def open_state(
 def entries_for(entries: EntryStore | None, url: str) -> EntryStore:
     """The store of entries, which a backend may lack."""
     if entries is None:
-        from helix_agents.domain.errors import UnsupportedBackendError
-
         raise UnsupportedBackendError(url.partition("://")[0], "the state capabilities")
     return entries
 

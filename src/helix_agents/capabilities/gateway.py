@@ -202,6 +202,7 @@ class Gateway:
             return
         if call.caller.face == "agent":
             raise ApprovalPending("A person has to approve this call: call it again to have them asked.", {})
+        # Approved calls run through a gateway, so that module knows this one.
         from helix_agents.capabilities.approvals import request_approval
 
         pending = await request_approval(self, call)

@@ -1,6 +1,8 @@
 """What every command about state needs: a store, whose state it is, and a vault that may have to be unlocked."""
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -91,9 +93,6 @@ def vault_path(options: dict[str, Any], home: Path | None) -> Path:
 
 def passphrase(*, confirm: bool = False) -> str:
     """The passphrase from the environment, or else asked for."""
-    import os
-    import sys
-
     from helix_agents.capabilities.vault.extra import require_vault_extra
 
     require_vault_extra()
@@ -106,8 +105,6 @@ def passphrase(*, confirm: bool = False) -> str:
 
 
 async def _vault(options: dict[str, Any], home: Path | None, *, with_passphrase: bool) -> "Vault | None":
-    import os
-
     from helix_agents.capabilities.vault import Vault
     from helix_agents.domain.errors import MissingExtraError
 

@@ -5,6 +5,7 @@ from typing import cast
 from helix_agents.capabilities.approval_rows import find_approval
 from helix_agents.capabilities.calls import Call, rows_of
 from helix_agents.capabilities.catalogue import find_capability
+from helix_agents.capabilities.handlers.briefing import mark_activity
 from helix_agents.capabilities.health import look_at_health
 from helix_agents.capabilities.inbox import read_messages
 from helix_agents.capabilities.minted_sessions import create_session as mint
@@ -69,8 +70,6 @@ async def create_session(call: Call) -> dict[str, JSON]:
 
 async def end_session(call: Call) -> dict[str, JSON]:
     """End the caller's session; the next briefing begins where it ended."""
-    from helix_agents.capabilities.handlers.briefing import mark_activity
-
     session_id = call.caller.session_id
     if session_id is None:
         return {"ended": False}
