@@ -92,13 +92,15 @@ class PersistentPart(_Part):
         """Remove a key with its history; whether there was one."""
         return (await self._state.call("state.persistent.delete", key=key))["deleted"]
 
-    async def list(self, prefix: str = "", **options: Any) -> dict[str, JSON]:
-        """Keys and what they weigh."""
-        return await self._state.call("state.persistent.list", prefix=prefix, **options)
+    async def list(self, prefix: str = "", *, limit: int | None = None, cursor: str | None = None) -> dict[str, JSON]:
+        """Keys and what they weigh; `cursor` goes on where the last answer ended."""
+        page = _given(limit=limit, cursor=cursor)
+        return await self._state.call("state.persistent.list", prefix=prefix, **page)
 
-    async def query(self, prefix: str, **options: Any) -> dict[str, JSON]:
-        """Keys with their values."""
-        return await self._state.call("state.persistent.query", prefix=prefix, **options)
+    async def query(self, prefix: str, *, limit: int | None = None, cursor: str | None = None) -> dict[str, JSON]:
+        """Keys with their values; `cursor` goes on where the last answer ended."""
+        page = _given(limit=limit, cursor=cursor)
+        return await self._state.call("state.persistent.query", prefix=prefix, **page)
 
     async def history(self, key: str, *, limit: int | None = None) -> dict[str, JSON]:
         """The kept versions, newest first."""
@@ -123,9 +125,10 @@ class SharedPart(_Part):
         given = _given(expected_version=expected_version)
         return (await self._state.call("state.shared.delete", key=key, **given))["deleted"]
 
-    async def list(self, prefix: str = "", **options: Any) -> dict[str, JSON]:
-        """Keys, what they weigh and who wrote them."""
-        return await self._state.call("state.shared.list", prefix=prefix, **options)
+    async def list(self, prefix: str = "", *, limit: int | None = None, cursor: str | None = None) -> dict[str, JSON]:
+        """Keys, what they weigh and who wrote them; `cursor` goes on where the last answer ended."""
+        page = _given(limit=limit, cursor=cursor)
+        return await self._state.call("state.shared.list", prefix=prefix, **page)
 
     @asynccontextmanager
     async def update(self, key: str) -> AsyncGenerator[Updating]:
@@ -210,7 +213,15 @@ async def open_state(
     face: Face = "python",
     **options: Any,
 ) -> AsyncGenerator[StateClient]:
-    """A client on the store a URL names.
+    """A client on the store a URL names: `async with open_state("sqlite:///helix.db", agent="writer") as state`.
+
+    Args:
+        url: The store; that of an executor, if its agents are to see the same state.
+        agent: Whose state it is.
+        namespace: The tenant within the store.
+        settings: Limits, policy, folders and the vault.
+        face: `"operator"` for a person, who decides for themselves what a program or an agent has to ask for.
+        options: What else the backend takes.
 
     Raises:
         UnsupportedBackendError: the backend has no place for the state capabilities, as `redis://` has not.
