@@ -55,7 +55,14 @@ async def expired_session_cleanup(
     page_size: int = 200,
     logger: logging.Logger | None = None,
 ) -> CleanupSummary:
-    """Fail every session past its `expires_at` that is not at its end yet; one that resists does not stop the sweep."""
+    """Fail every session past its `expires_at` that is not at its end yet; one that resists does not stop the sweep.
+
+    Args:
+        state_store: Where the sessions are.
+        workspace_providers: By the name under which sessions refer to them; their snapshots of a session go with it.
+        page_size: How many sessions are listed at a time.
+        logger: Told of sessions that resist; `helix_agents` if left out.
+    """
     log = logger or logging.getLogger("helix_agents")
     providers = workspace_providers or {}
     counts = {"detected": 0, "marked": 0, "already_terminal": 0, "snapshots_deleted": 0, "errors": 0}

@@ -57,11 +57,23 @@ TAKE_UP_SHARE = 20
 class AgentServer:
     """Hosts an executor: alone (`uvicorn module:server`, `helix serve`) or mounted into another application.
 
-    `executor` is an executor that is open, or what `Executor.open(…)` gives: then the server opens it when it starts
-    and closes it when it ends. `authenticate` looks at every request and names its user, or refuses it with None; a
-    server without one has to be opened to everybody in so many words. `agents` are the names of those that callers may
-    talk to; without it, those the executor knows when the server starts, not the ones they delegate to. Mounted into
-    another application, give that one `lifespan=server.lifespan`: mounted applications are not started by themselves.
+    Mounted into another application, give that one `lifespan=server.lifespan`: mounted applications are not started by
+    themselves.
+
+    Args:
+        executor: An executor that is open, or what `Executor.open(…)` gives: then the server opens it when it starts
+            and closes it when it ends.
+        authenticate: Looks at every request and names its user, or refuses it with None.
+        allow_unauthenticated: A server without `authenticate` has to be opened to everybody in so many words.
+        agents: The names of those that callers may talk to; if left out, those the executor knows when the server
+            starts, not the ones they delegate to.
+        limits: How much one caller may ask.
+        cors_origins: Sites whose pages may call, as browsers name them (`https://example.com`).
+        sweep_on_start: Take up what dead processes left as soon as it starts, and soon while somebody reads here.
+        close_executor: Close an executor that was given open, too, when the server ends.
+
+    Raises:
+        DefinitionError: nobody would be asked who they are, or a name or a site is none.
     """
 
     def __init__(

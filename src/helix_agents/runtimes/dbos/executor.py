@@ -46,7 +46,7 @@ class DBOSAgentExecutor(ExecutorCore):
     workflows; without one, other processes do when the lease has run out.
 
     A process has one DBOS. Executors that want the same one share it, also one that your program has launched.
-    Further settings are those of every executor; `dbos_config` are settings of DBOS itself.
+    Further settings are those of `Executor`; `dbos_config` are settings of DBOS itself.
     """
 
     def __init__(

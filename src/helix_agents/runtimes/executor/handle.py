@@ -29,7 +29,10 @@ A_MOMENT = 0.05
 
 
 class RunHandle(Generic[OutputT]):
-    """One run of a session."""
+    """One run of a session: watch it, wait for it, stop it, in any process, whoever drives it.
+
+    `execute`, `resume`, `retry` and `get_handle` of an executor give one.
+    """
 
     def __init__(
         self,

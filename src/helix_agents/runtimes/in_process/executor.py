@@ -25,8 +25,32 @@ class Executor(ExecutorCore):
     """Runs agents in this process, as asyncio tasks that outlive whoever started them.
 
     Use it as `async with Executor.open(url, agents=[…]) as helix:`. Leaving the block starts no new runs, gives running
-    steps `grace` seconds to commit, and then lets go of the rest, which any process continues. Further settings are
-    those of every executor.
+    steps `grace` seconds to commit, and then lets go of the rest, which any process continues.
+
+    Args:
+        state: Where sessions live; `open` takes it, and the parts below, from the backend its URL names.
+        streams: Where what becomes visible is kept; not necessarily in the same backend.
+        usage: Where usage is counted.
+        locks: For what your own code coordinates; the engine needs none.
+        entries: Where state capabilities keep what they know.
+        on_close: Awaited when the executor was closed.
+        agents: What this process can run, and recover by name.
+        deps: Opens what tools need from the process, once for each run: a function of the session's id and its user
+            that gives an async context manager.
+        max_running: How many runs are driven here at once; None is for no limit.
+        max_parallel_tools: How many tools of one run work at once; None is for no limit.
+        lease_ms: After how long without a sign of life this process counts as dead, and others go on with its runs.
+        hooks: Code at fixed points of every run.
+        options: What its runs follow: tries, deadlines, sizes, depth.
+        grace: How many seconds running steps have to commit when the process leaves; 20 if left out.
+        janitor_seconds: How often deadlines, orphans and expired sessions are looked after; 15 if left out, None is for
+            never.
+        resume_grace_ms: How long a session that was answered waits for somebody to resume it before the janitor does;
+            half a minute if left out.
+        stream_retention_ms: How long chunks of streams that ended are kept; a day if left out.
+
+    Raises:
+        DefinitionError: a setting is none, or cannot be followed.
     """
 
     def __init__(

@@ -39,8 +39,8 @@ class TemporalAgentExecutor(ExecutorCore):
     application have one `prefix`, with which the ids of their workflows begin.
 
     `max_running` says how many model calls this process makes at once, `max_parallel_tools` how many tools it runs.
-    `client_settings` go to Temporal's client as they are (`tls`, `api_key`, …). Further settings are those of every
-    executor.
+    `client_settings` go to Temporal's client as they are (`tls`, `api_key`, …). Further settings are those of
+    `Executor`.
     """
 
     def __init__(
