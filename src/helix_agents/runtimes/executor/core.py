@@ -42,7 +42,12 @@ from helix_agents.domain.sessions import (
 from helix_agents.engine.detached import resume_detached
 from helix_agents.engine.effects import Ops
 from helix_agents.engine.ending import repair_stream
-from helix_agents.engine.entries import (
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.meant_agents import find_agent
+from helix_agents.engine.remote_stops import delete_remote
+from helix_agents.engine.rewinding import rewind
+from helix_agents.engine.services import DAY_MS, EngineOptions, Services
+from helix_agents.engine.start_plans import (
     NewSession,
     began_with,
     check_owner,
@@ -52,11 +57,6 @@ from helix_agents.engine.entries import (
     plan_rewind,
     read_standing,
 )
-from helix_agents.engine.log import log_exception
-from helix_agents.engine.meant_agents import find_agent
-from helix_agents.engine.remote_stops import delete_remote
-from helix_agents.engine.rewinding import rewind
-from helix_agents.engine.services import DAY_MS, EngineOptions, Services
 from helix_agents.engine.stopping import stop_session
 from helix_agents.engine.submitting import submit
 from helix_agents.ports.llm import LLMAdapter

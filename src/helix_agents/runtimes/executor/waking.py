@@ -18,9 +18,9 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
-from helix_agents.engine.entries import plan_wake
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
+from helix_agents.engine.start_plans import plan_wake
 from helix_agents.ports.entries import EntryStore
 
 GATHER_SECONDS = 0.05

@@ -1,4 +1,4 @@
-"""Entries: what execute, resume and retry make of a session as they find it, planned and then committed at once."""
+"""What execute, resume, retry, a rewind and news make of a session as they find it: the start of a run, planned."""
 
 import asyncio
 from collections.abc import Mapping
