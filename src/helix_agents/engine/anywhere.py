@@ -26,12 +26,13 @@ from helix_agents.engine.effects import (
 )
 from helix_agents.engine.live_runs import LiveRuns, Place
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.opening import open_run, take_notes_of_calls
+from helix_agents.engine.opening import open_run
 from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, Plain, from_plain, to_plain
 from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.settling import end_run, end_unheard, fail_run
 from helix_agents.engine.store_desk import StoreDesk
+from helix_agents.engine.taking import take_notes_of_calls
 from helix_agents.engine.working import hand_out_call, run_call
 
 

@@ -24,9 +24,10 @@ from helix_agents.engine.effects import (
     RunFailed,
     Stopped,
 )
-from helix_agents.engine.opening import open_run, open_scope
+from helix_agents.engine.opening import open_run
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.taking import open_scope
 from helix_agents.engine.turn import run_turn
 from helix_agents.engine.working import run_call
 

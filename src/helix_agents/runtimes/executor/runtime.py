@@ -8,10 +8,10 @@ from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
-from helix_agents.engine.opening import Begun
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, Services
 from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.taking import Begun
 from helix_agents.ports.llm import LLMAdapter
 
 T = TypeVar("T")

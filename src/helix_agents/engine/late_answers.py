@@ -1,0 +1,55 @@
+"""Answers that came after a run had given up on them: the next one tells its model, once."""
+
+import msgspec
+
+from helix_agents.domain.messages import ToolMessage, UserMessage
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingCall, PendingFilter, ToolAnswer
+from helix_agents.domain.records import encode
+from helix_agents.domain.transcript import NOT_EXECUTED
+from helix_agents.engine.desk import Note
+from helix_agents.engine.scope import RunScope
+
+
+async def with_late_answers(scope: RunScope, beginning: Note) -> Note:
+    """What the beginning of a run notes, with a hidden message for each answer that the model has not heard of.
+
+    Its transcript says what it was told: who goes back to before a notice gets it again, and before the call none.
+    """
+    is_root = scope.session.root_session_id == scope.session.session_id
+    # Only a root knows by itself whether anything was ever answered or timed out.
+    if is_root and not scope.session.completed_client_tool_calls:
+        return beginning
+    given_up = {
+        message.tool_call_id
+        for message in scope.transcript
+        if isinstance(message, ToolMessage) and message.code != NOT_EXECUTED
+    }
+    if not given_up:
+        return beginning
+    where, store = PendingFilter(session_id=scope.session.session_id, states=("consumed",)), scope.services.store
+    done_with = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
+    late = {call.tool_call_id: _late_notice(call) for call in done_with if call.late_answer is not None}
+    told = {message.content for message in scope.transcript if isinstance(message, UserMessage) and message.hidden}
+    due = {call_id: notice for call_id, notice in late.items() if call_id in given_up and notice.content not in told}
+    return msgspec.structs.replace(beginning, notices=tuple(due.values()), late_answers=tuple(due))
+
+
+def _late_notice(call: PendingCall) -> UserMessage:
+    text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {_in_words(call.late_answer)}"
+    return UserMessage(content=text, hidden=True, metadata={"helix": "late_answer"})
+
+
+def _in_words(answer: KnownAnswer | None) -> str:
+    match answer:
+        case ToolAnswer(error=str() as error):
+            return f"it failed: {error}"
+        case ToolAnswer(result=str() as text):
+            return text
+        case ToolAnswer(result=result):
+            return encode(result).decode()
+        case ApprovalAnswer(approved=approved, reason=reason):
+            decided = "it was approved" if approved else "it was not approved"
+            return f"{decided}; it was not carried out" + (f" ({reason})" if reason else "")
+        case _:
+            return "it was given elsewhere"
