@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from helix_agents.domain.chunks import (
     Custom,
+    RunPaused,
     StatePatch,
     StepCommitted,
     StepDiscarded,
@@ -316,13 +317,13 @@ class UIStream:
 
     def _ask(self, call_id: ToolCallId, name: str, given: JSON, *, below: bool) -> list[UIPart]:
         """Show the client a call it has to run, with the input as it was checked."""
-        apart = self._apart(call_id, below=below)
+        opening = self._begin_step_below(call_id, below=below)
         call = self._calls.setdefault(call_id, _Call(name=name, step=None if below else self._step))
-        return [] if call.done else [*apart, *self._set_input(call_id, call, given, runs_here=False)]
+        return [] if call.done else [*opening, *self._set_input(call_id, call, given, runs_here=False)]
 
     def _asked(self, row: PendingCall, *, below: bool) -> list[UIPart]:
         """Show a call that was answered. Its input comes in pieces, as a whole one would make the client run it."""
-        begun = self._apart(row.tool_call_id, below=below)
+        begun = self._begin_step_below(row.tool_call_id, below=below)
         if row.tool_call_id not in self._calls:
             begun += self._begin_call(row.tool_call_id, row.tool_name, runs_here=False)
         call = self._calls[row.tool_call_id]
@@ -335,13 +336,13 @@ class UIStream:
     def _ask_approval(
         self, call_id: ToolCallId, name: str, given: JSON, approval_id: str, *, below: bool
     ) -> list[UIPart]:
-        apart = self._apart(call_id, below=below)
+        opening = self._begin_step_below(call_id, below=below)
         call = self._calls.setdefault(call_id, _Call(name=name, step=None if below else self._step))
         if call.done or call.approval_id == approval_id:
             return []
         call.approval_id = approval_id
         asked = {"type": "tool-approval-request", "approvalId": approval_id, "toolCallId": call_id}
-        return [*apart, *self._set_input(call_id, call, given, runs_here=True), asked]
+        return [*opening, *self._set_input(call_id, call, given, runs_here=True), asked]
 
     def _waits_for_approval(self, row: PendingCall, approval_id: str, *, below: bool) -> list[UIPart]:
         """A call that was asked about is shown with what was decided. Where nothing was, or the client cannot be told,
@@ -358,11 +359,11 @@ class UIStream:
         return [*asked, *self._fail(call_id, DENIAL, NOT_APPROVED)]
 
     def _unasked(self, row: PendingCall, approval_id: str, *, below: bool) -> list[UIPart]:
-        apart = self._apart(row.tool_call_id, below=below)
+        opening = self._begin_step_below(row.tool_call_id, below=below)
         step = None if below else self._step
         call = self._calls.setdefault(row.tool_call_id, _Call(name=row.tool_name, step=step))
         call.approval_id, call.decided = approval_id, True
-        return [*apart, *self._set_input(row.tool_call_id, call, row.input, runs_here=True)]
+        return [*opening, *self._set_input(row.tool_call_id, call, row.input, runs_here=True)]
 
     def _decided(self, call_id: ToolCallId, *, approved: bool, reason: str | None) -> list[UIPart]:
         """What was decided about a call that the client was asked about, if it does not know and can be told."""
@@ -380,7 +381,7 @@ class UIStream:
             return []
         return self.result(answered_message(row, row.answer))
 
-    def _apart(self, call_id: ToolCallId, *, below: bool) -> list[UIPart]:
+    def _begin_step_below(self, call_id: ToolCallId, *, below: bool) -> list[UIPart]:
         """Begin a step for the calls that children wait for at the same time, unless it has begun.
 
         A page sends its answers when every call of the last step has one, and the call that delegated to a child has
@@ -448,7 +449,7 @@ class UIStream:
                 return self._settle(call_id, result)
             case ToolError(tool_call_id=call_id, error=error, code=code):
                 return self._fail(call_id, error, code)
-            case _ if waiting := getattr(chunk, "tool_call_ids", ()):
+            case RunPaused(tool_call_ids=waiting) if waiting:
                 known = ((call_id, *self._below[call_id]) for call_id in waiting if call_id in self._below)
                 return [part for call_id, name, given in known for part in self._ask(call_id, name, given, below=True)]
             case _:
