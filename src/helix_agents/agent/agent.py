@@ -13,7 +13,6 @@ from helix_agents.agent.companions import PersistentAgent, companion_tools
 from helix_agents.agent.context import CompletedStep, DepsT, RunContext
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
 from helix_agents.agent.hooks import Hooks, each_hooks
-from helix_agents.agent.names import FINISH
 from helix_agents.agent.output import OutputT, OutputType
 from helix_agents.agent.schemas import jsonable
 from helix_agents.agent.state_draft import StateDraft
@@ -27,7 +26,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.records import JSON, decode_json, encode
 from helix_agents.domain.writes import AppendToNonListError, Delete, StepWrites, apply_writes, difference
-from helix_agents.ports.llm import LLMAdapter, ModelSettings, ToolSpec
+from helix_agents.ports.llm import FINISH_TOOL, LLMAdapter, ModelSettings, ToolSpec
 
 Instructions: TypeAlias = str | Callable[[RunContext[StateT, DepsT]], Awaitable[str] | str]
 AgentStateT = TypeVar("AgentStateT", default=NoState)
@@ -159,7 +158,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
     def retries_of(self, name: str) -> int:
         """How often per turn the model may correct its call of this tool."""
-        if name == FINISH:
+        if name == FINISH_TOOL:
             return self.output_retries
         tool = self.find_tool(name)
         return self.retries if tool is None or tool.retries is None else tool.retries

@@ -3,18 +3,22 @@
 import re
 
 from helix_agents.domain.errors import DefinitionError
-
-FINISH = "__finish__"
-"""The tool a model calls to hand in its structured output."""
+from helix_agents.ports.llm import FINISH_TOOL
 
 ASK_HUMAN = "ask_human"
+
+SUBAGENT = "subagent__"
+"""Begins the names of tools that delegate a call to another agent."""
+
+COMPANION = "companion__"
+"""Begins the names of the tools with which an agent works with its companions."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 RESERVED_NAMES = frozenset(
-    {FINISH, ASK_HUMAN, "load_skill", "read_skill_file", "search_memory", "save_memory"},
+    {FINISH_TOOL, ASK_HUMAN, "load_skill", "read_skill_file", "search_memory", "save_memory"},
 )
-RESERVED_PREFIXES = ("subagent__", "companion__", "workspace_", "state__")
+RESERVED_PREFIXES = (SUBAGENT, COMPANION, "workspace_", "state__")
 
 
 def check_name(kind: str, name: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any, Generic
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from typing_extensions import TypeVar
 
-from helix_agents.agent.names import FINISH
 from helix_agents.agent.schemas import (
     REFUSALS,
     SCHEMA_PROBLEMS,
@@ -19,7 +18,7 @@ from helix_agents.agent.schemas import (
 )
 from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError
 from helix_agents.domain.records import JSON, decode_json, encode
-from helix_agents.ports.llm import ToolSpec
+from helix_agents.ports.llm import FINISH_TOOL, ToolSpec
 
 OutputT = TypeVar("OutputT", default=str)
 
@@ -48,7 +47,7 @@ class OutputType(Generic[OutputT]):
 
     def spec(self, *, strict: bool | None = None) -> ToolSpec:
         """The `__finish__` tool as the model sees it."""
-        return ToolSpec(name=FINISH, description=_DESCRIPTION, parameters=self._parameters, strict=strict)
+        return ToolSpec(name=FINISH_TOOL, description=_DESCRIPTION, parameters=self._parameters, strict=strict)
 
     def parse(self, arguments: Mapping[str, JSON] | str) -> JSON:
         """The output in the arguments of `__finish__`, as it is stored.
@@ -62,7 +61,7 @@ class OutputType(Generic[OutputT]):
                 return self._stored(self._adapter.validate_json(data))
             return self._stored(getattr(self._wrapper.model_validate_json(data), WRAPPED_UNDER))
         except REFUSALS as problem:
-            raise ToolInputError(FINISH, refusal(problem)) from problem
+            raise ToolInputError(FINISH_TOOL, refusal(problem)) from problem
 
     def check(self, result: Any, tool: str) -> JSON:
         """The output that a `finish_with` tool returned, as it is stored.
@@ -84,7 +83,7 @@ class OutputType(Generic[OutputT]):
         try:
             return self._adapter.validate_json(encode(stored), by_alias=False, by_name=True)
         except REFUSALS as problem:
-            raise ToolOutputError(FINISH, refusal(problem)) from problem
+            raise ToolOutputError(FINISH_TOOL, refusal(problem)) from problem
 
     def _stored(self, value: OutputT) -> JSON:
         """The value as stored; a run must not end with what nobody can read back, such as a number that is none."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from helix_agents.agent.client_tools import InputType
 from helix_agents.agent.durations import Duration, milliseconds, optional_milliseconds
-from helix_agents.agent.names import check_name
-from helix_agents.agent.sub_agents import PREFIX, Delegation, DelegationTool, runs_as_an_agent
+from helix_agents.agent.names import SUBAGENT, check_name
+from helix_agents.agent.sub_agents import Delegation, DelegationTool, runs_as_an_agent
 from helix_agents.ports.remote_agents import RemoteAgentTransport
 
 
@@ -51,7 +51,7 @@ def remote_tool(
         DefinitionError: a name, an option or the input cannot be used.
     """
     called = check_name("Remote agent", name or agent)
-    tool = f"{PREFIX}{called}"[:64]
+    tool = f"{SUBAGENT}{called}"[:64]
     subject = f"Tool {tool!r}"
     return RemoteAgentTool(
         name=tool,

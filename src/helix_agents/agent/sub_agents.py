@@ -8,12 +8,11 @@ from pydantic import BaseModel, Field
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import InputType
 from helix_agents.agent.durations import Duration, optional_milliseconds
+from helix_agents.agent.names import SUBAGENT
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.records import JSON, encode
-
-PREFIX = "subagent__"
 
 
 class Delegation(BaseModel):
@@ -31,9 +30,9 @@ class DelegationTool(Tool[..., Any]):
         """The name of the agent that does the work."""
         raise NotImplementedError
 
-    def opening_message(self, values: dict[str, JSON], *, plain: bool) -> UserMessage:
+    def opening_message(self, values: dict[str, JSON]) -> UserMessage:
         """What the child is told first: the task as text, or its declared input as JSON."""
-        return UserMessage(content=str(values["message"]) if plain else encode(values).decode())
+        return UserMessage(content=str(values["message"]) if self.is_plain else encode(values).decode())
 
     @property
     def is_plain(self) -> bool:
@@ -74,7 +73,7 @@ def sub_agent_tool(
     Raises:
         DefinitionError: nothing says what the agent does, or the input has no named fields.
     """
-    name = f"{PREFIX}{agent.name}"[:64]
+    name = f"{SUBAGENT}{agent.name}"[:64]
     subject = f"Tool {name!r}"
     if not (description or agent.description):
         raise DefinitionError(

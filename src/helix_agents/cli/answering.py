@@ -12,6 +12,7 @@ from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span
 from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import CallerError, SessionNotFoundError
 from helix_agents.domain.pending import (
+    UNKNOWN_OUTCOME,
     Answer,
     AnswerAccepted,
     AnswerAlreadyCompleted,
@@ -135,7 +136,7 @@ async def _find(
 
 def _fits(call: PendingCall, *, wants_approval: bool) -> bool:
     """Whether a decision, or else a result, can be given to a call; where nobody knows what it did, either."""
-    return call.reason == "unknown_outcome" or (call.kind == "approval") == wants_approval
+    return call.reason == UNKNOWN_OUTCOME or (call.kind == "approval") == wants_approval
 
 
 def _told(call: PendingCall, outcome: AnswerOutcome, place: Place) -> tuple[str, str, ExitCode]:
@@ -156,8 +157,8 @@ def _told(call: PendingCall, outcome: AnswerOutcome, place: Place) -> tuple[str,
 
 def _warned(call: PendingCall) -> str:
     """What somebody has to know who allowed a call to run that may have run before."""
-    match call.reason, call.answer:
-        case "unknown_outcome", ApprovalAnswer(approved=True):
+    match call.answer:
+        case ApprovalAnswer(approved=True) if call.reason == UNKNOWN_OUTCOME:
             return (
                 f"{call.tool_name} was begun before, and nobody knows whether it took effect: it will run again, and "
                 "may take effect a second time. "

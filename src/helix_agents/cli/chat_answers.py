@@ -4,11 +4,12 @@ import json
 from typing import Any, cast
 
 from helix_agents.cli.answering import option_or_text, options_of
-from helix_agents.cli.driving import UNKNOWN_OUTCOME, described
+from helix_agents.cli.driving import NOBODY_KNOWS, described
 from helix_agents.cli.keyboard import Keyboard
 from helix_agents.cli.loop_thread import LoopThread
 from helix_agents.cli.output import Output
 from helix_agents.domain.pending import (
+    UNKNOWN_OUTCOME,
     Answer,
     AnswerAccepted,
     AnswerRefused,
@@ -49,8 +50,8 @@ def _introduce(output: Output, call: PendingCall) -> None:
             output.say(f"  - {option}")
         return
     output.say(f"? {described(call)}")
-    if call.reason == "unknown_outcome":
-        output.note(f"  {UNKNOWN_OUTCOME}: yes runs it again, no tells the model")
+    if call.reason == UNKNOWN_OUTCOME:
+        output.note(f"  {NOBODY_KNOWS}: yes runs it again, no tells the model")
 
 
 def _approval(output: Output, keyboard: Keyboard) -> list[Answer] | None:

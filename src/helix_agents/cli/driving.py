@@ -22,7 +22,7 @@ from helix_agents.cli.typed import typed
 from helix_agents.domain.errors import StillWaitingError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.pending import PendingCall, PendingFilter
+from helix_agents.domain.pending import UNKNOWN_OUTCOME, PendingCall, PendingFilter
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.urls import shown_url
 from helix_agents.ports.llm import LLMAdapter
@@ -32,8 +32,8 @@ from helix_agents.runtimes.in_process import Executor
 
 AnyAgent: TypeAlias = Agent[Any, Any, Any]
 
-# Of a call that was begun, when a person is asked what becomes of it.
-UNKNOWN_OUTCOME = "its process died and nobody knows whether it took effect"
+# Of a call whose outcome is unknown, when a person is asked what becomes of it.
+NOBODY_KNOWS = "its process died and nobody knows whether it took effect"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +168,8 @@ def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCal
     """Tell a person what a session waits for, and the commands that answer it."""
     for call in calls:
         output.note(f"waits: {described(call)}")
-        if call.reason == "unknown_outcome":
-            output.note(f"  {UNKNOWN_OUTCOME}: approve runs it again, deny tells the model, or say what happened")
+        if call.reason == UNKNOWN_OUTCOME:
+            output.note(f"  {NOBODY_KNOWS}: approve runs it again, deny tells the model, or say what happened")
         for words in _answering(call):
             output.note(f"  {place.command('pending', *words, '--agents', place.agents)}")
     output.note(f"then go on with\n  {place.going_on('resume', session)}")
@@ -191,5 +191,5 @@ def _answering(call: PendingCall) -> list[tuple[str, ...]]:
     where = (call.root_session_id, call.tool_call_id)
     if call.kind == "approval":
         decisions: list[tuple[str, ...]] = [("approve", *where), ("deny", *where)]
-        return [*decisions, ("answer", *where, "WHAT HAPPENED")] if call.reason == "unknown_outcome" else decisions
+        return [*decisions, ("answer", *where, "WHAT HAPPENED")] if call.reason == UNKNOWN_OUTCOME else decisions
     return [("answer", *where, "ANSWER")]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from helix_agents.agent.names import SUBAGENT
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import shown_json
 from helix_agents.domain.chunks import (
@@ -74,7 +75,7 @@ def _note(chunk: StreamChunk) -> str | None:
 
 def _is_worth_telling(tool_name: str) -> bool:
     """Children tell their own beginning and end, and the final output is shown as such."""
-    return tool_name != FINISH_TOOL and not tool_name.startswith("subagent__")
+    return tool_name != FINISH_TOOL and not tool_name.startswith(SUBAGENT)
 
 
 def _short(value: Any) -> str:

@@ -25,7 +25,7 @@ from helix_agents.domain.chunks import SubagentStart
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError, SupersededError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import ToolMessage, UserMessage
+from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord, went_on
@@ -108,7 +108,7 @@ async def _bring_to_drive(
     if run.status == "running" and isinstance(tool, RemoteAgentTool):
         stop = scope.stop.below()
         with stopping_after(tool.timeout_ms, stop, run, scope.services.clock), Contained(f"Tool {tool.name!r}"):
-            await follow_remote(scope, planned, run, tool, _first_message(tool, given), stop)
+            await follow_remote(scope, planned, run, tool, tool.opening_message(given), stop)
     elif run.status == "running":
         return _Opened(run, given)
     return await _outcome(scope, batch, planned, given)
@@ -190,15 +190,11 @@ async def _first_start(
             tracing_context=session.tracing_context,
             metadata={REMOTE: OPEN, TOOL: tool.name} if isinstance(tool, RemoteAgentTool) else {},
         ),
-        append_messages=(_first_message(tool, given),),
+        append_messages=(tool.opening_message(given),),
         parent=await _link(scope, batch, planned, tool),
         parent_run_id=scope.run.run_id,
         owner=scope.run.owner,
     )
-
-
-def _first_message(tool: DelegationTool, given: dict[str, JSON]) -> UserMessage:
-    return tool.opening_message(given, plain=tool.is_plain)
 
 
 def next_start(scope: RunScope, agent: Agent[Any, Any, Any] | None, session: SessionState, run: RunRecord) -> StartRun:

@@ -4,7 +4,6 @@ from typing import Any
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.companions import SPAWN_AGENT
-from helix_agents.agent.names import FINISH
 from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import ToolInputError
@@ -16,6 +15,7 @@ from helix_agents.engine.corrections import INVALID_ARGUMENTS, UNKNOWN_TOOL
 from helix_agents.engine.effects import DELEGATED, CallKind, PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.ports.llm import FINISH_TOOL
 
 SUB_AGENT_LIMIT = "sub_agent_limit"
 
@@ -48,7 +48,7 @@ async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage, notes:
         if call is reply.tool_calls[-1] and reply.stop_reason == "length" and not call.arguments:
             # There was no room for its arguments: it would run without those it was to have.
             plan.reject(call, INVALID_ARGUMENTS, "The reply was cut off at its limit before the arguments. Call again.")
-        elif call.name == FINISH and scope.agent.output_type is not None:
+        elif call.name == FINISH_TOOL and scope.agent.output_type is not None:
             _plan_finish(scope, call, plan)
         else:
             await _plan_tool(scope, step, call, plan, notes)

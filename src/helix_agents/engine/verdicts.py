@@ -8,7 +8,6 @@ import msgspec
 
 from helix_agents.agent.context import CompletedStep
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
-from helix_agents.agent.names import FINISH
 from helix_agents.domain.errors import ToolOutputError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
@@ -20,8 +19,9 @@ from helix_agents.engine.desk import Failure, RestingResult
 from helix_agents.engine.effects import OpenBatch
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import RunScope
+from helix_agents.ports.llm import FINISH_TOOL
 
-_REMINDER = f"You have not handed in the result yet. Call {FINISH} with it; text alone does not end the task."
+_REMINDER = f"You have not handed in the result yet. Call {FINISH_TOOL} with it; text alone does not end the task."
 
 
 class GoOn(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,13 +77,13 @@ def _exhausted(scope: RunScope, results: Sequence[ToolMessage]) -> Failure | Non
     """A tool whose calls the model did not get right in as many tries as it has."""
     counts: dict[str, int] = {}
     # Once the output is handed in, it does not matter how often the model tried, or that it did so twice.
-    handed_in = any(message.tool_name == FINISH and not message.error for message in results)
+    handed_in = any(message.tool_name == FINISH_TOOL and not message.error for message in results)
     for message in results:
-        if message.code in CORRECTABLE and not (handed_in and message.tool_name == FINISH):
+        if message.code in CORRECTABLE and not (handed_in and message.tool_name == FINISH_TOOL):
             counts[message.tool_name] = counts.get(message.tool_name, scope.corrections.of(message.tool_name)) + 1
             allowed = scope.agent.retries_of(message.tool_name)
             if counts[message.tool_name] > allowed:
-                code = "output_invalid" if message.tool_name == FINISH else "tool_retries_exhausted"
+                code = "output_invalid" if message.tool_name == FINISH_TOOL else "tool_retries_exhausted"
                 return Failure(
                     code,
                     f"{message.tool_name} was not called correctly, and may be corrected no more (allowed: {allowed}): "

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
+from helix_agents.agent.names import COMPANION, SUBAGENT
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
@@ -22,8 +23,7 @@ from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.ui_messages import UIMessage, assistant_message, user_message
 from helix_agents.server.ui_stream import UIPart, UIStream, Version
 
-COMPANION = "companion__"
-DELEGATING = ("subagent__", COMPANION)
+DELEGATING = (SUBAGENT, COMPANION)
 AT_THE_CLIENT = ("client", "question")
 MOST_TRIES = 8
 _ANSWER = "msg_"
