@@ -1,7 +1,7 @@
 """Bodies on their way in: bounded in size, depth and time, read into records or refused with a sentence."""
 
 import asyncio
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -13,6 +13,7 @@ from helix_agents.domain.sessions import OUR_METADATA
 from helix_agents.engine.scope import DEPTH
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.limits import ServerLimits
+from helix_agents.server.wire import why_unfit
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SAY
 Url: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": WEB_ADDRESS})]
 
 # What JSON can carry and a store takes back unchanged.
-SMALLEST_INT, LARGEST_INT = -(2**63), 2**64 - 1
+LARGEST_INT = 2**64 - 1
 
 
 class Body(Record, rename="camel"):
@@ -208,7 +209,9 @@ async def read_json(request: Request, limits: ServerLimits) -> Any:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise invalid(f"The body is no JSON this server reads: {problem}") from None
-    _check(value, limits.json_depth)
+    unfit = why_unfit(value, limits.json_depth, LARGEST_INT)
+    if unfit is not None:
+        raise invalid(f"The body {unfit}.")
     return value
 
 
@@ -239,25 +242,6 @@ async def _read(request: Request, limits: ServerLimits) -> bytes:
 def _too_large(limits: ServerLimits) -> RefusedError:
     detail = f"A body may have {limits.body_bytes} bytes."
     return RefusedError(413, "payload_too_large", detail, headers={"connection": "close"})
-
-
-def _check(value: Any, deepest: int) -> None:
-    """Refuse what nests too deeply, and numbers that no store keeps."""
-    level = [value]
-    depth = 0
-    while level:
-        depth += 1
-        if depth > deepest + 1:
-            raise invalid(f"The body nests deeper than {deepest} levels.")
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                below.extend(cast("dict[str, Any]", item).values())
-            elif isinstance(item, list):
-                below.extend(cast("list[Any]", item))
-            elif isinstance(item, int) and not SMALLEST_INT <= item <= LARGEST_INT:
-                raise invalid("The body holds a whole number of more than 64 bits.")
-        level = below
 
 
 def read_body(value: Any, kind: Any) -> Any:

@@ -9,10 +9,12 @@ import msgspec
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.pending import PendingCall
 from helix_agents.ports.remote_agents import RemoteStatus
-from helix_agents.server.wire import camel
+from helix_agents.server.wire import camel, why_unfit
 
-DEEPEST = 64
-LARGEST_INT, SMALLEST_INT = 2**63 - 1, -(2**63)
+# What a server takes in, and one level more for what it wraps it in.
+DEEPEST = 65
+# Some of the numbers are counts and places, of which no store takes a larger one.
+LARGEST_INT = 2**63 - 1
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 
@@ -38,20 +40,9 @@ def read_json(raw: bytes) -> Any:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise NotOursError(f"it sent something that is no JSON ({str(problem)[:200]})") from None
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        if depth > DEEPEST + 2:
-            raise NotOursError(f"it sent JSON deeper than {DEEPEST} levels")
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                below.extend(cast("dict[str, Any]", item).values())
-            elif isinstance(item, list):
-                below.extend(cast("list[Any]", item))
-            elif isinstance(item, int) and not SMALLEST_INT <= item <= LARGEST_INT:
-                raise NotOursError("it sent a whole number of more than 64 bits")
-        level = below
+    unfit = why_unfit(value, DEEPEST, LARGEST_INT)
+    if unfit is not None:
+        raise NotOursError(f"it sent JSON that {unfit}")
     return value
 
 

@@ -7,6 +7,8 @@ import msgspec
 
 _encoder = msgspec.json.Encoder()
 
+SMALLEST_INT = -(2**63)
+
 
 @cache
 def camel(name: str) -> str:
@@ -43,3 +45,22 @@ def to_wire(value: Any) -> Any:
 def to_json(value: Any) -> bytes:
     """The value as the bytes of a response."""
     return _encoder.encode(to_wire(value))
+
+
+def why_unfit(value: Any, deepest: int, largest: int) -> str | None:
+    """Why plain JSON is not taken in, if it is not: it nests too deeply, or has a number that no store keeps."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > deepest + 1:
+            return f"nests deeper than {deepest} levels"
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(cast("dict[str, Any]", item).values())
+            elif isinstance(item, list):
+                below.extend(cast("list[Any]", item))
+            elif isinstance(item, int) and not SMALLEST_INT <= item <= largest:
+                return "holds a whole number of more than 64 bits"
+        level = below
+    return None
