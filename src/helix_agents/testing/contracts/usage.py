@@ -1,8 +1,8 @@
 """The contract of usage: counted once, with the step that used it, and added up over a tree of sessions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, ClassVar, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -12,20 +12,12 @@ from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.domain.usage import SourceTotal, TokenCount, UsageEntry, UsageFilter, UsageRollup
 from helix_agents.ports.backend import Backend
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.contract import Contract
 from helix_agents.testing.contracts.handles import Closable, Handles
+from helix_agents.testing.contracts.parts import OpenParts as OpenParts
+from helix_agents.testing.contracts.parts import PartsContract
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.requirements.usage import USAGE
 from helix_agents.testing.scenes import RUN, SESSION, commit, fence_of, start, start_child
-
-
-class OpenParts(Protocol):
-    """Opens one more backend onto the same data, as a second process would; may be async.
-
-    The options a contract passes, each only when it needs it: `namespace`, `clock`.
-    """
-
-    def __call__(self, **options: Any) -> Backend | Awaitable[Backend]: ...
 
 
 def used(n: int = 0, session_id: str = SESSION, **fields: Any) -> UsageEntry:
@@ -63,26 +55,11 @@ FULL = used(
 )
 
 
-class UsageStoreContract(Contract):
+class UsageStoreContract(PartsContract):
     """Everything a usage store has to keep: inherit it and give the fixture `open_parts`."""
 
     port: ClassVar[str] = "usage store"
     requirements = USAGE
-
-    @pytest.fixture
-    def open_parts(self) -> OpenParts:
-        """Yours to give: see `OpenParts`."""
-        raise NotImplementedError("a concrete class gives the fixture open_parts")
-
-    @pytest.fixture
-    async def handles(self, open_parts: OpenParts, clock: ManualClock) -> AsyncIterator[Handles[Backend]]:
-        handles = Handles[Backend](open_parts, clock)
-        yield handles
-        await handles.close()
-
-    @pytest.fixture
-    async def parts(self, handles: Handles[Backend]) -> Backend:
-        return await handles.open()
 
     @proves("usage.round-trip")
     async def test_every_field_comes_back_as_it_was(self, parts: Backend, clock: ManualClock) -> None:
