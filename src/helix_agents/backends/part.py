@@ -1,8 +1,16 @@
 """What every part of a backend on a database shares: the database, while the part is open."""
 
+from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, Self, TypeVar
 
 from helix_agents.domain.errors import StoreClosedError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.limits import check_size
+from helix_agents.domain.messages import Message
+from helix_agents.domain.records import encode
+from helix_agents.domain.staging import StagedChange
+from helix_agents.ports.clock import Clock
+from helix_agents.ports.state_store import StoreLimits
 
 
 class SharedDatabase(Protocol):
@@ -45,3 +53,28 @@ class Part(Generic[DatabaseT]):
             self._closed = True
             self._database.wake_everybody()
             await self._database.close()
+
+
+class StorePart(Part[DatabaseT]):
+    """A facet of a state store: besides the database it has a namespace, a clock and limits."""
+
+    def __init__(self, database: DatabaseT, *, namespace: str, limits: StoreLimits, clock: Clock) -> None:
+        super().__init__(database)
+        self._namespace = namespace
+        self._limits = limits
+        self._clock = clock
+
+    def _encoded(self, session_id: SessionId, messages: Sequence[Message]) -> list[str]:
+        """Messages as they are stored; encoded by the caller, before the write and once for all tries of it."""
+        bodies = [encode(message) for message in messages]
+        if self._limits.message_bytes is not None:
+            for body in bodies:
+                check_size(session_id, "message", len(body), self._limits.message_bytes)
+        return [body.decode() for body in bodies]
+
+    def _check_staged(self, session_id: SessionId, changes: Iterable[StagedChange]) -> None:
+        """Refuse staged changes that are too large, before anything is written."""
+        limit = self._limits.staged_write_bytes
+        if limit is not None:
+            for change in changes:
+                check_size(session_id, "stage", len(encode(change)), limit)
