@@ -94,14 +94,13 @@ class BeforeLLMCallEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AfterLLMCallEvent(HookEvent, frozen=True, kw_only=True):
-    """The model answered, or did not."""
+    """The model answered; a step without an answer fails the run, which `on_agent_fail` is told."""
 
     hook = "after_llm_call"
     model: str
-    reply: AssistantMessage | None
+    reply: AssistantMessage
     usage: TokenCount
     duration_ms: int
-    error: str | None = None
 
 
 class BeforeToolEvent(HookEvent, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@
 | on_agent_suspended | AgentSuspendedEvent | run_id, reason, tool_call_ids                                             |
 | on_agent_resumed   | AgentResumedEvent   | run_id, previous_run_id, session_id, resumed_from_checkpoint_id           |
 | before_llm_call    | BeforeLLMCallEvent  | model, request                                                            |
-| after_llm_call     | AfterLLMCallEvent   | model, reply, usage, duration_ms, error                                   |
+| after_llm_call     | AfterLLMCallEvent   | model, reply, usage, duration_ms                                          |
 | before_tool        | BeforeToolEvent     | tool_name, tool_call_id, input                                            |
 | after_tool         | AfterToolEvent      | tool_name, tool_call_id, input, result, error, code, duration_ms          |
 | before_sub_agent   | BeforeSubAgentEvent | tool_call_id, agent, child_session_id, input                              |

@@ -148,8 +148,8 @@ class HooksContract(ScenarioContract):
         before: list[BeforeLLMCallEvent] = told.of(BeforeLLMCallEvent)
         assert [(event.model, event.request.step) for event in before] == [("scripted", 1), ("scripted", 2)]
         after: list[AfterLLMCallEvent] = told.of(AfterLLMCallEvent)
-        assert [event.reply.text for event in after if event.reply is not None] == ["Noting.", "Done."]
-        assert all(event.usage.total > 0 and event.error is None for event in after)
+        assert [event.reply.text for event in after] == ["Noting.", "Done."]
+        assert all(event.usage.total > 0 for event in after)
         assert told.of(BeforeToolEvent) == [
             BeforeToolEvent(tool_name="note", tool_call_id="call_1_1", input={"text": "a"})
         ]
