@@ -61,7 +61,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         migrate_state: Turns state stored by an earlier version, or state that no longer fits, into the present form.
         settings: How the model should answer.
         max_steps: How many steps one turn may take.
-        stop_when: Looks at each committed step; true, or a reason, ends the turn.
+        stop_when: Looks at each whole step as it is committed; true, or a reason, ends the turn.
         retries: How often per turn the model may correct its call of one tool, unless the tool says otherwise.
         output_retries: How often the model is reminded or corrected before a run without valid output fails.
         hooks: Code at fixed points of a run.

@@ -213,7 +213,10 @@ class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedStep(Generic[StateT]):
-    """A step after its commit, for `stop_when` to judge. `number` counts from 1 within the turn."""
+    """A whole step, for `stop_when` to judge before it is committed; after a crash the same step may be judged again.
+
+    `number` counts from 1 within the turn.
+    """
 
     number: int
     max_steps: int
@@ -224,7 +227,7 @@ class CompletedStep(Generic[StateT]):
 
     @property
     def state(self) -> StateT:
-        """The committed state, to read; changes to it go nowhere."""
+        """The state as the step leaves it, to read; changes to it go nowhere."""
         return self.draft.value
 
     def called(self, tool_name: str) -> bool:

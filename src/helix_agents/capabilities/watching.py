@@ -185,9 +185,9 @@ async def changes_after(store: EntryStore, subscription: Subscription) -> tuple[
         page = await store.list_events(subscription.cursor, limit=PAGE, scope=SHARED, prefix=subscription.prefix)
         last = page.head if subscription.until is None else min(page.head, subscription.until)
         if is_behind(page, subscription):
-            moved = msgspec.structs.replace(subscription, cursor=page.head, epoch=page.epoch)
+            caught_up = msgspec.structs.replace(subscription, cursor=page.head, epoch=page.epoch)
             # Whoever begins anew does so with a subscription that goes on.
-            return [ResyncRequired(revision=page.head)] if subscription.until is None else [], moved
+            return [ResyncRequired(revision=page.head)] if subscription.until is None else [], caught_up
         events: list[WatchEvent] = [
             _change(event)
             for event in page.events
