@@ -85,6 +85,11 @@ async def _problem(
             return f"the error text has more than {MAX_ERROR_BYTES} bytes"
         case ToolAnswer(result=result) if len(encode(result)) > max_result_bytes:
             return f"the result has more than {max_result_bytes} bytes"
+        case ApprovalAnswer(reason=str() as reason) if len(reason.encode()) > MAX_ERROR_BYTES:
+            return f"the reason has more than {MAX_ERROR_BYTES} bytes"
+        case ApprovalAnswer(edited_input=dict() as edited) if len(encode(edited)) > max_result_bytes // 2:
+            # It stands beside the call's result, which would be refused with it, after the tool had run.
+            return f"the edited input has more than {max_result_bytes // 2} bytes"
         case _:
             pass
     session = await store.load_state(call.session_id)

@@ -380,6 +380,27 @@ class WaitingContract(ScenarioContract):
         waiting = (await helix.list_pending()).items
         assert {row.tool_call_id for row in waiting} == {"call_1_1", "call_1_3"}
 
+    async def test_a_decision_that_has_no_room_beside_the_result_is_refused_before_the_tool_runs(
+        self, helix: Executor
+    ) -> None:
+        @tool(require_approval=True)
+        async def send(text: str) -> int:
+            """Send."""
+            return len(text)
+
+        agent = _agent(call("send", {"text": "short"}), "Sent.", tools=[send])
+        await suspended(await helix.execute(agent, "Go", SESSION))
+        for decision in (
+            ApprovalAnswer(approved=True, edited_input={"text": "x" * 1_100_000}),
+            ApprovalAnswer(approved=True, edited_input={"text": "x" * 600_000}),
+            ApprovalAnswer(approved=False, reason="x" * 9_000),
+        ):
+            assert isinstance(await helix.submit_tool_result(SESSION, "call_1_1", decision), AnswerRefused)
+        edited = ApprovalAnswer(approved=True, edited_input={"text": "x" * 400_000}, reason="x" * 8_000)
+        await helix.submit_tool_result(SESSION, "call_1_1", edited)
+        assert await completed(await helix.resume(agent, SESSION)) == "Sent."
+        assert (await spoken(helix))[2] == "result send#call_1_1: 400000"
+
     async def test_an_operator_sees_everything_that_waits(self, helix: Executor, clock: ManualClock) -> None:
         await suspended(await helix.execute(_agent(*PAYING), "Pay", "s-1", user_id="ann"))
         clock.advance(1_000)
