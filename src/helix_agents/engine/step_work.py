@@ -1,5 +1,6 @@
 """A step's commit in the making: what it will append, write and say, and how the run ends if it does."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import AppendToNonListError, StepWrites, WriteOp, apply_writes
 from helix_agents.engine.desk import Failure, RestingReply, RestingResult
 from helix_agents.engine.effects import OpenBatch, PlannedCall
+from helix_agents.engine.log import log_event
 
 CANCELLED = "framework_cancelled"
 
@@ -122,6 +124,11 @@ class StepWork:
 
     def _refuse(self, writes: StepWrites, refused: StateSizeExceededError | InvalidWriteError) -> None:
         calls = {op.tool_call_id for op in writes.ops if op.tool_call_id is not None}
+        if not calls:
+            # They are a hook's, and there is no result that could say so.
+            keys = tuple(dict.fromkeys(op.key for op in writes.ops))
+            about = {"session_id": refused.session_id, "keys": keys, "reason": str(refused)}
+            log_event("state.write_refused", logging.WARNING, **about)
         for call_id in calls & self.results.keys():
             self.results[call_id] = self._refused(self.results[call_id], refused)
         self._take_new()

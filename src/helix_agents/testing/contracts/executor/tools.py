@@ -10,8 +10,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, computed_field,
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
-from helix_agents.agent.context import ToolContext
+from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.hook_events import AfterToolEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import Custom, StatePatch, StepCommitted, ToolEnd, ToolError, ToolStart
@@ -289,6 +290,21 @@ class ToolsContract(ScenarioContract):
         # Only who changes the state from outside can make a step too large that has ended.
         assert told[-1] == "published 5"
         assert len(told) == (1 if others == "beside it" else 2)
+
+    async def test_what_a_hook_writes_that_is_too_large_is_dropped_with_a_word_in_the_log(
+        self, open_executor: OpenExecutor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def grow(ctx: RunContext[Shelf], event: AfterToolEvent) -> None:
+            ctx.state.notes.append("x" * 1_000)
+
+        async with open_executor(limits=StoreLimits(state_bytes=500)) as helix:
+            agent = _agent(call("rename", {"title": "small"}), "Done.", hooks=Hooks(after_tool=grow))
+            assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+            state = (await helix.sessions.get(SESSION)).custom_state
+            assert (state["title"], state["notes"]) == ("small", [])
+        (told,) = [record for record in caplog.records if getattr(record, "event", "") == "state.write_refused"]
+        assert told.levelno == logging.WARNING
+        assert "keys=('notes',)" in told.getMessage()
 
     async def test_a_sync_tool_runs_beside_the_event_loop(self, helix: Executor) -> None:
         threads: list[int] = []
