@@ -15,6 +15,10 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import check_record
 from helix_agents.domain.sessions import CreateSession, EarlierVersion, InterruptContext, SessionState, SessionStatus
 
+MOST_EARLIER = 100
+"""How many changes of its agent's version a session remembers: two deploys that are at work at once change it with each
+turn, and every step stores them."""
+
 
 def created(session_id: SessionId, options: CreateSession, now: int, *, parent: SessionState | None) -> SessionState:
     """A new session. Without a root of its own choice it belongs to its parent's root, or is one itself."""
@@ -61,7 +65,7 @@ def of_version(session: SessionState, agent_version: int, *, until: int) -> Sess
     if agent_version == session.agent_version:
         return session
     earlier = EarlierVersion(agent_version=session.agent_version, until=until)
-    earlier_versions = (*session.earlier_versions, earlier)
+    earlier_versions = (*session.earlier_versions, earlier)[-MOST_EARLIER:]
     return msgspec.structs.replace(session, agent_version=agent_version, earlier_versions=earlier_versions)
 
 

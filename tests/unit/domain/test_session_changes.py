@@ -10,10 +10,12 @@ from helix_agents.domain.commits import RunStartCommitted, SettleSession, StartR
 from helix_agents.domain.errors import ModeIsWriteOnceError
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.session_changes import (
+    MOST_EARLIER,
     branched,
     changed,
     created,
     first_begun,
+    of_version,
     pointed_at,
     savable,
     saved,
@@ -245,6 +247,14 @@ def test_a_session_that_goes_back_is_of_the_version_that_its_state_was_of_there(
     assert (back.agent_version, version_at(back, 8), version_at(back, 4)) == (1, 3, 2)
     moved = started(now, replace(start, agent_version=3), 0, NOW, back_at=3)
     assert [version_at(moved, version) for version in (3, 8, 9, 10)] == [1, 3, 1, 3]
+
+
+def test_a_session_does_not_remember_every_change_of_version_for_ever():
+    after = session()
+    for until in range(1_000):
+        after = of_version(after, 1 + until % 2, until=until)
+    assert len(after.earlier_versions) == MOST_EARLIER
+    assert after.earlier_versions[-1].until == 999
 
 
 def test_a_settled_session_waits_for_nobody():
