@@ -16,6 +16,7 @@ from helix_agents import (
     Completed,
     Failed,
     Happened,
+    Interrupted,
     Reconciled,
     StillUnknown,
     Suspended,
@@ -29,6 +30,7 @@ from helix_agents.agent.hook_events import AgentCompleteEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import ToolApprovalRequest
+from helix_agents.domain.effects import BeginEffect, EffectOutcome
 from helix_agents.domain.messages import EDITED_INPUT, AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.results import RunResult
 from helix_agents.domain.sessions import BranchPoint
@@ -435,3 +437,41 @@ async def test_a_run_that_could_not_be_recovered_does_not_forget_the_call() -> N
         assert (await desk.result())[1] == "outcome_unknown"
         assert desk.letter.sent == 1
         assert await parts.state.list_effects(SESSION) == ()
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_stop_is_heard_while_another_try_has_the_call(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    met = asyncio.Event()
+
+    @tool
+    async def note() -> str:
+        """Take a note."""
+        return "noted"
+
+    @tool(effect="once")
+    async def send() -> str:
+        """Send a letter, which cannot be taken back."""
+        return "never"
+
+    calls = [call("send", {}, id=CALL), *[call("note", {}, id="c-2")] * others]
+    agent = Agent(name="writer", model=ScriptedModel([reply(calls=calls), "Never."]), tools=[send, note])
+    async with await open_backend("memory://") as parts:
+        begin = parts.state.begin_effect
+
+        async def meet_another(request: BeginEffect) -> EffectOutcome:
+            # Somebody else's try, whose process may be frozen, or just gone: its lease says that it lives.
+            await begin(msgspec.structs.replace(request, owner="another", lease_ms=600_000))
+            outcome = await begin(request)
+            met.set()
+            return outcome
+
+        monkeypatch.setattr(parts.state, "begin_effect", meet_another)
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with Executor(**stores, janitor_seconds=None) as helix, asyncio.timeout(10):
+            handle = await helix.execute(agent, "Go", SESSION)
+            await met.wait()
+            await handle.interrupt("enough")
+            assert isinstance(await handle.result(), Interrupted)
+        rows = [row.message for row in await parts.state.load_transcript(SESSION)]
+        told = [(row.tool_call_id, row.code) for row in rows if isinstance(row, ToolMessage)]
+        assert told == [(CALL, "outcome_unknown"), *[("c-2", None)] * others]

@@ -106,6 +106,8 @@ async def _run_once(
                 if outcome is not None:
                     return outcome
                 request = msgspec.structs.replace(request, rerun=True)
+            case EffectBusy() if scope.stop.requested.is_set():
+                return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
             case EffectBusy(effect=effect):
                 # Another live attempt runs it: its result is on its way, or its lease will run out.
                 left = effect.lease_expires_at - scope.services.clock.now_ms()
