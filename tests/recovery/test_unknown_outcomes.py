@@ -14,6 +14,7 @@ from helix_agents import (
     Agent,
     ApprovalAnswer,
     Completed,
+    DidNotHappen,
     Failed,
     Happened,
     Interrupted,
@@ -26,6 +27,7 @@ from helix_agents import (
     tool,
 )
 from helix_agents.agent.context import RunContext
+from helix_agents.agent.failures import FailRun, ToolFailed
 from helix_agents.agent.hook_events import AgentCompleteEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import Tool
@@ -51,7 +53,13 @@ class Letter:
     """A tool that never comes back the first time, and counts."""
 
     def __init__(
-        self, died: Died, policy: Any = None, *, finishes: bool = False, beside: Mapping[str, Tool[..., Any]] = {}
+        self,
+        died: Died,
+        policy: Any = None,
+        *,
+        finishes: bool = False,
+        beside: Mapping[str, Tool[..., Any]] = {},
+        timeout: float | None = None,
     ) -> None:
         self.sent = 0
         self.to: list[str] = []
@@ -67,7 +75,8 @@ class Letter:
             return "sent"
 
         gated = died == "after its approval"
-        self.tool = tool(effect="once", require_approval=gated, unknown_outcome=policy, finish_with=finishes)(send)
+        about: dict[str, Any] = {"finish_with": finishes, "timeout": timeout}
+        self.tool = tool(effect="once", require_approval=gated, unknown_outcome=policy, **about)(send)
         others = [call(other.name, {}, id=call_id) for call_id, other in beside.items()]
         said = [reply("I write. ", calls=[*others, call("send", {}, id=CALL)]), "Well then.", "Well."]
         tools = {other.name: other for other in beside.values()}.values()
@@ -437,6 +446,60 @@ async def test_a_run_that_could_not_be_recovered_does_not_forget_the_call() -> N
         assert (await desk.result())[1] == "outcome_unknown"
         assert desk.letter.sent == 1
         assert await parts.state.list_effects(SESSION) == ()
+
+
+@pytest.mark.parametrize(
+    "problem", [ConnectionError("no bank"), ToolFailed("no such letter"), FailRun("no"), SystemExit()]
+)
+async def test_a_reconcile_function_that_fails_leaves_the_question_to_a_person(problem: BaseException) -> None:
+    async def find_out(inputs: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        raise problem
+
+    async with after_a_death(Letter("in its first round", find_out)) as desk:
+        assert isinstance(await desk.enter("resume"), Suspended)
+        assert await desk.asked()
+
+
+@pytest.mark.parametrize("ends_by", ["a stop", "its time limit"])
+async def test_a_reconcile_function_that_takes_for_ever_holds_nobody_up(ends_by: str) -> None:
+    asking = asyncio.Event()
+
+    async def find_out(inputs: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        asking.set()
+        await asyncio.Event().wait()
+        return StillUnknown()
+
+    options = EngineOptions(effect_lease_ms=50, cancel_grace_seconds=0)
+    async with after_a_death(Letter("in its first round"), options=options) as desk:
+        present = Letter("in its first round", find_out, timeout=None if ends_by == "a stop" else 0.05)
+        handle = await desk.helix.resume(present.agent, SESSION)
+        await asking.wait()
+        if ends_by == "a stop":
+            await handle.interrupt("enough")
+            assert isinstance(await handle.result(), Interrupted)
+            assert (await desk.result())[1] == "outcome_unknown"
+        else:
+            assert isinstance(await handle.result(), Suspended)
+            assert await desk.asked()
+
+
+async def test_a_call_that_did_not_happen_is_not_begun_again_in_a_run_that_was_asked_to_stop() -> None:
+    asking, stopping = asyncio.Event(), asyncio.Event()
+
+    async def find_out(inputs: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        asking.set()
+        await stopping.wait()
+        while not ctx.cancelled:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return DidNotHappen()
+
+    async with after_a_death(Letter("in its first round", find_out)) as desk:
+        handle = await desk.helix.resume(desk.letter.agent, SESSION)
+        await asking.wait()
+        await handle.interrupt("enough")
+        stopping.set()
+        assert isinstance(await handle.result(), Interrupted)
+        assert desk.letter.sent == 1
 
 
 @pytest.mark.parametrize("others", [0, 1])

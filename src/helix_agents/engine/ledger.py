@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from helix_agents.agent.context import Approval
-from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
+from helix_agents.agent.failures import ControlFlow
+from helix_agents.agent.outcomes import DidNotHappen, Happened, Reconciled, StillUnknown
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.effects import (
     BeginEffect,
@@ -105,6 +106,8 @@ async def _run_once(
                 outcome = await _resolve_unknown(scope, batch, planned, tool, values, effect, approval)
                 if outcome is not None:
                     return outcome
+                if scope.stop.requested.is_set():
+                    return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
                 request = msgspec.structs.replace(request, rerun=True)
             case EffectBusy() if scope.stop.requested.is_set():
                 return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
@@ -214,12 +217,17 @@ async def _resolve_unknown(
         notes = Notes()
         context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), notes)
         content: JSON = None
-        try:
-            found = await tool.reconcile(context, values, in_thread=scope.services.in_thread)
-            content = tool.dump(found.result) if isinstance(found, Happened) else None
-        except Exception as problem:
-            log_exception("effect.reconcile_failed", problem, tool=tool.name)
-            found = StillUnknown()
+        found: Reconciled = StillUnknown()
+        with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
+            try:
+                async with asyncio.timeout(None if tool.timeout_ms is None else tool.timeout_ms / 1000):
+                    found = await tool.reconcile(context, values, in_thread=scope.services.in_thread)
+                content = tool.dump(found.result) if isinstance(found, Happened) else None
+            except (Exception, ControlFlow) as problem:
+                log_exception("effect.reconcile_failed", problem, tool=tool.name)
+                found = StillUnknown()
+        if cut.happened:
+            return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
         match found:
             case DidNotHappen():
                 return None
