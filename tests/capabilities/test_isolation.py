@@ -187,3 +187,16 @@ async def test_nobody_acts_under_a_name_that_no_agent_can_have(name: Any) -> Non
     with pytest.raises(InvalidIdError, match="agent name"):
         async with open_state("memory://names", agent=name):
             pass
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0", "", " a", "a" * 257])
+async def test_a_session_that_cannot_be_is_refused_and_the_audit_log_goes_on(world: World, name: str) -> None:
+    async with world.open("ann") as state:
+        with pytest.raises(InvalidIdError):
+            state.in_session(name)
+        done, answer = await call_tool(
+            state.gateway, Caller(agent="ann", face="mcp"), "state__session__list", {"session_id": name}
+        )
+        assert (done, answer["error"]) == (False, "SessionNotFound")
+        await state.gateway.flush()
+        assert [json.loads(row.entry)["status"] for row in await state.gateway.store.list_audit()] == ["failed"]

@@ -180,6 +180,8 @@ class StateClient:
 
     def __init__(self, gateway: Gateway, *, agent: str, session_id: str | None = None, face: Face = "python") -> None:
         self.gateway = gateway
+        if session_id is not None:
+            check_id(session_id)
         self.caller = Caller(agent=check_id(agent, "agent name"), session_id=session_id, face=face)
         self.session = SessionPart(self)
         self.persistent = PersistentPart(self)
@@ -199,7 +201,11 @@ class StateClient:
         return self.in_session(str(made["session_id"]))
 
     def in_session(self, session_id: str) -> "StateClient":
-        """The same client in a session that was made before."""
+        """The same client in a session that was made before.
+
+        Raises:
+            InvalidIdError: no session can have this id.
+        """
         return StateClient(self.gateway, agent=self.caller.agent, session_id=session_id, face=self.caller.face)
 
 

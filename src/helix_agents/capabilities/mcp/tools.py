@@ -11,6 +11,8 @@ from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.inputs import input_schema, output_schema
 from helix_agents.capabilities.policy import decide
 from helix_agents.domain.capability_errors import CapabilityError
+from helix_agents.domain.errors import InvalidIdError
+from helix_agents.domain.ids import check_id
 from helix_agents.domain.records import JSON
 
 SESSION_ID: dict[str, JSON] = {"type": "string", "description": "From session__create."}
@@ -50,9 +52,16 @@ async def call_tool(
     capability = find_capability(name)
     if capability is not None and capability.in_session:
         # A client names its session with every call that is about one.
-        session_id = given.pop("session_id", None)
-        caller = replace(caller, session_id=session_id if isinstance(session_id, str) and session_id else None)
+        caller = replace(caller, session_id=_id_of(given.pop("session_id", None)))
     try:
         return True, await gateway.call(caller, name, given)
     except CapabilityError as problem:
         return False, problem.as_data()
+
+
+def _id_of(given: Any) -> str | None:
+    """The id of a session; what no session can have is none."""
+    try:
+        return check_id(given)
+    except InvalidIdError:
+        return None
