@@ -193,6 +193,19 @@ async def test_a_file_that_asks_for_too_much_work_is_refused_without_doing_it(
         await verify_backup(path, passphrase=PASSPHRASE)
 
 
+@pytest.mark.parametrize("part", ["core", "slots"])
+async def test_a_head_that_says_it_is_huge_is_refused_without_room_being_made_for_it(
+    part: str, vault: Vault, tmp_path: Path
+) -> None:
+    path = tmp_path / "b"
+    await backup(path, vault, b"content")
+    whole = path.read_bytes()
+    begin, _ = head_parts(whole)[part]
+    path.write_bytes(whole[:begin] + b"\xff\xff\xff\xff" + whole[begin + 4 :])
+    with pytest.raises(BackupDamagedError, match="its head was altered"):
+        await verify_backup(path, vault=vault)
+
+
 @pytest.mark.parametrize("content", [b"", b"x", b"\x89HLXB", b"PK\x03\x04" * 100, b"\x89HLXB\n\x1a" * 9, bytes(4096)])
 async def test_what_never_was_a_backup_is_refused(content: bytes, vault: Vault, tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(content)

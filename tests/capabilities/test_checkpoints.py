@@ -55,6 +55,7 @@ async def test_a_checkpoint_that_was_altered_or_signed_by_another_is_a_finding(v
         replace(genuine, signature="no hex"),
         replace(genuine, signature=""),
         replace(genuine, store_id="store_2"),
+        signer.sign(replace(seen_at(ROWS, 8), store_id="store_2")),
         foreign,
         replace(foreign, key=signer.public_key),
         seen_at(ROWS, 8),

@@ -79,12 +79,18 @@ async def test_accents_may_be_typed_either_way(tmp_path: Path) -> None:
     await vault.unlock("cre\u0300me bru\u0302le\u0301e")
 
 
-@pytest.mark.parametrize("weak", ["", "short", "       x       ", "aaaaaaaaaaaa"])
+@pytest.mark.parametrize("weak", ["", "short", "seven c", "       x       ", "aaaaaaaaaaaa"])
 async def test_a_weak_passphrase_is_refused_before_anything_is_written(weak: str, tmp_path: Path) -> None:
     vault = Vault(tmp_path / "vault", cost=CHEAP)
     with pytest.raises(WeakPassphraseError):
         await vault.init(weak)
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_eight_characters_are_enough(tmp_path: Path) -> None:
+    vault = Vault(tmp_path / "vault", cost=CHEAP)
+    await vault.init("eight ch")
+    await vault.unlock("eight ch")
 
 
 async def test_of_many_who_make_the_vault_one_succeeds(tmp_path: Path) -> None:
