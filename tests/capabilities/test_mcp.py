@@ -14,11 +14,14 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.subscriptions import ResourceUpdated
 
+from helix_agents.capabilities import housekeeping
 from helix_agents.capabilities.approvals import decide_approval
 from helix_agents.capabilities.catalogue import CATALOGUE, STATE
 from helix_agents.capabilities.mcp import serve_http
 from helix_agents.capabilities.mcp.resources import INBOX_URI, Resources, uri_of
 from helix_agents.capabilities.policy import Policy, Rule
+from helix_agents.capabilities.scopes import APPROVALS, SESSIONS
+from helix_agents.capabilities.settings import Limits
 from helix_agents.domain.errors import StoreUnavailableError
 from tests.capabilities.worlds import PASSPHRASE, World
 
@@ -131,6 +134,21 @@ async def test_all_tools_over_stdio_with_several_servers_on_one_store(world: Wor
 async def test_all_tools_over_http(world: World) -> None:
     async with asyncio.timeout(PATIENCE), over_http(world) as url, Client(url) as client:
         await use_everything(client, world)
+
+
+async def test_a_server_ends_idle_sessions_and_requests_that_nobody_decided(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "SWEEP_SECONDS", 0.05)
+    world.limits = Limits(session_idle_ms=1, approval_hold_ms=1)
+    async with over_http(world) as url, Client(url) as client, world.open() as state:
+        await call(client, "session.create")
+        await call(client, "state.backup.create")
+        store = state.gateway.store
+        async with asyncio.timeout(PATIENCE), store.listen() as waiting:
+            for scope in (APPROVALS, SESSIONS):
+                while (await store.usage(scope)).keys:
+                    await waiting.wait(1.0)
 
 
 async def test_a_token_is_asked_for_where_one_is_set(world: World) -> None:

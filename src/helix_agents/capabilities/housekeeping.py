@@ -1,5 +1,9 @@
 """What has to be done now and then: idle sessions, notices, calls and restores left over, signatures, old rows."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 from helix_agents.capabilities.alerts import trim_alerts
 from helix_agents.capabilities.approvals import expire_approvals, resume_approvals
 from helix_agents.capabilities.auditing import sign_when_due
@@ -13,9 +17,13 @@ from helix_agents.capabilities.scopes import ASKED, DECIDED, JOURNAL, RATES
 from helix_agents.capabilities.watching import keep_up
 from helix_agents.domain.entries import EntryTransaction, Remove
 from helix_agents.domain.entry_plan import ONCE
+from helix_agents.domain.errors import HelixError
 from helix_agents.domain.records import JSON
+from helix_agents.engine.log import log_exception
+from helix_agents.system import jitter
 
 FORGOTTEN_AT_ONCE = 1_000
+SWEEP_SECONDS = 15.0
 
 
 async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
@@ -24,16 +32,43 @@ async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
     now = store.now_ms()
     await gateway.flush()
     return {
-        "sessions_ended": await sweep_sessions(store),
+        **await sweep_due(gateway),
         "notices_delivered": await deliver_notices(gateway),
-        "approvals_expired": await expire_approvals(gateway),
         "approvals_resumed": await resume_approvals(gateway),
         "alerts_dropped": await trim_alerts(gateway),
-        "restores_given_up": await sweep_restores(store),
         "changes_kept_after": await _forget_changes(gateway, now - limits.event_age_ms),
         "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),
         "audit_signed_up_to": await sign_when_due(gateway),
     }
+
+
+async def sweep_due(gateway: Gateway) -> dict[str, JSON]:
+    """The part of a round that is due by itself, whatever limits, vault, policy or webhooks a process was given."""
+    return {
+        "sessions_ended": await sweep_sessions(gateway.store),
+        "approvals_expired": await expire_approvals(gateway),
+        "restores_given_up": await sweep_restores(gateway.store),
+    }
+
+
+@asynccontextmanager
+async def sweeping(gateway: Gateway) -> AsyncGenerator[None]:
+    """Do what is due now and then, for as long as the block lasts: for whoever serves a store without an executor."""
+    rounds = asyncio.create_task(_sweep_on(gateway))
+    try:
+        yield
+    finally:
+        rounds.cancel()
+        await asyncio.wait((rounds,))
+
+
+async def _sweep_on(gateway: Gateway) -> None:
+    while True:
+        try:
+            await sweep_due(gateway)
+        except (HelixError, OSError) as problem:
+            log_exception("state.sweep_failed", problem)
+        await asyncio.sleep(SWEEP_SECONDS * jitter())
 
 
 async def _forget_changes(gateway: Gateway, before: int) -> int:

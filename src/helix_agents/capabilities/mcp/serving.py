@@ -16,6 +16,7 @@ from helix_agents import __version__
 from helix_agents.capabilities.calls import Caller
 from helix_agents.capabilities.catalogue import find_capability
 from helix_agents.capabilities.gateway import Gateway
+from helix_agents.capabilities.housekeeping import sweeping
 from helix_agents.capabilities.mcp.resources import Resources
 from helix_agents.capabilities.mcp.tools import call_tool, tool_definitions
 
@@ -63,7 +64,7 @@ def server_for(gateway: Gateway, agent: str) -> "Server[Any]":
 async def serve_stdio(gateway: Gateway, agent: str) -> None:
     """Serve the client on standard input and output, until it closes them."""
     server = server_for(gateway, agent)
-    async with stdio_server() as (reading, writing):
+    async with sweeping(gateway), stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 
 
@@ -86,19 +87,18 @@ async def serve_http(
         app = _only_with(token, app)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
     listening = listening or await asyncio.to_thread(socket.create_server, (host, port))
-    try:
-        if on_ready is not None:
-            on_ready(listening.getsockname()[1])
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        try:
-            await asyncio.shield(serving)
-        except asyncio.CancelledError:
-            # Clients are told good-bye before the door is closed.
-            server.should_exit = True
-            await serving
-            raise
-    finally:
-        listening.close()
+    with listening:
+        async with sweeping(gateway):
+            if on_ready is not None:
+                on_ready(listening.getsockname()[1])
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            try:
+                await asyncio.shield(serving)
+            except asyncio.CancelledError:
+                # Clients are told good-bye before the door is closed.
+                server.should_exit = True
+                await serving
+                raise
 
 
 def _only_with(token: str, app: App) -> App:
