@@ -10,15 +10,22 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from helix_agents.capabilities.vault import Vault, create_backup, open_backup
+from helix_agents.capabilities.vault import Vault, copy_backup, create_backup, open_backup, verify_backup
 from helix_agents.capabilities.vault import checking as checking_module
 from helix_agents.capabilities.vault import files as files_module
 from helix_agents.capabilities.vault.creating import _Draft
-from helix_agents.domain.errors import BackupDamagedError, PathRefusedError, VaultFileError
+from helix_agents.domain.errors import (
+    BackupDamagedError,
+    DefinitionError,
+    PathRefusedError,
+    VaultFileError,
+    WrongPassphraseError,
+)
 from tests.capabilities.killed_writers import CONTENT
 from tests.capabilities.samples import ABOUT, PASSPHRASE, SEGMENT, backup, content_of, sample
 
@@ -263,6 +270,43 @@ async def test_what_a_dead_writer_left_is_swept_and_what_a_living_one_holds_is_n
         await writer.write(b"slow")
     assert names(tmp_path) == {"slow", "quick", other}
     assert await content_of(tmp_path / "slow", vault=vault) == b"slow"
+
+
+async def test_no_file_stays_open_whether_it_was_written_read_copied_or_refused(vault: Vault, tmp_path: Path) -> None:
+    path = tmp_path / "b"
+
+    async def work() -> None:
+        path.unlink(missing_ok=True)
+        await backup(path, vault, sample(10_000))
+        await content_of(path, vault=vault)
+        await verify_backup(path, passphrase=PASSPHRASE)
+        copied = await copy_backup(path, tmp_path / "copy", roots=[tmp_path])
+        Path(copied.path).unlink()
+        with pytest.raises(BackupDamagedError):
+            await copy_backup(path, tmp_path / "copy", roots=[tmp_path], sha256="another")
+        with pytest.raises(WrongPassphraseError):
+            await content_of(path, passphrase="another one")
+        path.write_bytes(path.read_bytes()[:-1])
+        for read in (content_of, verify_backup):
+            with pytest.raises(BackupDamagedError):
+                await read(path, vault=vault)
+        with suppress(ZeroDivisionError):
+            async with create_backup(tmp_path / "c", vault=vault, about=ABOUT) as writer:
+                await writer.write(sample(10_000))
+                raise ZeroDivisionError
+
+    await work()
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(5):
+        await work()
+    assert len(os.listdir("/dev/fd")) == before
+
+
+async def test_a_backup_is_opened_by_exactly_one_of_a_vault_and_a_passphrase(vault: Vault, tmp_path: Path) -> None:
+    await backup(tmp_path / "b", vault, b"content")
+    for given in ({}, {"vault": vault, "passphrase": PASSPHRASE}):
+        with pytest.raises(DefinitionError, match="give one of them"):
+            await content_of(tmp_path / "b", **given)
 
 
 async def test_memory_stays_bounded_while_a_hundred_megabytes_go_through(vault: Vault, tmp_path: Path) -> None:
