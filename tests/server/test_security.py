@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from helix_agents import AgentServer, Executor, Principal
@@ -68,7 +69,7 @@ def test_nobody_passes_without_a_name(server: LiveServer, method: str, path: str
 
 
 @pytest.mark.parametrize("answer", [None, True, "ann", RuntimeError("the directory is down")])
-def test_authentication_that_gives_no_principal_refuses(answer: Any) -> None:
+def test_authentication_that_gives_no_principal_refuses(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def authenticate(_: Request) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -78,6 +79,25 @@ def test_authentication_that_gives_no_principal_refuses(answer: Any) -> None:
         response = client.get("/sessions")
     assert response.status_code == (503 if isinstance(answer, Exception) else 401)
     assert "directory" not in response.text
+    assert ("has to give a Principal or None" in caplog.text) == (answer in (True, "ann"))
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, "unauthenticated"), (403, "forbidden")])
+def test_authentication_may_refuse_as_applications_do(status: int, code: str) -> None:
+    def authenticate(_: Request) -> Principal:
+        raise HTTPException(status, "The session is over.", headers={"www-authenticate": "Cookie"})
+
+    with LiveServer(agent_server(authenticate=authenticate)) as live, live.client() as client:
+        response = client.get("/sessions")
+    told = response.json()
+    assert (response.status_code, told["code"], told["detail"]) == (status, code, "The session is over.")
+    assert response.headers["www-authenticate"] == "Cookie"
+
+
+@pytest.mark.parametrize("given", [agents[0], agents, "memory://", Executor], ids=["agent", "agents", "url", "class"])
+def test_what_is_no_executor_is_not_hosted(given: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"is no executor; give it Executor\.open\(url, agents=\[…\]\)"):
+        AgentServer(given, allow_unauthenticated=True)
 
 
 def test_who_authenticates_sees_the_path_as_it_was_asked_for() -> None:
@@ -537,6 +557,7 @@ def test_a_user_id_that_is_none_is_refused_on_every_route(
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
+        ({"authenticate": "let-me-in"}, "is no function; bearer_tokens"),
         ({"agents": "director"}, r"write agents=\['director'\]"),
         ({"agents": [helper]}, "agents are names"),
         ({"cors_origins": "https://a.example"}, r"write cors_origins=\['https://a.example'\]"),

@@ -94,6 +94,11 @@ class AgentServer:
                 "nobody would be asked who they are; give authenticate=…, or allow_unauthenticated=True "
                 "where everybody may read, answer and stop every conversation.",
             )
+        if authenticate is not None and not callable(authenticate):
+            raise DefinitionError(
+                "AgentServer",
+                f"authenticate={authenticate!r} is no function; bearer_tokens({{…}}) makes one of tokens.",
+            )
         if authenticate is None:
             log_event("server.unauthenticated", logging.WARNING, warning="every caller may do everything")
         self._authenticate = authenticate
@@ -106,6 +111,11 @@ class AgentServer:
         self._executor: AgentExecutor | None = None
         if isinstance(executor, AbstractAsyncContextManager) and not hasattr(executor, "execute"):
             self._opening = executor
+        elif isinstance(executor, type) or not hasattr(executor, "execute"):
+            raise DefinitionError(
+                "AgentServer",
+                f"{executor!r} is no executor; give it Executor.open(url, agents=[…]), or one that is open.",
+            )
         else:
             self._host(cast("AgentExecutor", executor))
         middleware = [_cors(_origins(cors_origins))] if cors_origins else []
@@ -249,11 +259,16 @@ class AgentServer:
         except RefusedError:
             raise
         except Exception as problem:
+            if isinstance(problem, HTTPException) and problem.status_code in (401, 403):
+                raise _as_refused(problem) from None
             log_exception("server.authentication_failed", problem, path=request.url.path)
             raise RefusedError(
                 503, "authentication_unavailable", "Nobody could say who is calling.", retryable=True
             ) from None
         if not isinstance(principal, Principal):
+            if principal is not None:
+                kind = type(cast("object", principal)).__name__
+                _log_wrong_answer(request, f"authenticate gave a {kind}, and has to give a Principal or None")
             raise RefusedError(
                 401,
                 "unauthenticated",
@@ -263,8 +278,9 @@ class AgentServer:
         user_id: Any = principal.user_id
         if user_id is not None and not isinstance(user_id, str):
             # A number from a database, most likely; it is not the caller who has to act.
-            why = f"the user id {user_id!r} is of type {type(user_id).__name__}, and has to be text"
-            log_event("server.authentication_failed", logging.ERROR, problem=why, path=request.url.path)
+            _log_wrong_answer(
+                request, f"the user id {user_id!r} is of type {type(user_id).__name__}, and has to be text"
+            )
             raise _own_error()
         if user_id is not None:
             check_id(user_id, "user id")
@@ -285,6 +301,16 @@ class AgentServer:
         except (HelixError, TimeoutError):
             return json_response(Health(status="unavailable"), 503)
         return json_response(Health(status="ok"))
+
+
+def _as_refused(problem: HTTPException) -> RefusedError:
+    """A refusal as applications that the server is mounted into raise it."""
+    code = "unauthenticated" if problem.status_code == 401 else "forbidden"
+    return RefusedError(problem.status_code, code, str(problem.detail), headers=problem.headers)
+
+
+def _log_wrong_answer(request: Request, why: str) -> None:
+    log_event("server.authentication_failed", logging.ERROR, problem=why, path=request.url.path)
 
 
 def _own_error() -> RefusedError:
