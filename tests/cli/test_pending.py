@@ -20,6 +20,12 @@ def test_what_waits_is_listed(office: Path) -> None:
     assert helix(office, "pending", "list", "--session", "talked", "--kind", "question").out == "None.\n"
 
 
+def test_an_answer_to_a_call_that_was_given_up_is_too_late(office: Path) -> None:
+    assert helix(office, "run", "agents:clerk", "Never mind", "--session", WAITS).code == ExitCode.OK
+    late = helix(office, "pending", "approve", WAITS, "call_1_1")
+    assert (late.code, "given up" in late.out) == (ExitCode.CONFLICT, True)
+
+
 def test_an_approval_is_stored_once(office: Path) -> None:
     wrong = helix(office, "pending", "approve", WAITS, "--input", '{"to": 5}', "--agents", "agents:clerk", "--json")
     assert (wrong.code, wrong.json["outcome"]) == (ExitCode.FAILED, "validation_error")

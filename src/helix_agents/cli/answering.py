@@ -144,6 +144,9 @@ def _told(call: PendingCall, outcome: AnswerOutcome, place: Place) -> tuple[str,
     match outcome:
         case AnswerAccepted(call=answered, next=next_step, still_waiting=count):
             return "accepted", f"Stored. {_warned(answered)}{_next(call, next_step, count, place)}", ExitCode.OK
+        case AnswerAlreadyCompleted(call=PendingCall(state="dropped")):
+            gone = "Too late: the session went on without an answer, and the call was given up."
+            return "already_completed", gone, ExitCode.CONFLICT
         case AnswerAlreadyCompleted():
             return "already_completed", "Somebody was first: an earlier answer stands.", ExitCode.CONFLICT
         case AnswerLate(recorded=recorded):
