@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,26 @@ async def test_a_step_in_hand_is_committed_and_the_rest_is_left_to_another_execu
     await continued(tmp_path, agent)
     # The step that had its grace was not done again.
     assert work.runs == STEPS
+
+
+async def test_what_a_run_had_opened_is_closed_before_the_executor_is_gone(tmp_path: Path):
+    work = Work()
+    agent = work.agent()
+    closed: list[str] = []
+
+    @asynccontextmanager
+    async def deps(session_id: str, user_id: str | None) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            # As a client does that takes its leave of a server.
+            await asyncio.sleep(0.1)
+            closed.append(session_id)
+
+    async with asyncio.timeout(SECONDS), opened(tmp_path, agent, grace=0.0, deps=deps) as helix:
+        await helix.execute(agent, "Work.", SESSION)
+        await work.begun.wait()
+    assert closed == [SESSION]
 
 
 async def test_an_executor_that_is_open_already_is_entered_as_it_is_and_left_for_good(tmp_path: Path):
