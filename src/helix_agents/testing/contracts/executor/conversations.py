@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import ask_human, client_tool
 from helix_agents.agent.context import CompletedStep, RunContext, ToolContext
-from helix_agents.agent.hook_events import HookEvent
+from helix_agents.agent.hook_events import AgentCompleteEvent, HookEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import (
@@ -430,14 +430,21 @@ class ConversationsContract(ScenarioContract):
         assert [each.source_name for each in (await handle.usage()).sources] == ["other"]
 
     async def test_an_executor_runs_at_most_as_many_turns_at_once_as_it_may(self, open_executor: OpenExecutor) -> None:
-        gate = PieceGate(1)
+        gate, told = PieceGate(1), list[str]()
+
+        async def heard(ctx: RunContext, event: AgentCompleteEvent) -> None:
+            told.append(ctx.session_id)
+
         async with open_executor(max_running=1) as helix:
             first = await helix.execute(_agent(model=ScriptedModel(["One."], pace=gate)), "1", "s-1")
             await gate.until_reached()
-            second = await helix.execute(_agent("Two."), "2", "s-2")
+            own: dict[str, Any] = {"model": ScriptedModel(["Two."]), "hooks": Hooks(on_agent_complete=heard)}
+            second = await helix.execute(_agent("Not asked."), "2", "s-2", **own)
             assert [run.step_count for run in await runs_of(helix, "s-2")] == [0]
             gate.opened.set()
             assert [await completed(first), await completed(second)] == ["One.", "Two."]
+        # What a call brings is there when its turn comes.
+        assert told == ["s-2"]
 
     async def test_a_session_has_one_turn_at_a_time(self, helix: Executor, open_executor: OpenExecutor) -> None:
         gate = PieceGate(1)
