@@ -5,10 +5,10 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from helix_agents.domain.ids import RunId, SessionId, StepId, ToolCallId
 from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.runs import SuspensionKind
 from helix_agents.domain.sessions import ChildWait
 
 OutputT_co = TypeVar("OutputT_co", covariant=True)
-SuspensionKind: TypeAlias = Literal["suspended_client_tool", "suspended_awaiting_children", "suspended_step_partial"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """A run: one execute, resume or retry inside a session, and the fence that keeps old ones from writing."""
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -8,18 +8,10 @@ from helix_agents.domain.errors import RunConflictError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.records import JSON, Record
 
-RunStatus: TypeAlias = Literal[
-    "running",
-    "completed",
-    "failed",
-    "interrupted",
-    "suspended_client_tool",
-    "suspended_awaiting_children",
-    "suspended_step_partial",
-]
-SUSPENDED: frozenset[RunStatus] = frozenset(
-    ("suspended_client_tool", "suspended_awaiting_children", "suspended_step_partial")
-)
+SuspensionKind: TypeAlias = Literal["suspended_client_tool", "suspended_awaiting_children", "suspended_step_partial"]
+RunStatus: TypeAlias = Literal["running", "completed", "failed", "interrupted"] | SuspensionKind
+
+SUSPENDED: frozenset[RunStatus] = frozenset(get_args(SuspensionKind))
 
 
 class Fence(Record):

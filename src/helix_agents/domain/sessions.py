@@ -6,6 +6,7 @@ from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, Stre
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.runs import SuspensionKind
 from helix_agents.domain.usage import TokenCount
 
 SessionStatus: TypeAlias = Literal["active", "completed", "failed", "interrupted", "paused"]
@@ -64,7 +65,7 @@ class SuspensionContext(Record):
     what the reply took that made the calls.
     """
 
-    kind: Literal["suspended_client_tool", "suspended_awaiting_children", "suspended_step_partial"]
+    kind: SuspensionKind
     run_id: RunId
     step_id: StepId
     step: int

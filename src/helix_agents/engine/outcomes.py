@@ -6,7 +6,7 @@ from helix_agents.agent.registry import keeps_companions
 from helix_agents.agent.sub_agents import DelegationTool
 from helix_agents.domain.messages import AssistantMessage, Message
 from helix_agents.domain.pending import PendingCall
-from helix_agents.domain.results import SuspensionKind
+from helix_agents.domain.runs import SuspensionKind
 from helix_agents.domain.sessions import ChildWait, InterruptContext, OpenCall, SuspensionContext
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import RUN_STOPPED, not_executed

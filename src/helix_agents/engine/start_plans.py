@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -47,6 +47,8 @@ from helix_agents.engine.step_work import CANCELLED
 from helix_agents.ports.state_store import SessionStateStore
 
 AnyAgent = Agent[Any, Any, Any]
+
+ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
 
 _CONTINUE = UserMessage(content="Continue.", hidden=True, metadata={"helix": "continue"})
 
@@ -218,7 +220,7 @@ async def plan_resume(
     services: Services,
     agent: AnyAgent,
     session_id: SessionId,
-    mode: Literal["continue", "with_message", "from_checkpoint"],
+    mode: ResumeMode,
     *,
     messages: tuple[UserMessage, ...] = (),
     checkpoint_id: CheckpointId | None = None,
@@ -387,7 +389,7 @@ def _resume_suspended(
     services: Services,
     standing: Standing,
     common: dict[str, Any],
-    mode: str,
+    mode: ResumeMode,
     messages: tuple[UserMessage, ...],
     writes: StepWrites,
 ) -> StartRun:

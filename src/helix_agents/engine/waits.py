@@ -7,7 +7,7 @@ from helix_agents.domain.errors import ToolInputError
 from helix_agents.domain.messages import AssistantMessage, ToolCall
 from helix_agents.domain.pending import UNKNOWN_OUTCOME, OnDeadline, PendingCall, PendingKind
 from helix_agents.domain.records import JSON
-from helix_agents.domain.results import SuspensionKind
+from helix_agents.domain.runs import SuspensionKind
 from helix_agents.engine.effects import PlannedCall
 from helix_agents.engine.scope import RunScope
 

@@ -1,7 +1,7 @@
 """Bodies on their way in: bounded in size, depth and time, read into records or refused with a sentence."""
 
 import asyncio
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -11,6 +11,7 @@ from helix_agents.domain.messages import File, Image, Part, Text, UserMessage, i
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.sessions import OUR_METADATA
 from helix_agents.engine.scope import DEPTH
+from helix_agents.engine.start_plans import ResumeMode
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.wire import why_unfit
@@ -107,7 +108,7 @@ class ResumeBody(Body):
 
     session_id: Id
     message: Input | None = None
-    mode: Literal["continue", "with_message", "from_checkpoint"] | None = None
+    mode: ResumeMode | None = None
     checkpoint_id: Id | None = None
 
 

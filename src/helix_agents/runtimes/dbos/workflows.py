@@ -247,7 +247,7 @@ async def register_queue(name: str, *, poll_seconds: float, at_once: int | None,
     )
 
 
-async def step(name: str, body: Any) -> Plain:
+async def step(name: str, body: Callable[[], Coroutine[Any, Any, Plain]]) -> Plain:
     """One effect as a step of the workflow that this runs in."""
     return await DBOS.run_step_async({"name": name}, body)
 

@@ -49,6 +49,7 @@ from helix_agents.engine.rewinding import rewind
 from helix_agents.engine.services import DAY_MS, EngineOptions, Services
 from helix_agents.engine.start_plans import (
     NewSession,
+    ResumeMode,
     began_with,
     check_owner,
     plan_execute,
@@ -68,7 +69,6 @@ from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.inputs import (
     Input,
-    ResumeMode,
     check_agent,
     check_of_one_call,
     check_resume,

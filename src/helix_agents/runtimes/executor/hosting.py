@@ -1,14 +1,14 @@
 """What a host, such as the agent server, needs of an executor; every runtime has it, and so may one of your own."""
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId
-from helix_agents.domain.messages import StoredMessage, UserMessage
+from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import Answer, AnswerOutcome, PendingCall, PendingFilter
 from helix_agents.domain.runs import RunRecord
@@ -16,7 +16,9 @@ from helix_agents.domain.sessions import InterruptOutcome, SessionFilter, Sessio
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.snapshot import SessionSnapshot
+from helix_agents.engine.start_plans import ResumeMode
 from helix_agents.ports.locks import LockManager
+from helix_agents.runtimes.executor.inputs import Input
 from helix_agents.runtimes.executor.recovery import Recovered
 
 
@@ -86,7 +88,7 @@ class AgentExecutor(Protocol):
     async def execute(
         self,
         agent: Agent[Any, Any, Any],
-        input: str | UserMessage | Sequence[UserMessage],
+        input: Input,
         session_id: SessionId | None = None,
         *,
         state: Any = None,
@@ -102,8 +104,8 @@ class AgentExecutor(Protocol):
         agent: Agent[Any, Any, Any],
         session_id: SessionId,
         *,
-        mode: Literal["continue", "with_message", "from_checkpoint"] = "continue",
-        message: str | UserMessage | Sequence[UserMessage] | None = None,
+        mode: ResumeMode = "continue",
+        message: Input | None = None,
         checkpoint_id: CheckpointId | None = None,
     ) -> HostedRun: ...
 

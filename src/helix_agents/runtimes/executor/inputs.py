@@ -1,7 +1,7 @@
 """What a caller hands to an executor: nothing looks at the types of what user code gives, so it is looked at here."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -13,9 +13,9 @@ from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import CheckpointId, check_id
 from helix_agents.domain.messages import UserMessage, is_blank
 from helix_agents.domain.records import check_given
+from helix_agents.engine.start_plans import ResumeMode
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
-ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
 
 
 def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]:
