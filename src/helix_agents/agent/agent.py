@@ -283,3 +283,6 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         except InvalidStateError:
             return False
         return True
+
+
+AnyAgent: TypeAlias = Agent[Any, Any, Any]

@@ -6,12 +6,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.errors import HelixError, SetupError
 from helix_agents.domain.sessions import SessionState
-
-AnyAgent = Agent[Any, Any, Any]
 
 
 class AgentsNotFoundError(SetupError):

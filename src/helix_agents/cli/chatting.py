@@ -6,10 +6,11 @@ from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.cli.agent_modules import agent_of_session, choose_agent, load_agents
 from helix_agents.cli.chat_answers import ask_person
 from helix_agents.cli.chat_commands import COMMANDS, Leave, explain
-from helix_agents.cli.driving import AnyAgent, Place, check_model, find_model, tell_output
+from helix_agents.cli.driving import Place, check_model, find_model, tell_output
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.following import follow
 from helix_agents.cli.keyboard import Keyboard

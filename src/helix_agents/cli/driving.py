@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
@@ -29,8 +29,6 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.models import open_model
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process import Executor
-
-AnyAgent: TypeAlias = Agent[Any, Any, Any]
 
 # Of a call whose outcome is unknown, when a person is asked what becomes of it.
 NOBODY_KNOWS = "its process died and nobody knows whether it took effect"

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.tools import Wakeup
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.commits import StartRun
@@ -45,8 +45,6 @@ from helix_agents.engine.services import Services
 from helix_agents.engine.settling import carry_out_late_abort
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.ports.state_store import SessionStateStore
-
-AnyAgent = Agent[Any, Any, Any]
 
 ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
 

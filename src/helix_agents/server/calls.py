@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId, check_id
 from helix_agents.domain.messages import UserMessage
@@ -23,8 +23,6 @@ from helix_agents.server.gate import Gate
 from helix_agents.server.owed_ends import OwedEnds
 from helix_agents.server.sse import EventSource, EventStreamResponse
 from helix_agents.server.wire import to_json
-
-AnyAgent = Agent[Any, Any, Any]
 
 # No number in a query, and no cursor, is larger.
 LARGEST = 10**17

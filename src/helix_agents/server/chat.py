@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
@@ -24,7 +25,7 @@ from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.step_work import CANCELLED
 from helix_agents.server.answers import Submitted
 from helix_agents.server.bodies import ChatStopBody, SubmitBody
-from helix_agents.server.calls import AnyAgent, Call, json_response
+from helix_agents.server.calls import Call, json_response
 from helix_agents.server.chat_streams import follow, go_on, nothing_yet, replay
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.executor_routes import cursor_of, entry_agent, stopped, submit

@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.chunks import StreamChunk, StreamResync, Truncated
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
@@ -33,7 +34,7 @@ from helix_agents.engine.scope import DEPTH
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Started, Status, Stopped, Submitted
 from helix_agents.server.bodies import ApprovalResponse, ResumeBody, StartBody, StopBody, SubmitBody, messages_of
-from helix_agents.server.calls import AnyAgent, Call, json_response, whole_number
+from helix_agents.server.calls import Call, json_response, whole_number
 from helix_agents.server.errors import RefusedError, invalid, passes, sentence_for, status_of
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
