@@ -16,6 +16,7 @@ from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
 from helix_agents.capabilities.rates import is_over
 from helix_agents.capabilities.scopes import RATES
+from helix_agents.capabilities.settings import StateSettings
 from helix_agents.capabilities.toolset import state_capabilities
 from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, PolicyDenied
 from helix_agents.domain.entries import session_scope
@@ -153,6 +154,13 @@ async def test_names_that_look_like_others_put_together_are_counted_apart(world:
         (lambda: Rule(name="calm", applies_to="state.shared.*", when={"kye": 1}), "'kye', which is no input of"),
         (lambda: state_capabilities(only=["state.sesion.*"]), "do you mean 'state.session"),
         (lambda: Policy(rules=[CALM, replace(CALM, rate=Rate(most=9, seconds=60))]), "'calm'; name them apart"),
+        (lambda: Rule(name="r", applies_to="*", agents="ann"), r"agents is a list; write \['ann'\]"),
+        (lambda: Policy(other_agents={"ann": "bobby"}), r"other_agents\['ann'\] is a list; write"),
+        (lambda: state_capabilities(export_roots="/srv/out"), r"export_roots is a list; write \['/srv/out'\]"),
+        (lambda: state_capabilities(briefing_roots="/srv/in"), "briefing_roots is a list"),
+        (lambda: state_capabilities(webhooks="https://localhost"), "webhooks is a list"),
+        (lambda: state_capabilities(only="state.session.*"), "only is a list"),
+        (lambda: StateSettings(export_roots=cast("Any", "/srv/out")), "export_roots is a list"),
     ],
 )
 def test_a_rule_that_could_not_decide_is_refused_where_it_is_made(wrong: Callable[[], object], told: str) -> None:

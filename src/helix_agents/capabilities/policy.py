@@ -49,6 +49,7 @@ class Rule:
     def __post_init__(self) -> None:
         subject = f"Rule {self.name!r}"
         _check_tier(subject, self.tier)
+        check_list(subject, "agents", self.agents)
         # A rule about nothing would let everything pass that it was written against.
         about = check_matches(subject, self.applies_to)
         known = {declared.name for capability in about for declared in capability.inputs}
@@ -77,6 +78,8 @@ class Policy:
     other_agents: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     def __post_init__(self) -> None:
+        for agent, others in self.other_agents.items():
+            check_list("Policy", f"other_agents[{agent!r}]", others)
         counting = [rule.name for rule in self.rules if rule.rate is not None]
         for name in counting:
             # Calls are counted by the rule's name: each of the two would judge by what the other has counted.
@@ -122,6 +125,17 @@ def decide(
         if TIERS.index(tier) > TIERS.index(found.tier):
             found = Decision(tier=tier, rule=rule.name, reason=rule.reason or f"rule {rule.name!r}")
     return found
+
+
+def check_list(what: str, field: str, given: Sequence[object] | None) -> None:
+    """Let a list pass. A text is a sequence too, of its letters: one path would allow the folder of everything, and one
+    agent's name every name within it.
+
+    Raises:
+        DefinitionError: it is a text.
+    """
+    if isinstance(given, str):
+        raise DefinitionError(what, f"{field} is a list; write [{given!r}].")
 
 
 def check_matches(subject: str, pattern: str) -> list[Capability]:

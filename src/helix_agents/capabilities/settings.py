@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from helix_agents.capabilities.policy import Policy
+from helix_agents.capabilities.policy import Policy, check_list
 
 if TYPE_CHECKING:
     from helix_agents.capabilities.vault import Vault
@@ -67,3 +67,7 @@ class StateSettings:
     briefing_roots: Sequence[Path] = ()
     webhooks: Sequence[str] = ()
     audit_reads: AuditReads = "batched"
+
+    def __post_init__(self) -> None:
+        for name in ("export_roots", "briefing_roots", "webhooks"):
+            check_list("StateSettings", name, getattr(self, name))

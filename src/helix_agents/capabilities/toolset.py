@@ -18,7 +18,7 @@ from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.handlers.briefing import activity_of
 from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.inputs import signature_of
-from helix_agents.capabilities.policy import Policy, Rule, check_matches
+from helix_agents.capabilities.policy import Policy, Rule, check_list, check_matches
 from helix_agents.capabilities.run_sessions import RunSession
 from helix_agents.capabilities.scopes import JOURNAL
 from helix_agents.capabilities.settings import AuditReads, Limits, StateSettings
@@ -180,6 +180,9 @@ def state_capabilities(
         webhooks: Addresses that are told of what runs with notice.
         audit_reads: Whether reads are audited in groups, one by one, or not at all.
     """
+    lists = {"only": only, "export_roots": export_roots, "briefing_roots": briefing_roots, "webhooks": webhooks}
+    for name, given in lists.items():
+        check_list("state_capabilities", name, given)
     settings = StateSettings(
         limits=limits or Limits(),
         policy=policy if isinstance(policy, Policy) else Policy(rules=tuple(policy)),
