@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from helix_agents.capabilities.client import open_state
-from helix_agents.capabilities.vault import Vault
-from helix_agents.capabilities.vault.keeping import ask_keeper
+from helix_agents.capabilities.vault import Vault, keeper
+from helix_agents.capabilities.vault.keeping import Kept, ask_keeper
 from helix_agents.cli.app import run as helix
 from helix_agents.domain.capability_errors import VaultLocked
 from helix_agents.domain.errors import DefinitionError, VaultLockedError, WrongPassphraseError
@@ -140,7 +140,10 @@ async def test_unlocking_again_leaves_one_keeper(vault: Vault) -> None:
     await until(lambda: is_locked(vault))
 
 
-async def test_only_the_user_may_ask_and_nothing_secret_is_on_the_disk_or_the_command_line(vault: Vault) -> None:
+async def test_only_the_user_may_ask_and_nothing_secret_is_on_the_disk_or_the_command_line(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELIX_VAULT_PASSPHRASE", PASSPHRASE)
     await vault.entrust(PASSPHRASE, HOUR)
     await asyncio.to_thread(nothing_secret_is_seen, vault)
 
@@ -158,6 +161,19 @@ def nothing_secret_is_seen(vault: Vault) -> None:
         assert secret not in shown
         assert secret.hex().encode() not in shown
         assert all(secret not in path.read_bytes() for path in vault.path.parent.iterdir() if path.is_file())
+
+
+def test_another_user_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(wrapped_key=b"w", master=b"m", stretched=b"s")
+    for stranger in (False, True):
+        here, there = socket.socketpair(socket.AF_UNIX)
+        with here, there, monkeypatch.context() as patched:
+            if stranger:
+                patched.setattr(keeper.os, "getuid", lambda: -1)
+            there.sendall(b"keys\n")
+            assert keeper._answer(here, kept, HOUR) == (b"" if stranger else b"keys")
+            here.shutdown(socket.SHUT_WR)
+            assert bool(there.recv(1)) is not stranger
 
 
 async def test_a_client_that_says_nothing_or_nonsense_does_not_stop_the_keeper(vault: Vault) -> None:
