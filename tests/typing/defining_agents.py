@@ -15,6 +15,7 @@ from typing_extensions import TypeForm
 
 from helix_agents import (
     Agent,
+    AgentServer,
     DBOSAgentExecutor,
     DefaultAnswer,
     Executor,
@@ -235,3 +236,14 @@ async def names(helix: Executor) -> list[str]:
     page = await helix.sessions.list()
     assert_type(page[0].session_id, str)
     return [session.agent_type for session in page]
+
+
+# ---- a server knows which executor it hosts
+
+server = AgentServer(Executor.open(agents=[lister]), allow_unauthenticated=True)
+anyhow: AgentServer = server
+
+
+async def beside(question: str) -> list[str]:
+    run = await server.executor.execute(lister, question)
+    return await run.output()

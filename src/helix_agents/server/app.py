@@ -7,7 +7,9 @@ import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, cast
+from typing import Any, Generic, cast
+
+from typing_extensions import TypeVar
 
 from helix_agents import __version__
 from helix_agents.domain.errors import DefinitionError, HelixError, MissingExtraError
@@ -54,7 +56,10 @@ NOBODY_WAITS_SECONDS = 5.0
 TAKE_UP_SHARE = 20
 
 
-class AgentServer:
+ExecutorT_co = TypeVar("ExecutorT_co", bound=AgentExecutor, default=AgentExecutor, covariant=True)
+
+
+class AgentServer(Generic[ExecutorT_co]):
     """Hosts an executor: alone (`uvicorn module:server`, `helix serve`) or mounted into another application.
 
     Mounted into another application, give that one `lifespan=server.lifespan`: mounted applications are not started by
@@ -78,7 +83,7 @@ class AgentServer:
 
     def __init__(
         self,
-        executor: AgentExecutor | AbstractAsyncContextManager[AgentExecutor],
+        executor: ExecutorT_co | AbstractAsyncContextManager[ExecutorT_co],
         *,
         authenticate: Authenticate | None = None,
         allow_unauthenticated: bool = False,
@@ -107,8 +112,8 @@ class AgentServer:
         self._agents = None if agents is None else _names(agents)
         self._sweep_on_start = sweep_on_start
         self._close_executor = close_executor
-        self._opening: AbstractAsyncContextManager[AgentExecutor] | None = None
-        self._executor: AgentExecutor | None = None
+        self._opening: AbstractAsyncContextManager[ExecutorT_co] | None = None
+        self._executor: ExecutorT_co | None = None
         if isinstance(executor, AbstractAsyncContextManager) and not hasattr(executor, "execute"):
             self._opening = executor
         elif isinstance(executor, type) or not hasattr(executor, "execute"):
@@ -145,7 +150,7 @@ class AgentServer:
         return self._gate.limits
 
     @property
-    def executor(self) -> AgentExecutor:
+    def executor(self) -> ExecutorT_co:
         """The executor it hosts, for routes of your own beside it.
 
         Raises:
@@ -189,7 +194,7 @@ class AgentServer:
             yield
 
     def _host(self, executor: AgentExecutor) -> None:
-        self._executor = executor
+        self._executor = cast("ExecutorT_co", executor)
         if self._agents is None:
             self._agents = frozenset(agent.name for agent in executor.agents)
 
