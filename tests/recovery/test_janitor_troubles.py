@@ -13,8 +13,9 @@ from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.pending import PendingCall, ToolAnswer
-from helix_agents.domain.runs import Lease
+from helix_agents.domain.runs import Lease, RunRecord
 from helix_agents.domain.sessions import CreateSession, SessionState
+from helix_agents.runtimes.executor import janitor
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor.household import boss, helper, spawn
@@ -27,12 +28,18 @@ class Troubled(InMemoryStateStore):
 
     unreadable: SessionId | None = None
     is_troubled = False
+    has_lost_orphans = False
     renewals = 0
 
     async def expire_pending(self, **about: Any) -> tuple[PendingCall, ...]:
         if self.is_troubled:
             raise KeyError("deadlines")
         return await super().expire_pending(**about)
+
+    async def list_orphans(self, **page: Any) -> tuple[RunRecord, ...]:
+        if self.has_lost_orphans:
+            raise KeyError("orphans")
+        return await super().list_orphans(**page)
 
     async def load_state(self, session_id: SessionId) -> SessionState:
         if session_id == self.unreadable:
@@ -54,19 +61,21 @@ def locate() -> str:
 
 def executor(store: InMemoryStateStore, memory: Memory, agent: Agent[Any, Any, Any], **settings: Any) -> Executor:
     parts: dict[str, Any] = {"state": store, "streams": InMemoryStreamManager(memory)}
-    return Executor(**parts, usage=InMemoryUsageStore(memory), agents=[agent], resume_grace_ms=0, **settings)
+    settings = {"resume_grace_ms": 0, **settings}
+    return Executor(**parts, usage=InMemoryUsageStore(memory), agents=[agent], **settings)
 
 
-async def test_trouble_in_one_part_of_a_round_keeps_no_other_part_from_being_done():
+async def test_trouble_in_one_part_of_a_round_keeps_no_other_part_from_being_done(caplog: pytest.LogCaptureFixture):
     memory = Memory()
     store = Troubled(memory)
     agent = Agent(name="guest", model=ScriptedModel([call("locate"), "There."]), tools=[locate])
     async with executor(store, memory, agent, janitor_seconds=None) as helix:
         await suspended(await helix.execute(agent, "Where?", SESSION))
         await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="here"))
-        store.is_troubled = True
+        store.is_troubled = store.has_lost_orphans = True
         with pytest.raises(KeyError, match="deadlines"):
             await helix.sweep()
+        assert ["orphans" in str(record.exc_info) for record in caplog.records] == [True]
         run = await helix.get_handle(agent, SESSION)
         assert run is not None
         assert await completed(run) == "There."
@@ -173,6 +182,16 @@ async def test_sessions_that_nobody_here_can_resume_hide_none_behind_them():
         assert await completed(run) == "There."
 
 
+async def test_one_round_resumes_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(janitor, "MOST_AT_ONCE", 2)
+    memory = Memory()
+    store = InMemoryStateStore(memory)
+    await leave_answered(store, memory, "guest", "s-1", "s-2", "s-3")
+    agent = Agent(name="guest", model=ScriptedModel([call("locate"), "There."]), tools=[locate])
+    async with executor(store, memory, agent, janitor_seconds=None) as helix:
+        assert [(await helix.sweep()).resumed for _ in range(2)] == [2, 1]
+
+
 async def test_a_companion_goes_on_however_many_calls_of_others_were_answered_since():
     memory = Memory()
     store = InMemoryStateStore(memory)
@@ -184,6 +203,9 @@ async def test_a_companion_goes_on_however_many_calls_of_others_were_answered_si
         (asked,) = (await helix.list_pending()).items
         await helix.submit_tool_result(SESSION, asked.tool_call_id, ToolAnswer(result="here"))
         await leave_answered(store, memory, "retired", *(f"s-new-{number}" for number in range(MAX_LIMIT)))
+        # Whoever answers resumes by himself, as a rule; he has a while for that.
+        async with executor(store, memory, agent, janitor_seconds=None, resume_grace_ms=60_000) as patient:
+            assert (await patient.sweep()).resumed == 0
         assert (await helix.sweep()).resumed == 1
         await helix.idle()
         assert (await helix.sessions.get(asked.session_id)).status == "completed"
