@@ -7,6 +7,7 @@ rewind, leaves a mark on a session that is over, and that is the debt: nobody ha
 
 import asyncio
 import logging
+from typing import Literal, TypeAlias
 
 from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.domain.errors import HelixError, RemoteRefusedError, SessionNotFoundError
@@ -41,6 +42,9 @@ _AT_ONCE = 50
 
 STOP_ABANDONED = SessionFilter(metadata={REMOTE: ABANDONED})
 """Lists the sessions of remote children that may still be at work after all tries to stop them."""
+
+
+_Tried: TypeAlias = Literal["paid", "owed", "abandoned"]
 
 
 class StopsPaid(Record):
@@ -108,38 +112,37 @@ async def pay_stops(services: Services) -> StopsPaid:
     debts = await whole_list(lambda offset: store.list_sessions(where, offset=offset, limit=MAX_LIMIT))
     now = store.now_ms()
     due = [debt for debt in debts if int(debt.metadata.get(_NEXT, "0")) <= now]
-    answers: list[bool | None] = []
+    tried: list[_Tried] = []
     for start in range(0, len(due), _AT_ONCE):
-        answers.extend(await asyncio.gather(*(_try(services, debt) for debt in due[start : start + _AT_ONCE])))
+        tried.extend(await asyncio.gather(*(_try(services, debt) for debt in due[start : start + _AT_ONCE])))
     left = [debt for debt in debts if debt not in due]
     waits = [int(debt.metadata[_NEXT]) - now for debt in left]
-    waits.extend(_wait_after(debt) for debt, paid in zip(due, answers, strict=True) if paid is False)
+    waits.extend(_wait_after(debt) for debt, came_to in zip(due, tried, strict=True) if came_to == "owed")
     return StopsPaid(
-        paid=answers.count(True),
-        abandoned=answers.count(None),
+        paid=tried.count("paid"),
+        abandoned=tried.count("abandoned"),
         owed=len(waits),
         next_in_ms=min(waits, default=None),
     )
 
 
-async def _try(services: Services, debt: SessionSummary) -> bool | None:
-    """True when it is paid, False when it is still owed, None when it is given up."""
+async def _try(services: Services, debt: SessionSummary) -> _Tried:
     store = services.store
     now = store.now_ms()
     since = int(debt.metadata.get(_SINCE, str(now)))
     try:
         if await _pay(services, debt):
-            return True
+            return "paid"
         if now - since >= GIVEN_UP_AFTER_MS:
             log_event("subagent.stop_abandoned", logging.ERROR, session_id=debt.session_id, agent=debt.agent_type)
             await store.patch_metadata(debt.session_id, {REMOTE: ABANDONED, _NEXT: None})
-            return None
+            return "abandoned"
         tries = int(debt.metadata.get(_TRIES, "0")) + 1
         owed = {_SINCE: str(since), _TRIES: str(tries), _NEXT: str(now + _wait_after(debt))}
         await store.patch_metadata(debt.session_id, {**owed})
     except SessionNotFoundError:
-        return True
-    return False
+        return "paid"
+    return "owed"
 
 
 def _wait_after(debt: SessionSummary) -> int:
