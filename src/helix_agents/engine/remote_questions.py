@@ -32,6 +32,7 @@ from helix_agents.engine.log import log_event
 from helix_agents.engine.remote_chunks import Names
 from helix_agents.engine.remote_rest import ERROR_CHARACTERS
 from helix_agents.engine.remote_stops import as_remote
+from helix_agents.engine.scope import step_id_of
 from helix_agents.ports.remote_agents import RemoteAnswerRefusedError
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -173,7 +174,7 @@ class RemoteQuestions:
             session_id=self._session_id,
             root_session_id=self._root_session_id,
             run_id=self._run.run_id,
-            step_id=f"{self._run.run_id}.{self._step}",
+            step_id=step_id_of(self._run.run_id, self._step),
             tool_name=check_id(call.tool_name, "tool name"),
             input=call.input,
             preview=call.preview,

@@ -26,8 +26,7 @@ async def salvage(services: Services, session: SessionState, run: RunRecord) -> 
     if recorded is not None:
         return recorded
     snapshot = await take_snapshot(services.store, services.streams, session.session_id)
-    seen = snapshot.render()[len(snapshot.messages) :]
-    reply = next((message for message in seen if isinstance(message, AssistantMessage)), None)
+    reply = next((message for message in snapshot.partial if isinstance(message, AssistantMessage)), None)
     if reply is None:
         return heal(snapshot.messages)
     step_id = step_id_of(run.run_id, session.step_count + 1)
