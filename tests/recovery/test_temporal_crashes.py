@@ -67,7 +67,9 @@ async def kill_and_go_on(
         job = f"{temporal_jobs.MODULE}:converse"
         lives = [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
         killed = await processes.run(job, lives)
-        assert [outcome.was_killed for outcome in killed] == [True] * len(together), [each.error for each in killed]
+        spared = [(death, end) for death, end in zip(together, killed, strict=True) if not end.was_killed]
+        # One that took too long, as on a busy machine, has `timed_out`; one that did not come there has a value.
+        assert not spared
         went_on = await processes.run(job, [{**end, "life": 1} for end in ends])
         assert [outcome.error for outcome in went_on] == [None] * len(together)
         for place in places:
