@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -578,43 +578,45 @@ async def staged_rows(world: World) -> int:
     return await asyncio.to_thread(count)
 
 
+async def restore_old_over_new(state: StateClient, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Restore a backup, while something happens after its rows were brought."""
+    await state.persistent.set("k", "old")
+    made = await state.call("state.backup.create")
+    await state.persistent.set("k", "new")
+    store = state.gateway.store
+    stage = store.stage_restore
+
+    async def is_met(restore_id: str, rows: Sequence[Entry]) -> None:
+        await stage(restore_id, rows)
+        await meanwhile()
+
+    store.stage_restore = is_met
+    await state.call("state.backup.restore", backup_id=made["backup_id"])
+
+
 async def test_a_restore_that_was_given_up_meanwhile_is_refused(each_world: World) -> None:
     clock = ManualClock(1_700_000_000_000)
     async with each_world.open("ann", face="operator", clock=clock) as state:
-        await state.persistent.set("k", "old")
-        made = await state.call("state.backup.create")
-        await state.persistent.set("k", "new")
-        store = state.gateway.store
-        stage = store.stage_restore
 
-        async def sleeps_for_a_day(restore_id: str, rows: Sequence[Entry]) -> None:
-            await stage(restore_id, rows)
+        async def sleeps_for_a_day() -> None:
             clock.advance(LONGEST_RESTORE_MS)
             await sweep_state(state.gateway)
 
-        store.stage_restore = sleeps_for_a_day
         with pytest.raises(VersionConflict):
-            await state.call("state.backup.restore", backup_id=made["backup_id"])
+            await restore_old_over_new(state, sleeps_for_a_day)
         assert (await state.persistent.get("k")).value == "new"
-        assert (await store.usage(RESTORES)).keys == 0
+        assert (await state.gateway.store.usage(RESTORES)).keys == 0
 
 
 async def test_a_sweep_leaves_a_restore_alone_that_is_on_its_way(each_world: World) -> None:
     clock = ManualClock(1_700_000_000_000)
     async with each_world.open("ann", face="operator", clock=clock) as state:
-        await state.persistent.set("k", "old")
-        made = await state.call("state.backup.create")
-        await state.persistent.set("k", "new")
-        store = state.gateway.store
-        stage = store.stage_restore
 
-        async def meets_a_sweep(restore_id: str, rows: Sequence[Entry]) -> None:
-            await stage(restore_id, rows)
+        async def meets_a_sweep() -> None:
             clock.advance(LONGEST_RESTORE_MS // 2 - 1)
             assert (await sweep_state(state.gateway))["restores_given_up"] == 0
 
-        store.stage_restore = meets_a_sweep
-        await state.call("state.backup.restore", backup_id=made["backup_id"])
+        await restore_old_over_new(state, meets_a_sweep)
         assert (await state.persistent.get("k")).value == "old"
 
 
