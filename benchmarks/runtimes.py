@@ -23,7 +23,7 @@ from uuid import uuid4
 from dbos import DBOS
 
 import helix_agents
-from helix_agents import Agent, DBOSAgentExecutor, Executor, ScriptedModel, tool
+from helix_agents import Agent, AnyAgent, DBOSAgentExecutor, Executor, ScriptedModel, tool
 from helix_agents.testing import call
 from helix_agents.testing.temporal_service import TemporalService
 
@@ -54,7 +54,7 @@ async def look_up(topic: str) -> str:
     return f"a page about {topic}"
 
 
-def agent(steps: int) -> Agent[Any, Any, Any]:
+def agent(steps: int) -> AnyAgent:
     """Calls its tool in every step but the last."""
     script = [call("look_up", {"topic": f"t{number}"}) for number in range(steps - 1)]
     return Agent(name="stepper", model=ScriptedModel([*script, "Done."]), tools=[look_up], max_steps=steps + 1)

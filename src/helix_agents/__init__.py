@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     # For editors and type checkers, each as `from … import Name as Name`. At run time _HOME below does the same
     # work, later; a test keeps the lists equal.
     from helix_agents.agent.agent import Agent as Agent
+    from helix_agents.agent.agent import AnyAgent as AnyAgent
     from helix_agents.agent.client_tools import DefaultAnswer as DefaultAnswer
     from helix_agents.agent.client_tools import ask_human as ask_human
     from helix_agents.agent.client_tools import client_tool as client_tool
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from helix_agents.domain.writes import Delete as Delete
     from helix_agents.domain.writes import Replace as Replace
     from helix_agents.domain.writes import StepWrites as StepWrites
-    from helix_agents.engine.cleanup import expired_session_cleanup as expired_session_cleanup
+    from helix_agents.engine.requests.cleanup import expired_session_cleanup as expired_session_cleanup
     from helix_agents.engine.services import EngineOptions as EngineOptions
     from helix_agents.llm.prompt_cache import anthropic_cache as anthropic_cache
     from helix_agents.llm.scripted import RoutingScriptedModel as RoutingScriptedModel
@@ -87,6 +88,7 @@ _HOME: dict[str, str] = {
     "Agent": "helix_agents.agent.agent",
     "AgentRegistry": "helix_agents.agent.registry",
     "AgentServer": "helix_agents.server.app",
+    "AnyAgent": "helix_agents.agent.agent",
     "Append": "helix_agents.domain.writes",
     "ApprovalAnswer": "helix_agents.domain.pending",
     "AssistantMessage": "helix_agents.domain.messages",
@@ -149,7 +151,7 @@ _HOME: dict[str, str] = {
     "anthropic_cache": "helix_agents.llm.prompt_cache",
     "ask_human": "helix_agents.agent.client_tools",
     "client_tool": "helix_agents.agent.client_tools",
-    "expired_session_cleanup": "helix_agents.engine.cleanup",
+    "expired_session_cleanup": "helix_agents.engine.requests.cleanup",
     "open_backend": "helix_agents.ports.backend",
     "open_model": "helix_agents.ports.models",
     "remote_agent_tool": "helix_agents.server.remote",
@@ -164,6 +166,7 @@ _HOME: dict[str, str] = {
 __all__ = [
     "Agent",
     "AgentRegistry",
+    "AnyAgent",
     "Append",
     "ApprovalAnswer",
     "AssistantMessage",

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents import Agent, AnyAgent, Executor, ScriptedModel
 from helix_agents.capabilities.client import StateClient, open_state
 from helix_agents.capabilities.settings import Limits, StateSettings
 from helix_agents.capabilities.toolset import state_capabilities
@@ -66,7 +66,7 @@ async def follow(job: Job, url: str, subscription: str, until: int, die_after: i
     return until
 
 
-def watcher() -> Agent[Any, Any, Any]:
+def watcher() -> AnyAgent:
     """An agent that watches everything, and has nothing to say about it."""
 
     def answer(request: ModelRequest) -> Step:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from helix_agents import Agent, ApprovalAnswer, Completed, Executor, ScriptedModel, Suspended
+from helix_agents import Agent, AnyAgent, ApprovalAnswer, Completed, Executor, ScriptedModel, Suspended
 from helix_agents.capabilities.policy import Rule
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.toolset import StateCapabilities, state_capabilities
@@ -30,7 +30,7 @@ from tests.capabilities.worlds import PASSPHRASE, World
 SESSION = "s-1"
 
 
-def agent(script: list[Any], bundle: StateCapabilities, name: str = "ann", **fields: Any) -> Agent[Any, Any, Any]:
+def agent(script: list[Any], bundle: StateCapabilities, name: str = "ann", **fields: Any) -> AnyAgent:
     return Agent(name=name, model=ScriptedModel(script), capabilities=[bundle], **fields)
 
 
@@ -67,7 +67,7 @@ async def results(backend: Backend, session_id: str = SESSION) -> list[Any]:
     return found
 
 
-async def run(world: World, who: Agent[Any, Any, Any], message: str = "go", session: str = SESSION) -> Any:
+async def run(world: World, who: AnyAgent, message: str = "go", session: str = SESSION) -> Any:
     async with Executor.open(world.url, agents=[who]) as helix:
         return await (await helix.execute(who, message, session)).result()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents import Agent, ApprovalAnswer, Executor, PersistentAgent, ScriptedModel, Suspended, tool
+from helix_agents import Agent, AnyAgent, ApprovalAnswer, Executor, PersistentAgent, ScriptedModel, Suspended, tool
 from helix_agents.capabilities.client import open_state
 from helix_agents.capabilities.settings import HOUR_MS, Limits
 from helix_agents.capabilities.toolset import state_capabilities
@@ -42,7 +42,7 @@ async def publish() -> str:
     return "published"
 
 
-def watcher(world: World, *script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def watcher(world: World, *script: Any, **fields: Any) -> AnyAgent:
     """An agent that says something for every turn it gets."""
     model = ScriptedModel([*script, *["heard"] * 300])
     bundle = state_capabilities(limits=world.limits, directory=world.folder / "files")
@@ -54,7 +54,7 @@ def watching(prefix: str = "config.", **inputs: Any) -> Any:
 
 
 @asynccontextmanager
-async def executor(world: World, *agents: Agent[Any, Any, Any], **options: Any) -> AsyncIterator[Executor]:
+async def executor(world: World, *agents: AnyAgent, **options: Any) -> AsyncIterator[Executor]:
     """One whose janitor sweeps when a test says so."""
     async with Executor.open(world.url, agents=agents, janitor_seconds=None, **options) as helix:
         yield helix
@@ -521,7 +521,7 @@ class HoldingTheWriter(HoldingSeam):
         return None if threading.current_thread() is threading.main_thread() else super().__call__(statement)
 
 
-def executor_on(parts: Backend, agent: Agent[Any, Any, Any]) -> Executor:
+def executor_on(parts: Backend, agent: AnyAgent) -> Executor:
     given: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
     return Executor(**given, entries=parts.entries, agents=[agent], janitor_seconds=None)
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.engine import plain
@@ -36,7 +36,7 @@ async def opened(
     traces: Traces,
     executor_id: str | None,
     version: int = 1,
-    agents: Sequence[Agent[Any, Any, Any]] = AGENTS,
+    agents: Sequence[AnyAgent] = AGENTS,
 ) -> AsyncGenerator[Any]:
     """An executor on DBOS whose loop is watched, in a program whose loop has this version."""
     plain.EFFECT_SEQUENCE = version

@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.errors import HelixError
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process import Executor
@@ -21,7 +20,7 @@ from tests.recovery.reference_conversation import Traces, dependencies
 class Conversation:
     """Who takes part, how it goes on from wherever it stands, and what must hold in the end."""
 
-    agents: Sequence[Agent[Any, Any, Any]]
+    agents: Sequence[AnyAgent]
     go_on: Callable[[Executor], Awaitable[None]]
     check_end: Callable[[Backend, Traces], Awaitable[set[str]]]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import ToolContext
@@ -109,7 +109,7 @@ class Talk:
 
         return [note, fail, send, pay, locate]
 
-    def _boss(self) -> Agent[Any, Any, Any]:
+    def _boss(self) -> AnyAgent:
         @tool(finish_with=True)
         async def hand_in(text: str) -> str:
             """Hand the work in."""
@@ -121,7 +121,7 @@ class Talk:
         keeps = [PersistentAgent(steady, mode="blocking"), PersistentAgent(eager, mode="non_blocking")]
         return self._agent("boss", [*self._tools(), hand_in, sub_agent_tool(helper)], persistent_agents=keeps)
 
-    def _agent(self, name: str, tools: list[Any], **settings: Any) -> Agent[Any, Any, Any]:
+    def _agent(self, name: str, tools: list[Any], **settings: Any) -> AnyAgent:
         model = ScriptedModel(self._reply)
         return Agent(
             name=name, description="Works.", model=model, tools=tools, state=Pad, max_steps=5, retries=1, **settings

@@ -4,7 +4,7 @@ between two effects has none in flight, and a fan of two beside tools. Every que
 from collections import Counter
 from typing import Any
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
@@ -40,7 +40,7 @@ def _delegate(*names: str) -> list[Any]:
     return [call(f"subagent__{name}", {"message": "Go"}, id=name) for name in names]
 
 
-def _agent(name: str, *script: Any, below: tuple[Agent[Any, Any, Any], ...] = (), **fields: Any) -> Any:
+def _agent(name: str, *script: Any, below: tuple[AnyAgent, ...] = (), **fields: Any) -> Any:
     tools = [look_up, *(each.as_tool() for each in below)]
     model = ScriptedModel(list(script), chunk=5)
     return Agent(name=name, description=f"The {name}.", model=model, tools=tools, **fields)
@@ -49,7 +49,7 @@ def _agent(name: str, *script: Any, below: tuple[Agent[Any, Any, Any], ...] = ()
 class Delegation:
     """A question that the chief answers with the help of others."""
 
-    def __init__(self, chief: Agent[Any, Any, Any], everything: set[str], *, recovers: bool = True) -> None:
+    def __init__(self, chief: AnyAgent, everything: set[str], *, recovers: bool = True) -> None:
         self._chief = chief
         self._everything = everything
         self._recovers = recovers

@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import HelixError
@@ -76,7 +76,7 @@ class Meeting:
 
 
 @asynccontextmanager
-async def executor(url: str, traces: Path, *agents: Agent[Any, Any, Any]) -> AsyncGenerator[Executor]:
+async def executor(url: str, traces: Path, *agents: AnyAgent) -> AsyncGenerator[Executor]:
     async with await open_backend(url) as backend:
         helix = Executor(
             state=backend.state,

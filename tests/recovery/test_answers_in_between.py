@@ -4,9 +4,8 @@ import asyncio
 import threading
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, PendingFilter
 from helix_agents.domain.results import Completed, Suspended
 from helix_agents.ports.backend import Backend, open_backend
@@ -46,7 +45,7 @@ class AfterTheChildSuspended(HoldingSeam):
         return super().__call__(statement)
 
 
-def boss() -> Agent[Any, Any, Any]:
+def boss() -> AnyAgent:
     """Three levels: only the one at the bottom waits, and the other two with it."""
     middle = agent("middle", delegate("worker", id="call_0"), "Passed on.", tools=[worker().as_tool()])
     return agent("boss", delegate("middle", id="call_0"), "Fine.", tools=[middle.as_tool()])

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.messages import ToolMessage
@@ -133,7 +133,7 @@ class Stage:
                 await self.may_go_on[ctx.agent].wait()
             return f"part {part}"
 
-        def busy(name: str, *first: Any, tools: Sequence[Any] = ()) -> Agent[Any, Any, Any]:
+        def busy(name: str, *first: Any, tools: Sequence[Any] = ()) -> AnyAgent:
             model = ScriptedModel([*first, *(call("work", {"part": part}) for part in (1, 2)), f"{name} is done."])
             return Agent(name=name, description=f"The {name}.", model=model, tools=[work, *tools])
 

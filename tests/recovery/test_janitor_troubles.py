@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import StartRun
@@ -59,7 +59,7 @@ def locate() -> str:
     raise NotImplementedError
 
 
-def executor(store: InMemoryStateStore, memory: Memory, agent: Agent[Any, Any, Any], **settings: Any) -> Executor:
+def executor(store: InMemoryStateStore, memory: Memory, agent: AnyAgent, **settings: Any) -> Executor:
     parts: dict[str, Any] = {"state": store, "streams": InMemoryStreamManager(memory)}
     settings = {"resume_grace_ms": 0, **settings}
     return Executor(**parts, usage=InMemoryUsageStore(memory), agents=[agent], **settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import TextDelta
 from helix_agents.domain.errors import AgentAlreadyRunningError, ExecutorClosedError
@@ -59,13 +59,13 @@ class Work:
         return Agent(name="worker", model=ScriptedModel([*script, "All done."], **settings), tools=[work])
 
 
-def opened(folder: Path, agent: Agent[Any, Any, Any], **settings: Any) -> Any:
+def opened(folder: Path, agent: AnyAgent, **settings: Any) -> Any:
     # The lease is long: whoever continues at once does so because it was given up.
     url = f"sqlite:///{folder / 'helix.db'}?synchronous=normal"
     return Executor.open(url, agents=[agent], janitor_seconds=None, lease_ms=3_600_000, **settings)
 
 
-async def continued(folder: Path, agent: Agent[Any, Any, Any]) -> None:
+async def continued(folder: Path, agent: AnyAgent) -> None:
     """Another executor takes the run over at once and brings it to its end."""
     async with opened(folder, agent) as helix, asyncio.timeout(SECONDS):
         recovered = await helix.recover()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
@@ -22,7 +22,7 @@ from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.domain.sessions import CreateSession, StatusOutcome
 from helix_agents.engine.effects import RunEnd
-from helix_agents.engine.settling import fail_run
+from helix_agents.engine.requests.settling import fail_run
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.owned_runs import claim
 from helix_agents.runtimes.executor.recovery import Recovered, recover
@@ -116,7 +116,7 @@ class World:
         self.streams = Streams(self.memory)
 
     @asynccontextmanager
-    async def opened(self, *agents: Agent[Any, Any, Any], **settings: Any) -> AsyncGenerator[Executor]:
+    async def opened(self, *agents: AnyAgent, **settings: Any) -> AsyncGenerator[Executor]:
         given = {"janitor_seconds": None, "lease_ms": 3_600_000, "grace": 1.0, **settings}
         usage = InMemoryUsageStore(self.memory)
         async with Executor(state=self.store, streams=self.streams, usage=usage, agents=agents, **given) as helix:

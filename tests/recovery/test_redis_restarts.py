@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents import Agent, Completed, Executor, ScriptedModel, tool
+from helix_agents import Agent, AnyAgent, Completed, Executor, ScriptedModel, tool
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.testing import call, reply
@@ -31,13 +31,13 @@ async def look_up(word: str) -> str:
     return f"about {word}"
 
 
-def searcher() -> Agent[Any, Any, Any]:
+def searcher() -> AnyAgent:
     """An agent that looks something up in every step but the last."""
     steps = [reply(calls=[call("look_up", {"word": f"w{n}"}, id=f"c{n}")]) for n in range(STEPS)]
     return Agent(name="searcher", model=ScriptedModel([*steps, reply("done")]), tools=[look_up])
 
 
-async def started(helix: Executor, agent: Agent[Any, Any, Any], session: str) -> RunHandle[Any]:
+async def started(helix: Executor, agent: AnyAgent, session: str) -> RunHandle[Any]:
     """The run of a session, started once however often the store had to be asked."""
     while True:
         try:
@@ -46,7 +46,7 @@ async def started(helix: Executor, agent: Agent[Any, Any, Any], session: str) ->
             await asyncio.sleep(random.uniform(0.05, 0.2))
 
 
-async def result_of(helix: Executor, agent: Agent[Any, Any, Any], session: str) -> Any:
+async def result_of(helix: Executor, agent: AnyAgent, session: str) -> Any:
     """How the run of a session ended, asked again where the store did not answer."""
     while True:
         handle = await started(helix, agent, session)

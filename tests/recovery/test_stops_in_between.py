@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext
@@ -30,9 +30,9 @@ from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.results import Interrupted, Suspended
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptFlag, InterruptSet, SessionState, StatusOutcome, StopKind
-from helix_agents.engine import stopping
+from helix_agents.engine.requests import stopping
+from helix_agents.engine.requests.stopping import stop_session
 from helix_agents.engine.services import EngineOptions
-from helix_agents.engine.stopping import stop_session
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
@@ -52,7 +52,7 @@ def locate(city: str) -> str:
     raise NotImplementedError
 
 
-def seeker(**settings: Any) -> Agent[Any, Any, Any]:
+def seeker(**settings: Any) -> AnyAgent:
     model = ScriptedModel([call("locate", {"city": "Rome"}, id="where"), "There."])
     return Agent(name="seeker", model=model, tools=[locate], **settings)
 
@@ -97,7 +97,7 @@ async def test_a_stop_reaches_a_companion_whose_driver_died(kind: StopKind):
             assert (companion.status, ref.status) == (ended, "interrupted")
 
 
-def executor(store: type[StoreT], agent: Agent[Any, Any, Any]) -> tuple[StoreT, Executor]:
+def executor(store: type[StoreT], agent: AnyAgent) -> tuple[StoreT, Executor]:
     memory = Memory()
     state, streams, usage = store(memory), InMemoryStreamManager(memory), InMemoryUsageStore(memory)
     return state, Executor(state=state, streams=streams, usage=usage, agents=[agent], janitor_seconds=None)

@@ -14,7 +14,17 @@ import pytest
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
 
-from helix_agents import Agent, Executor, ScriptedModel, Suspended, ToolAnswer, client_tool, sub_agent_tool, tool
+from helix_agents import (
+    Agent,
+    AnyAgent,
+    Executor,
+    ScriptedModel,
+    Suspended,
+    ToolAnswer,
+    client_tool,
+    sub_agent_tool,
+    tool,
+)
 from helix_agents.backends.in_memory import InMemoryStateStore
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import AgentAlreadyRunningError, MissingExtraError, RuntimeUnavailableError
@@ -65,7 +75,7 @@ async def is_dead(helix: Any) -> bool:
     return await helix._runtime.inspect((await runs_of(helix))[-1]) == "dead"
 
 
-def held(gate: Gate, effect: Any = "repeatable") -> tuple[Agent[Any, Any, Any], list[str]]:
+def held(gate: Gate, effect: Any = "repeatable") -> tuple[AnyAgent, list[str]]:
     """An agent whose tool waits at a gate; and how often it was begun."""
     begun: list[str] = []
 
@@ -380,7 +390,7 @@ def test_without_the_extra_the_cure_is_named(monkeypatch: pytest.MonkeyPatch):
 # -- history
 
 
-def chatty(steps: int, text: str) -> Agent[Any, Any, Any]:
+def chatty(steps: int, text: str) -> AnyAgent:
     @tool
     async def note(what: str) -> str:
         """Note something."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.hooks import Hooks
@@ -102,7 +102,7 @@ class Stage:
     def process(self, **settings: Any) -> Process:
         return Process(self.helix, **settings)
 
-    async def begin(self, agent: Agent[Any, Any, Any]) -> None:
+    async def begin(self, agent: AnyAgent) -> None:
         self.helix.agents.replace(agent)
         session = CreateSession(agent_type=agent.name, custom_state=agent.initial_state())
         start = StartRun(session_id=SESSION, run_id=RUN.run_id, create=session, append_messages=(GO,))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from dbos import DBOS
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.commits import StartRun
@@ -78,7 +78,7 @@ PREFIXES = itertools.count(1)
 CONFIG = {"notification_listener_polling_interval_sec": 0.01}
 
 
-def quick() -> Agent[Any, Any, Any]:
+def quick() -> AnyAgent:
     return Agent(name="quick", model=ScriptedModel(["Quick."]))
 
 
@@ -88,7 +88,7 @@ async def _steps_of(workflow: str) -> list[str]:
     return [step["function_name"].replace(f"helix_call_{EFFECT_SEQUENCE}", "call") for step in steps]
 
 
-def _held_up(gate: Gate) -> Agent[Any, Any, Any]:
+def _held_up(gate: Gate) -> AnyAgent:
     """An agent whose tool waits until the gate is opened."""
 
     @tool
@@ -387,7 +387,7 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
         gates = [Gate(), Gate()]
         stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
 
-        def boss(gate: Gate) -> Agent[Any, Any, Any]:
+        def boss(gate: Gate) -> AnyAgent:
             return agent("boss", delegate("helper"), "Fine.", tools=[busy(gate, *WORKING).as_tool()])
 
         async with open_executor(grace=0) as here:

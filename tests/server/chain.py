@@ -3,7 +3,15 @@
 import os
 from typing import Any
 
-from helix_agents import Agent, AgentServer, Executor, HttpRemoteAgentTransport, ScriptedModel, remote_agent_tool
+from helix_agents import (
+    Agent,
+    AgentServer,
+    AnyAgent,
+    Executor,
+    HttpRemoteAgentTransport,
+    ScriptedModel,
+    remote_agent_tool,
+)
 from helix_agents.llm.scripted import Step, call, reply
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.server.auth import bearer_tokens
@@ -30,18 +38,18 @@ def pass_on(request: ModelRequest) -> Step:
     return follow_orders(request)
 
 
-def worker(name: str = "worker") -> Agent[Any, Any, Any]:
+def worker(name: str = "worker") -> AnyAgent:
     model = ScriptedModel(follow_orders, pace=gate.pass_)
     return Agent(name=name, model=model, tools=[search, publish, locate, glance], state=Notes)
 
 
-def boss(url: Any, name: str = "boss", **settings: Any) -> Agent[Any, Any, Any]:
+def boss(url: Any, name: str = "boss", **settings: Any) -> AnyAgent:
     settings = {"token": ANN, **settings}
     tool = remote_agent_tool(url, "worker", description="Works elsewhere.", **settings)
     return Agent(name=name, model=ScriptedModel(pass_on), tools=[search, publish, tool], state=Notes)
 
 
-def service(*agents: Agent[Any, Any, Any], url: str = "memory://", **settings: Any) -> AgentServer:
+def service(*agents: AnyAgent, url: str = "memory://", **settings: Any) -> AgentServer:
     """An agent server for these agents."""
     settings.setdefault("authenticate", bearer_tokens(TOKENS))
     return AgentServer(Executor.open(url, agents=agents), **settings)

@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx2
 
-from helix_agents import Agent, Completed, PendingCall, RunResult, Suspended
+from helix_agents import AnyAgent, Completed, PendingCall, RunResult, Suspended
 from helix_agents.domain.chunks import StreamChunk, SubagentEnd, SubagentStart, TextDelta
 from helix_agents.domain.messages import ToolMessage
-from helix_agents.engine.remote_stops import id_there
+from helix_agents.engine.remote.stops import id_there
 from helix_agents.runtimes.executor.core import ExecutorCore
 from tests.server.live import ANN, PATIENCE, LiveServer, bearer
 
@@ -35,7 +35,7 @@ async def status_at(live: LiveServer, session: str) -> Any:
     return await ask(live, "GET", f"/status?sessionId={id_there(session)}")
 
 
-async def finish(helix: ExecutorCore, agent: Agent[Any, Any, Any], order: str, session: str = "s") -> RunResult[Any]:
+async def finish(helix: ExecutorCore, agent: AnyAgent, order: str, session: str = "s") -> RunResult[Any]:
     return await (await helix.execute(agent, order, session)).result()
 
 
@@ -62,7 +62,7 @@ def only(result: RunResult[Any]) -> PendingCall:
 
 
 async def watched_search(
-    helix: ExecutorCore, agent: Agent[Any, Any, Any], **settings: Any
+    helix: ExecutorCore, agent: AnyAgent, **settings: Any
 ) -> tuple[SubagentStart, list[StreamChunk], SubagentEnd]:
     """Let the child search, and see its work between its start and its end, and its result as the call's result."""
     run = await helix.execute(agent, "remote search", "s", **settings)

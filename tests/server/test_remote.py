@@ -10,6 +10,7 @@ import pytest
 
 from helix_agents import (
     Agent,
+    AnyAgent,
     ApprovalAnswer,
     Completed,
     Executor,
@@ -29,7 +30,7 @@ from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.pending import OPEN as OPEN_CALLS
 from helix_agents.domain.pending import AnswerAccepted, PendingFilter
 from helix_agents.domain.usage import UsageFilter
-from helix_agents.engine.remote_stops import OPEN, REMOTE, id_there
+from helix_agents.engine.remote.stops import OPEN, REMOTE, id_there
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.remote_agents import RemoteSession, RemoteStatus
 from helix_agents.server.auth import Principal, bearer_tokens
@@ -472,7 +473,7 @@ def calls_itself(request: Any) -> Any:
 
 
 @pytest.fixture
-def endless() -> Iterator[Agent[Any, Any, Any]]:
+def endless() -> Iterator[AnyAgent]:
     """An agent whose service has an agent that delegates to itself."""
     found: list[LiveServer] = []
 
@@ -487,9 +488,7 @@ def endless() -> Iterator[Agent[Any, Any, Any]]:
         yield Agent(name="boss", model=ScriptedModel(calls_itself), tools=[tool])
 
 
-async def test_services_that_delegate_to_each_other_come_to_an_end(
-    endless: Agent[Any, Any, Any], helix: Executor
-) -> None:
+async def test_services_that_delegate_to_each_other_come_to_an_end(endless: AnyAgent, helix: Executor) -> None:
     """Each tells the next how deep it stands."""
     result = await finish(helix, endless, "go")
     assert isinstance(result, Completed)

@@ -13,7 +13,7 @@ import pytest
 
 from helix_agents import Completed, Executor
 from helix_agents.domain.chunks import StreamChunk, SubagentStart, TextDelta
-from helix_agents.engine.remote_stops import (
+from helix_agents.engine.remote.stops import (
     ABANDONED,
     GIVEN_UP_AFTER_MS,
     OPEN,

@@ -7,8 +7,8 @@ import pytest
 
 from helix_agents import ApprovalAnswer, Executor
 from helix_agents.domain.pending import AnswerAlreadyCompleted, AnsweredElsewhere
-from helix_agents.engine.remote_stops import WAITING, WAITS, id_there
-from helix_agents.engine.remote_waits import FIRST_LOOK_MS, LAST_LOOK_MS, LONGEST_MS, look_again_after
+from helix_agents.engine.remote.stops import WAITING, WAITS, id_there
+from helix_agents.engine.remote.waits import FIRST_LOOK_MS, LAST_LOOK_MS, LONGEST_MS, look_again_after
 from tests.server.agents import gate
 from tests.server.chain import boss
 from tests.server.delegating import ask, child_of, eventually, finish, only, status_at

@@ -26,7 +26,7 @@ from helix_agents.domain.chunks import (
 from helix_agents.domain.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.pending import AnsweredElsewhere, OnDeadline, PendingCall
 from helix_agents.domain.rendering import surviving
-from helix_agents.engine.answers import DENIAL, NOT_APPROVED
+from helix_agents.engine.steps.answers import DENIAL, NOT_APPROVED
 from helix_agents.llm.scripted import call, reply
 from helix_agents.server.chat_streams import UISource, replay
 from helix_agents.server.ui_messages import assistant_message

@@ -286,3 +286,4 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
 
 AnyAgent: TypeAlias = Agent[Any, Any, Any]
+"""An agent of whatever state, output and dependencies, for code that works with all of them."""

@@ -12,7 +12,7 @@ from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from helix_agents.agent.agent import Agent
+    from helix_agents.agent.agent import AnyAgent
 
 CompanionMode: TypeAlias = Literal["blocking", "non_blocking"]
 
@@ -25,7 +25,7 @@ class PersistentAgent:
     even its process, and its end reaches the parent as a message, once.
     """
 
-    agent: "Agent[Any, Any, Any]"
+    agent: "AnyAgent"
     mode: CompanionMode = "blocking"
     description: str | None = None
 

@@ -1,20 +1,20 @@
 """Which agents a process knows, by name: stored sessions name their agent, and are continued by whoever knows it."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.domain.errors import DefinitionError, UnknownAgentError
 
-AgentT = TypeVar("AgentT", bound=Agent[Any, Any, Any])
+AgentT = TypeVar("AgentT", bound=AnyAgent)
 
 
 class AgentRegistry:
     """Agents by name. Every process that runs or recovers a session has to know its agent under the same name."""
 
-    def __init__(self, agents: Iterable[Agent[Any, Any, Any]] = ()) -> None:
-        self._agents: dict[str, Agent[Any, Any, Any]] = {}
+    def __init__(self, agents: Iterable[AnyAgent] = ()) -> None:
+        self._agents: dict[str, AnyAgent] = {}
         for agent in agents:
             self.register(agent)
 
@@ -39,22 +39,22 @@ class AgentRegistry:
         self._agents[agent.name] = agent
         return agent
 
-    def register_if_new(self, agent: Agent[Any, Any, Any]) -> None:
+    def register_if_new(self, agent: AnyAgent) -> None:
         """Make the agent known unless another one has its name."""
         self._agents.setdefault(agent.name, agent)
 
-    def find(self, name: str) -> Agent[Any, Any, Any] | None:
+    def find(self, name: str) -> AnyAgent | None:
         """The agent of this name, or None; agents that a known one delegates to are known, too."""
         known = self._agents.get(name)
         if known is not None:
             return known
         return next((agent for agent in self.everyone() if agent.name == name), None)
 
-    def everyone(self) -> list[Agent[Any, Any, Any]]:
+    def everyone(self) -> list[AnyAgent]:
         """The agents that were made known, and then those they delegate to, at any depth."""
         return _with_delegates(self._agents.values())
 
-    def get(self, name: str) -> Agent[Any, Any, Any]:
+    def get(self, name: str) -> AnyAgent:
         """The agent of this name.
 
         Raises:
@@ -65,7 +65,7 @@ class AgentRegistry:
             raise UnknownAgentError(name, tuple(sorted(self._agents)))
         return agent
 
-    def __iter__(self) -> Iterator[Agent[Any, Any, Any]]:
+    def __iter__(self) -> Iterator[AnyAgent]:
         return iter(self._agents.values())
 
     def __len__(self) -> int:
@@ -75,17 +75,17 @@ class AgentRegistry:
         return (agent.name if isinstance(agent, Agent) else agent) in self._agents
 
 
-def keeps_companions(agent: Agent[Any, Any, Any]) -> bool:
+def keeps_companions(agent: AnyAgent) -> bool:
     """Whether an agent, or one that it delegates to at any depth, may have companions."""
     return any(each.persistent_agents for each in _with_delegates((agent,)))
 
 
-def find_delegate(agent: Agent[Any, Any, Any], name: str) -> Agent[Any, Any, Any] | None:
+def find_delegate(agent: AnyAgent, name: str) -> AnyAgent | None:
     """Whom an agent means by this name; another one may delegate to somebody else of the same name."""
     return next((below for below in _delegates(agent) if below.name == name), None)
 
 
-def _with_delegates(agents: Iterable[Agent[Any, Any, Any]]) -> list[Agent[Any, Any, Any]]:
+def _with_delegates(agents: Iterable[AnyAgent]) -> list[AnyAgent]:
     ahead = list(agents)
     seen = {id(agent) for agent in ahead}
     for agent in ahead:
@@ -95,7 +95,7 @@ def _with_delegates(agents: Iterable[Agent[Any, Any, Any]]) -> list[Agent[Any, A
     return ahead
 
 
-def _delegates(agent: Agent[Any, Any, Any]) -> list[Agent[Any, Any, Any]]:
+def _delegates(agent: AnyAgent) -> list[AnyAgent]:
     """The agents that this one's calls may start."""
     tools = [tool.agent for tool in agent.tools if isinstance(tool, SubAgentTool)]
     return [*tools, *(each.agent for each in agent.persistent_agents)]

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import InputType
 from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.agent.names import SUBAGENT
@@ -44,7 +44,7 @@ class DelegationTool(Tool[..., Any]):
 class SubAgentTool(DelegationTool):
     """A tool whose calls are done by another agent of this process."""
 
-    agent: Agent[Any, Any, Any]
+    agent: AnyAgent
 
     @property
     def child_type(self) -> str:
@@ -52,7 +52,7 @@ class SubAgentTool(DelegationTool):
 
 
 def sub_agent_tool(
-    agent: Agent[Any, Any, Any],
+    agent: AnyAgent,
     *,
     input: Any = None,
     description: str | None = None,

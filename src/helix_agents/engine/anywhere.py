@@ -9,9 +9,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import SessionState
-from helix_agents.engine.asking import ask_model
-from helix_agents.engine.children import fail_child
-from helix_agents.engine.committing import commit_step
+from helix_agents.engine.children.sub_agents import fail_child
 from helix_agents.engine.desk import StepLost
 from helix_agents.engine.effects import (
     Ask,
@@ -26,14 +24,16 @@ from helix_agents.engine.effects import (
 )
 from helix_agents.engine.live_runs import LiveRuns, Place
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.opening import open_run
 from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, Plain, from_plain, to_plain
+from helix_agents.engine.requests.settling import end_run, end_unheard, fail_run
 from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.services import Services
-from helix_agents.engine.settling import end_run, end_unheard, fail_run
+from helix_agents.engine.steps.asking import ask_model
+from helix_agents.engine.steps.committing import commit_step
+from helix_agents.engine.steps.opening import open_run
+from helix_agents.engine.steps.taking import take_notes_of_calls
+from helix_agents.engine.steps.working import hand_out_call, run_call
 from helix_agents.engine.store_desk import StoreDesk
-from helix_agents.engine.taking import take_notes_of_calls
-from helix_agents.engine.working import hand_out_call, run_call
 
 
 @dataclass(frozen=True)

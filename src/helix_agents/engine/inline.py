@@ -8,8 +8,6 @@ from typing import TypeAlias
 from helix_agents.domain.errors import HelixError, SupersededError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.runs import RunRecord
-from helix_agents.engine.asking import ask_model
-from helix_agents.engine.committing import commit_step
 from helix_agents.engine.desk import Desk
 from helix_agents.engine.effects import (
     Ask,
@@ -24,12 +22,14 @@ from helix_agents.engine.effects import (
     RunFailed,
     Stopped,
 )
-from helix_agents.engine.opening import open_run
 from helix_agents.engine.scope import RunScope
-from helix_agents.engine.stop import StopSignal
-from helix_agents.engine.taking import open_scope
+from helix_agents.engine.steps.asking import ask_model
+from helix_agents.engine.steps.committing import commit_step
+from helix_agents.engine.steps.opening import open_run
+from helix_agents.engine.steps.stop_watch import StopSignal
+from helix_agents.engine.steps.taking import open_scope
+from helix_agents.engine.steps.working import run_call
 from helix_agents.engine.turn import run_turn
-from helix_agents.engine.working import run_call
 
 WrapOps: TypeAlias = Callable[[Ops], Ops]
 """Stands between the loop and its effects."""

@@ -12,16 +12,16 @@ from helix_agents.domain.errors import HelixError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import SessionState
-from helix_agents.engine.children import stopping_after
+from helix_agents.engine.children.sub_agents import stopping_after
 from helix_agents.engine.effects import Position, Within
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.opened_deps import opened_deps
-from helix_agents.engine.opening import go_on
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
-from helix_agents.engine.stop import StopSignal, look_for_stop, undisturbed, watching
+from helix_agents.engine.steps.opening import go_on
+from helix_agents.engine.steps.stop_watch import StopSignal, look_for_stop, undisturbed, watching
+from helix_agents.engine.steps.taking import open_scope, take_writer
 from helix_agents.engine.store_desk import StoreDesk
-from helix_agents.engine.taking import open_scope, take_writer
 from helix_agents.ports.llm import LLMAdapter
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.context import Approval, EntryLink, RunContext, RunInfo, RunLink, ToolContext, UsageReport
 from helix_agents.agent.hook_events import HookEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder
@@ -21,12 +21,12 @@ from helix_agents.domain.sessions import ChildWait, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
-from helix_agents.engine.call_ids import CallIds
-from helix_agents.engine.corrections import Corrections
 from helix_agents.engine.desk import Desk, Failure, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
-from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.steps.call_ids import CallIds
+from helix_agents.engine.steps.corrections import Corrections
+from helix_agents.engine.steps.stop_watch import StopSignal
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.streams import StreamWriter
 
@@ -75,7 +75,7 @@ class RunScope:
     def __init__(
         self,
         services: Services,
-        agent: Agent[Any, Any, Any],
+        agent: AnyAgent,
         *,
         session: SessionState,
         run: RunRecord,

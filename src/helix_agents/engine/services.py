@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.calling import RunInThread
 from helix_agents.agent.choices import check_whole
 from helix_agents.agent.hooks import SomeHooks
@@ -16,7 +16,7 @@ from helix_agents.domain.ids import SessionId, StreamId, ToolCallId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.streams import StreamClaim
 from helix_agents.engine.effects import RunEnd
-from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.steps.stop_watch import StopSignal
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import LLMAdapter
@@ -116,7 +116,7 @@ class Services:
     agents: AgentRegistry
     clock: Clock
     ids: IdSource
-    model_of: Callable[[Agent[Any, Any, Any]], LLMAdapter]
+    model_of: Callable[[AnyAgent], LLMAdapter]
     sleep: Callable[[float], Awaitable[None]]
     jitter: Callable[[], float]
     in_thread: RunInThread

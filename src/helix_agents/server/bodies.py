@@ -10,8 +10,8 @@ from helix_agents.domain.ids import MAX_ID_LENGTH, PATH_DOTS
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage, is_blank
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.sessions import OUR_METADATA
+from helix_agents.engine.requests.start_plans import ResumeMode
 from helix_agents.engine.scope import DEPTH
-from helix_agents.engine.start_plans import ResumeMode
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.wire import why_unfit

@@ -22,7 +22,7 @@ from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import SessionState
-from helix_agents.engine.step_work import CANCELLED
+from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.server.answers import Submitted
 from helix_agents.server.bodies import ChatStopBody, SubmitBody
 from helix_agents.server.calls import Call, json_response

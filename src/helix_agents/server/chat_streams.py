@@ -7,7 +7,7 @@ from typing import Any
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
-from helix_agents.engine.step_work import CANCELLED
+from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.calls import Call

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.server.app import AgentServer
@@ -80,7 +80,7 @@ async def _announce(server: uvicorn.Server, say: Callable[[], None]) -> None:
 
 
 def serve(
-    agents: Iterable[Agent[Any, Any, Any]],
+    agents: Iterable[AnyAgent],
     store_url: str,
     *,
     sock: socket.socket,

@@ -33,7 +33,7 @@ from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
 from helix_agents.domain.pending import PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON, decode_json, encode
-from helix_agents.engine.answers import DENIAL, NOT_APPROVED, answered_message, decision_on
+from helix_agents.engine.steps.answers import DENIAL, NOT_APPROVED, answered_message, decision_on
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.server.errors import sentence_for
 

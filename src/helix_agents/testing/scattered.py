@@ -18,9 +18,9 @@ from helix_agents.engine.inline import drive_child
 from helix_agents.engine.live_runs import LiveRuns, OfOneCall
 from helix_agents.engine.plain import EffectName, Plain, PlainOps, run_plain_turn
 from helix_agents.engine.scope import RunScope
-from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.steps.stop_watch import StopSignal
+from helix_agents.engine.steps.taking import Begun
 from helix_agents.engine.store_desk import StoreDesk
-from helix_agents.engine.taking import Begun
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper

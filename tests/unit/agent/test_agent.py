@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast, get_args
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human, client_tool
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext, RunLink, ToolContext
@@ -73,11 +73,11 @@ def for_no_state(ctx: ToolContext[None, str]) -> str:
     return ctx.deps
 
 
-def agent(**options: Any) -> Agent[Any, Any, Any]:
+def agent(**options: Any) -> AnyAgent:
     return Agent(**{"name": "writer", "model": "anthropic:claude-sonnet-4-5", **options})
 
 
-def run_context(agent: Agent[Any, Any, Any], state: dict[str, Any]) -> RunContext[Any, Any]:
+def run_context(agent: AnyAgent, state: dict[str, Any]) -> RunContext[Any, Any]:
     link = RunLink(draft=agent.draft(state))
     return RunContext(session_id="s", run_id="r", step=1, agent=agent.name, deps=None, link=link)
 

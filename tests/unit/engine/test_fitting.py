@@ -10,8 +10,8 @@ from helix_agents.domain.entries import Put
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.writes import NO_WRITES, Append, StepWrites, apply_writes
 from helix_agents.engine.desk import RestingResult
-from helix_agents.engine.fitting import fit_together
 from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.fitting import fit_together
 from helix_agents.testing import ScriptedModel
 
 

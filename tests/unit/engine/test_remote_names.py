@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from helix_agents.domain.errors import InvalidIdError
 from helix_agents.domain.ids import check_id
-from helix_agents.engine.remote_chunks import Names
+from helix_agents.engine.remote.chunks import Names
 
 PROVIDERS_TAKE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 PLAIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"

@@ -15,7 +15,7 @@ from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.messages import AssistantMessage, Message, Thinking, ToolMessage
 from helix_agents.domain.rendering import render
-from helix_agents.engine.snapshot import SessionSnapshot, take_snapshot
+from helix_agents.engine.requests.snapshot import SessionSnapshot, take_snapshot
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.testing.scenes import commit, said, set_key, start

@@ -6,7 +6,7 @@ from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.writes import Replace, StepWrites
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import OpenBatch, PlannedCall
-from helix_agents.engine.step_work import StepWork
+from helix_agents.engine.steps.step_work import StepWork
 
 
 def test_a_call_whose_writes_are_refused_changes_nothing_else_either() -> None:

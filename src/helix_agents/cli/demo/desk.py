@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.outcomes import DidNotHappen, Happened, Reconciled
 from helix_agents.agent.tools import tool
@@ -74,7 +74,7 @@ def publish(ctx: ToolContext[Notes, Shop], title: str) -> str:
     return f"published {title!r}"
 
 
-def build_agents(model: str | LLMAdapter) -> list[Agent[Any, Any, Any]]:
+def build_agents(model: str | LLMAdapter) -> list[AnyAgent]:
     """The editor, who delegates, and the researcher, who buys and reads."""
     researcher = Agent(
         name="researcher",

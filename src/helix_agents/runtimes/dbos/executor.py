@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack, get_args
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.choices import check_choice
 from helix_agents.domain.errors import InvalidStoreUrlError
 from helix_agents.domain.urls import shown_url
@@ -56,7 +56,7 @@ class DBOSAgentExecutor(ExecutorCore):
         streams: StreamManager,
         usage: UsageStore,
         system_database_url: str,
-        agents: Iterable[Agent[Any, Any, Any]] = (),
+        agents: Iterable[AnyAgent] = (),
         deps: OpenDeps | None = None,
         prefix: str = "helix",
         placement: Placement = "here",

@@ -10,11 +10,11 @@ from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import ConflictError, HelixError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.runs import Fence, RunRecord
+from helix_agents.engine.children.meant_agents import find_agent
 from helix_agents.engine.effects import DriveRun, RunEnd
 from helix_agents.engine.inline import WrapOps, drive_child
 from helix_agents.engine.live_runs import LiveRuns, OfOneCall
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.plain import (
     CallsRequest,
     EffectName,
@@ -30,9 +30,9 @@ from helix_agents.engine.plain import (
 )
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, OpenDeps
-from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.steps.stop_watch import StopSignal
+from helix_agents.engine.steps.taking import Begun
 from helix_agents.engine.store_desk import StoreDesk
-from helix_agents.engine.taking import Begun
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.driven import Driven

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
@@ -39,15 +39,13 @@ from helix_agents.domain.sessions import (
     SessionState,
     StopKind,
 )
-from helix_agents.engine.detached import resume_detached
+from helix_agents.engine.children.detached import resume_detached
+from helix_agents.engine.children.meant_agents import find_agent
 from helix_agents.engine.effects import Ops
-from helix_agents.engine.ending import repair_stream
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.meant_agents import find_agent
-from helix_agents.engine.remote_stops import delete_remote
-from helix_agents.engine.rewinding import rewind
-from helix_agents.engine.services import DAY_MS, EngineOptions, Services
-from helix_agents.engine.start_plans import (
+from helix_agents.engine.remote.stops import delete_remote
+from helix_agents.engine.requests.rewinding import rewind
+from helix_agents.engine.requests.start_plans import (
     NewSession,
     ResumeMode,
     began_with,
@@ -58,8 +56,10 @@ from helix_agents.engine.start_plans import (
     plan_rewind,
     read_standing,
 )
-from helix_agents.engine.stopping import stop_session
-from helix_agents.engine.submitting import submit
+from helix_agents.engine.requests.stopping import stop_session
+from helix_agents.engine.requests.submitting import submit
+from helix_agents.engine.services import DAY_MS, EngineOptions, Services
+from helix_agents.engine.steps.ending import repair_stream
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.models import open_model
 from helix_agents.ports.state_store import SessionStateStore, check_complete
@@ -100,7 +100,7 @@ class ExecutorCore:
         state: SessionStateStore,
         streams: StreamManager,
         usage: UsageStore,
-        agents: Iterable[Agent[Any, Any, Any]] = (),
+        agents: Iterable[AnyAgent] = (),
         **settings: Unpack[ExecutorSettings],
     ) -> None:
         check_complete(state)
@@ -323,7 +323,7 @@ class ExecutorCore:
             await repair_stream(self._services, run)
         return self._handle(agent, run)
 
-    async def can_resume(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HelixError | None:
+    async def can_resume(self, agent: AnyAgent, session_id: SessionId) -> HelixError | None:
         """None when resume would go on; else why it would not."""
         check_agent(agent)
         try:
@@ -462,7 +462,7 @@ class ExecutorCore:
             raise AgentAlreadyRunningError(dead.session_id, dead.run_id) from lost
         return self._handle(agent, run)
 
-    async def _begin_quietly(self, agent: Agent[Any, Any, Any], start: StartRun) -> None:
+    async def _begin_quietly(self, agent: AnyAgent, start: StartRun) -> None:
         """Begin a run that nobody here waits for."""
         await self._begin(agent, start, hooks=None, model=None)
 
@@ -506,7 +506,7 @@ class ExecutorCore:
             raise NotARootSessionError(session_id, session.root_session_id)
         return await stop_session(self._services, session_id, kind, reason)
 
-    def _know(self, agent: Agent[Any, Any, Any]) -> None:
+    def _know(self, agent: AnyAgent) -> None:
         """Whoever recovers this run in this process finds its agent by name."""
         check_agent(agent)
         if self._runtime.leaving:
@@ -515,9 +515,7 @@ class ExecutorCore:
             self._services.agents.replace(agent)
             self._waker.look()
 
-    def _adapter(
-        self, agent: Agent[Any, Any, Any], model: str | LLMAdapter | None, hooks: SomeHooks
-    ) -> LLMAdapter | None:
+    def _adapter(self, agent: AnyAgent, model: str | LLMAdapter | None, hooks: SomeHooks) -> LLMAdapter | None:
         """The model that this call gives. A run whose own models cannot be opened here, its sub-agents' included, is
         refused before anything is written, as is one whose driver, in another process, would not get what is given.
 
@@ -531,7 +529,7 @@ class ExecutorCore:
                 self._model_of(each)
         return adapter
 
-    def _model_of(self, agent: Agent[Any, Any, Any]) -> LLMAdapter:
+    def _model_of(self, agent: AnyAgent) -> LLMAdapter:
         return self._opened(agent.model) if isinstance(agent.model, str) else agent.model
 
     def _opened(self, name: str) -> LLMAdapter:

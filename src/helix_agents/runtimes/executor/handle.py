@@ -15,9 +15,9 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.effects import RunEnd
-from helix_agents.engine.ending import completed_result, repair_stream, result_of
+from helix_agents.engine.requests.stopping import stop_session
 from helix_agents.engine.services import Services
-from helix_agents.engine.stopping import stop_session
+from helix_agents.engine.steps.ending import completed_result, repair_stream, result_of
 from helix_agents.ports.usage_store import UsageStore
 
 # How often, in seconds, a run that another process drives is looked at.

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.chunks import StreamChunk
@@ -15,8 +15,8 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.usage import UsageRollup
-from helix_agents.engine.snapshot import SessionSnapshot
-from helix_agents.engine.start_plans import ResumeMode
+from helix_agents.engine.requests.snapshot import SessionSnapshot
+from helix_agents.engine.requests.start_plans import ResumeMode
 from helix_agents.ports.locks import LockManager
 from helix_agents.runtimes.executor.inputs import Input
 from helix_agents.runtimes.executor.recovery import Recovered
@@ -87,7 +87,7 @@ class AgentExecutor(Protocol):
 
     async def execute(
         self,
-        agent: Agent[Any, Any, Any],
+        agent: AnyAgent,
         input: Input,
         session_id: SessionId | None = None,
         *,
@@ -101,7 +101,7 @@ class AgentExecutor(Protocol):
 
     async def resume(
         self,
-        agent: Agent[Any, Any, Any],
+        agent: AnyAgent,
         session_id: SessionId,
         *,
         mode: ResumeMode = "continue",
@@ -109,9 +109,9 @@ class AgentExecutor(Protocol):
         checkpoint_id: CheckpointId | None = None,
     ) -> HostedRun: ...
 
-    async def retry(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HostedRun: ...
+    async def retry(self, agent: AnyAgent, session_id: SessionId) -> HostedRun: ...
 
-    async def get_handle(self, agent: Agent[Any, Any, Any], session_id: SessionId) -> HostedRun | None: ...
+    async def get_handle(self, agent: AnyAgent, session_id: SessionId) -> HostedRun | None: ...
 
     async def submit_tool_result(
         self, session_id: SessionId, tool_call_id: ToolCallId, answer: Answer, *, approval_id: str | None = None

@@ -13,7 +13,7 @@ from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import CheckpointId, check_id
 from helix_agents.domain.messages import UserMessage, is_blank
 from helix_agents.domain.records import check_given
-from helix_agents.engine.start_plans import ResumeMode
+from helix_agents.engine.requests.start_plans import ResumeMode
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
 

@@ -10,9 +10,9 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import READY, PendingFilter, ready_since
 from helix_agents.domain.records import Record
-from helix_agents.engine.cleanup import CleanupSummary, expired_session_cleanup, is_over
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.remote_stops import StopsPaid
+from helix_agents.engine.remote.stops import StopsPaid
+from helix_agents.engine.requests.cleanup import CleanupSummary, expired_session_cleanup, is_over
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.recovery import MOST_AT_ONCE, Recovered
 from helix_agents.runtimes.executor.remotes import Remotes

@@ -9,8 +9,8 @@ from helix_agents.domain.ids import RunId
 from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_exception
+from helix_agents.engine.requests.settling import fail_run
 from helix_agents.engine.services import Liveness, Services
-from helix_agents.engine.settling import fail_run
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.runtimes.executor.leases import LeaseKeeper
 

@@ -10,8 +10,8 @@ from helix_agents.domain.errors import ConflictError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import KnownAs, RunRecord
+from helix_agents.engine.children.meant_agents import find_agent
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.meant_agents import find_agent
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.owned_runs import claim

@@ -7,8 +7,8 @@ from contextlib import suppress
 from helix_agents.domain.errors import ConflictError, NothingToResumeError, StillWaitingError
 from helix_agents.domain.ids import SessionId
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.remote_stops import StopsPaid, pay_stops
-from helix_agents.engine.remote_waits import RemoteWaits
+from helix_agents.engine.remote.stops import StopsPaid, pay_stops
+from helix_agents.engine.remote.waits import RemoteWaits
 from helix_agents.engine.services import Services
 
 # However many are due, there is a moment between two rounds.

@@ -10,8 +10,8 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, Services
-from helix_agents.engine.stop import StopSignal
-from helix_agents.engine.taking import Begun
+from helix_agents.engine.steps.stop_watch import StopSignal
+from helix_agents.engine.steps.taking import Begun
 from helix_agents.ports.llm import LLMAdapter
 
 T = TypeVar("T")

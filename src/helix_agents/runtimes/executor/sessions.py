@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.door import check_merge
 from helix_agents.domain.ids import SessionId, StreamId, check_id
@@ -14,7 +13,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.writes import Merged, StepWrites
-from helix_agents.engine.snapshot import SessionSnapshot, take_snapshot
+from helix_agents.engine.requests.snapshot import SessionSnapshot, take_snapshot
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 
@@ -30,7 +29,7 @@ class Sessions:
         store: SessionStateStore,
         streams: StreamManager,
         forget_elsewhere: Callable[[SessionSummary], Awaitable[None]],
-        agent_of: Callable[[SessionState], Awaitable[Agent[Any, Any, Any] | None]],
+        agent_of: Callable[[SessionState], Awaitable[AnyAgent | None]],
         check_at_rest: Callable[[SessionId], Awaitable[object]],
     ) -> None:
         self._store = store

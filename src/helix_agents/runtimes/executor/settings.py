@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.agent_checks import check_hooks
 from helix_agents.agent.choices import check_whole
 from helix_agents.agent.hooks import SomeHooks, each_hooks
@@ -37,7 +37,7 @@ class ExecutorSettings(RunSettings, total=False):
 class OpenSettings(RunSettings, total=False):
     """What `open` of every executor can be told: the parts of a backend come with its URL."""
 
-    agents: Iterable[Agent[Any, Any, Any]]
+    agents: Iterable[AnyAgent]
     deps: OpenDeps | None
     max_running: int | None
     max_parallel_tools: int | None
@@ -47,7 +47,7 @@ class OpenSettings(RunSettings, total=False):
 _PARTS = {"self", "runtime", "settings", "state", "streams", "usage", "locks", "entries", "on_close"}
 
 
-def checked_agents(kind: type[Any], agents: Iterable[Agent[Any, Any, Any]]) -> Iterable[Agent[Any, Any, Any]]:
+def checked_agents(kind: type[Any], agents: Iterable[AnyAgent]) -> Iterable[AnyAgent]:
     """The agents an executor is given.
 
     Raises:

@@ -14,7 +14,7 @@ from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.session_changes import first_begun
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import Services
-from helix_agents.engine.taking import Begun, Made
+from helix_agents.engine.steps.taking import Begun, Made
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.owned_runs import backoff
 from helix_agents.runtimes.executor.runtime import Runtime

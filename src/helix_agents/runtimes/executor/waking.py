@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.tools import Wakeup
 from helix_agents.domain.capability_errors import VersionConflict
 from helix_agents.domain.commits import StartRun
@@ -19,8 +18,8 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.requests.start_plans import plan_wake
 from helix_agents.engine.services import Services
-from helix_agents.engine.start_plans import plan_wake
 from helix_agents.ports.entries import EntryStore
 
 GATHER_SECONDS = 0.05
@@ -44,9 +43,7 @@ class Waker:
     """Begins turns for news. Any number of processes may look: the start of a run and the mark that the news were told
     are one commit, and one of them makes it."""
 
-    def __init__(
-        self, services: Services, *, begin: Callable[[Agent[Any, Any, Any], StartRun], Awaitable[None]]
-    ) -> None:
+    def __init__(self, services: Services, *, begin: Callable[[AnyAgent, StartRun], Awaitable[None]]) -> None:
         self._services = services
         self._begin = begin
         self._asked = asyncio.Event()
@@ -90,7 +87,7 @@ class Waker:
                         self._report(wakeup.session_id, problem)
         return Woken(sessions=woken, busy=busy)
 
-    async def _wake(self, agent: Agent[Any, Any, Any], wakeup: Wakeup) -> bool:
+    async def _wake(self, agent: AnyAgent, wakeup: Wakeup) -> bool:
         start = await plan_wake(self._services, agent, wakeup)
         if start is None:
             return False

@@ -11,11 +11,11 @@ from helix_agents.engine.desk import MemoryDesk
 from helix_agents.engine.effects import Position, RunEnd
 from helix_agents.engine.inline import InlineOps, WrapOps, ended
 from helix_agents.engine.opened_deps import opened_deps
+from helix_agents.engine.requests.settling import end_run
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import OpenDeps, Services
-from helix_agents.engine.settling import end_run
-from helix_agents.engine.stop import watching
-from helix_agents.engine.taking import Begun, open_scope
+from helix_agents.engine.steps.stop_watch import watching
+from helix_agents.engine.steps.taking import Begun, open_scope
 from helix_agents.engine.turn import run_turn
 from helix_agents.ports.llm import LLMAdapter
 

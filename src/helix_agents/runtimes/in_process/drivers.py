@@ -11,11 +11,11 @@ from helix_agents.engine.desk import MemoryDesk
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.inline import WrapOps, drive_child
 from helix_agents.engine.log import log_exception
+from helix_agents.engine.requests.settling import end_unheard
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, OpenDeps
-from helix_agents.engine.settling import end_unheard
-from helix_agents.engine.stop import StopSignal
-from helix_agents.engine.taking import Begun
+from helix_agents.engine.steps.stop_watch import StopSignal
+from helix_agents.engine.steps.taking import Begun
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere
 from helix_agents.runtimes.executor.owned_runs import CancelledItselfError, OwnedRuns, apart, backoff, claim

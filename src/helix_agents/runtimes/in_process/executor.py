@@ -1,9 +1,9 @@
 """The executor of one process: runs agents here, durable through the store alone."""
 
 from collections.abc import Iterable
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
@@ -59,7 +59,7 @@ class Executor(ExecutorCore):
         state: SessionStateStore,
         streams: StreamManager,
         usage: UsageStore,
-        agents: Iterable[Agent[Any, Any, Any]] = (),
+        agents: Iterable[AnyAgent] = (),
         deps: OpenDeps | None = None,
         max_running: int | None = None,
         max_parallel_tools: int | None = None,

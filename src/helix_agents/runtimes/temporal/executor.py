@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
@@ -49,7 +49,7 @@ class TemporalAgentExecutor(ExecutorCore):
         state: SessionStateStore,
         streams: StreamManager,
         usage: UsageStore,
-        agents: Iterable[Agent[Any, Any, Any]] = (),
+        agents: Iterable[AnyAgent] = (),
         deps: OpenDeps | None = None,
         address: str = DEFAULT_ADDRESS,
         temporal_namespace: str = "default",

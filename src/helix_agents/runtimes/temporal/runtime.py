@@ -19,9 +19,9 @@ from helix_agents.engine.log import log_exception
 from helix_agents.engine.plain import from_plain
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Liveness, OpenDeps, Services
-from helix_agents.engine.stop import StopSignal
+from helix_agents.engine.steps.stop_watch import StopSignal
+from helix_agents.engine.steps.taking import Begun
 from helix_agents.engine.store_desk import StoreDesk
-from helix_agents.engine.taking import Begun
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, is_anothers, lease_of_engine
 from helix_agents.runtimes.executor.runtime import Runtime

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ToolEnd
@@ -49,7 +49,7 @@ class CompanionCrashesContract(ScenarioContract):
     ) -> None:
         gate = Gate()
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             batch = reply(calls=[spawn(), call("ponder")])
             return boss(batch, "Fine.", keeps=helper("Helped."), tools=[pondering(gate)])
 
@@ -71,7 +71,7 @@ class CompanionCrashesContract(ScenarioContract):
     ) -> None:
         gate = Gate()
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             slow = scripted(WORKING, {"tools": busy(gate).tools}, name="slow")
             keeps = [PersistentAgent(helper("Helped.")), PersistentAgent(slow)]
             batch = reply(calls=[spawn(id="quick"), spawn("slow", id="slow")])
@@ -102,7 +102,7 @@ class CompanionCrashesContract(ScenarioContract):
     ) -> None:
         gate = Gate()
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             keeps = busy(gate, *WORKING)
             return boss(spawn(), "Started.", "Second.", "Third.", keeps=keeps, mode="non_blocking")
 
@@ -125,7 +125,7 @@ class CompanionCrashesContract(ScenarioContract):
     ) -> None:
         gate = Gate()
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             @tool(effect="once")
             async def pay() -> str:
                 """Pay."""
@@ -157,7 +157,7 @@ class CompanionCrashesContract(ScenarioContract):
     ) -> None:
         gate = Gate()
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             script = [spawn(), "Started.", call("ponder"), "Second.", "Third."]
             return boss(*script, keeps=helper("Helped."), mode="non_blocking", tools=[pondering(gate)])
 
@@ -203,7 +203,7 @@ class CompanionCrashesContract(ScenarioContract):
         begun, gate = Gate(), Gate()
         other = PersistentAgent(scripted(["x"], {}, name="other"))
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             keeps = [PersistentAgent(busy(gate, *WORKING), mode="non_blocking"), other]
             script = [call("ponder"), spawn(), about("waitForResult", "helper-1", id="wait"), "Fine."]
             return scripted(script, {}, name="boss", persistent_agents=keeps, tools=[pondering(begun)])
@@ -228,7 +228,7 @@ class CompanionCrashesContract(ScenarioContract):
     ) -> None:
         gate = Gate()
 
-        def cast(*script: Any) -> Agent[Any, Any, Any]:
+        def cast(*script: Any) -> AnyAgent:
             return boss(*script, keeps=busy(gate, *WORKING))
 
         async with open_executor(grace=0) as dying:

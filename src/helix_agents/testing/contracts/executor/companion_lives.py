@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import CompanionMode, PersistentAgent
 from helix_agents.agent.context import RunContext
@@ -64,7 +64,7 @@ def locate(city: str) -> str:
     raise NotImplementedError
 
 
-def _deployer(*script: Any, mode: CompanionMode = "non_blocking", **fields: Any) -> Agent[Any, Any, Any]:
+def _deployer(*script: Any, mode: CompanionMode = "non_blocking", **fields: Any) -> AnyAgent:
     """A boss of companions that wait for an approval."""
     return boss(spawn(), *script, keeps=careful(*DEPLOYING), mode=mode, **fields)
 
@@ -279,7 +279,7 @@ class CompanionLivesContract(ScenarioContract):
     async def test_a_parent_that_waits_for_a_companion_which_waits_is_suspended_with_it(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             other = PersistentAgent(scripted(["x"], {}, name="other"))
             keeps = [PersistentAgent(careful(*DEPLOYING), mode="non_blocking"), other]
             script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine.", "Next."]
@@ -306,7 +306,7 @@ class CompanionLivesContract(ScenarioContract):
             await gate.wait()
             return "deployed"
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             other = PersistentAgent(scripted(["x"], {}, name="other"))
             keeps = [PersistentAgent(careful(*DEPLOYING, work=work), mode="non_blocking"), other]
             script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine."]
@@ -351,7 +351,7 @@ class CompanionLivesContract(ScenarioContract):
     async def test_companions_that_wait_for_one_another_all_go_on(
         self, open_executor: OpenExecutor, parts: Backend, alone: bool
     ) -> None:
-        def waits_for(name: str, keeps: Agent[Any, Any, Any], *more: Any) -> Agent[Any, Any, Any]:
+        def waits_for(name: str, keeps: AnyAgent, *more: Any) -> AnyAgent:
             # The tool that waits is there where a companion is blocking.
             other = PersistentAgent(scripted(["x"], {}, name=f"other_of_{name}"))
             wait = about("waitForResult", f"{keeps.name}-1", id=f"{name}_waits")
@@ -360,7 +360,7 @@ class CompanionLivesContract(ScenarioContract):
                 script, {}, name=name, persistent_agents=[PersistentAgent(keeps, mode="non_blocking"), other]
             )
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             return waits_for("boss", waits_for("clerk", careful(*DEPLOYING), "Filed."), "Fine.")
 
         async with open_executor() as first:
@@ -381,7 +381,7 @@ class CompanionLivesContract(ScenarioContract):
     async def test_a_companion_of_a_companion_is_answered_at_the_root(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             clerk = scripted(
                 [spawn(), "Clerk is done."], {}, name="clerk", persistent_agents=[PersistentAgent(careful(*DEPLOYING))]
             )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.messages import UserMessage
@@ -154,7 +154,7 @@ class CompanionsContract(ScenarioContract):
     ) -> None:
         again = spawn(message="More", name="eve") if how == "spawnAgent" else send("eve", "More")
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             return boss(spawn(name="eve"), "One.", again, "Two.", keeps=helper("First.", heard, max_steps=1))
 
         await completed(await helix.execute(cast(), "Hi", SESSION))

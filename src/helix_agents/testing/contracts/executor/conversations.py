@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human, client_tool
 from helix_agents.agent.context import CompletedStep, RunContext, ToolContext
 from helix_agents.agent.hook_events import AgentCompleteEvent, HookEvent
@@ -57,7 +57,7 @@ def note(text: str) -> str:
     return f"noted {text}"
 
 
-def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="writer", tools=[note])
 
 
@@ -190,7 +190,7 @@ class ConversationsContract(ScenarioContract):
     async def test_a_run_that_reaches_max_steps_fails_and_retry_goes_on_with_a_fresh_budget(
         self, helix: Executor, open_executor: OpenExecutor
     ) -> None:
-        def looping() -> Agent[Any, Any, Any]:
+        def looping() -> AnyAgent:
             return _agent(*[call("note", {"text": "again"})] * 3, "Done.", max_steps=2)
 
         handle = await helix.execute(looping(), "Begin", SESSION)

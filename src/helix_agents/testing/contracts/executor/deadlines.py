@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import DefaultAnswer, client_tool
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext
@@ -42,7 +42,7 @@ def locate(city: str) -> str:
     raise NotImplementedError
 
 
-def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="clerk", tools=[locate])
 
 

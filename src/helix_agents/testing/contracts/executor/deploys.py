@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import CompanionMode, PersistentAgent
 from helix_agents.agent.context import ToolContext
@@ -99,7 +99,7 @@ def locate(city: str) -> str:
     raise NotImplementedError
 
 
-def _old() -> Agent[Any, Any, Any]:
+def _old() -> AnyAgent:
     @tool
     async def note(ctx: ToolContext[OldState], text: str) -> str:
         """Write something down."""
@@ -120,7 +120,7 @@ def _renamed(old: dict[str, Any], from_version: int) -> dict[str, Any]:
     return {"entries": old.pop("notes"), **old}
 
 
-def _new(**fields: Any) -> Agent[Any, Any, Any]:
+def _new(**fields: Any) -> AnyAgent:
     @tool
     async def note(ctx: ToolContext[NewState], text: str) -> str:
         """Write something down."""
@@ -137,7 +137,7 @@ def _new(**fields: Any) -> Agent[Any, Any, Any]:
     return scripted(SCRIPT, fields, name="clerk", version=2, tools=tools, state=NewState, migrate_state=_renamed)
 
 
-def _noting(agent: Agent[Any, Any, Any]) -> Agent[Any, Any, Any]:
+def _noting(agent: AnyAgent) -> AnyAgent:
     """The agent, as one that takes a note in each turn."""
     steps = (call("note", {"text": "x"}), "Done.")
     return dataclasses.replace(agent, model=ScriptedModel(lambda request: steps[request.step - 1]))
@@ -152,7 +152,7 @@ async def _park(open_executor: OpenExecutor) -> None:
         await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
 
 
-def _above(child: Agent[Any, Any, Any]) -> Agent[Any, Any, Any]:
+def _above(child: AnyAgent) -> AnyAgent:
     """An agent that has another one do its work."""
     script = [call("subagent__clerk", {"message": "Pay"}, id="delegated"), "Done without."]
     return Agent(name="boss", model=ScriptedModel(script), tools=[sub_agent_tool(child, description="Pays.")])
@@ -167,7 +167,7 @@ async def _park_below(open_executor: OpenExecutor) -> None:
             await helix.submit_tool_result(SESSION, waiting.tool_call_id, answer)
 
 
-async def _go_on(helix: Executor, agent: Agent[Any, Any, Any], waiting: PendingCall, how: str) -> RunHandle[Any]:
+async def _go_on(helix: Executor, agent: AnyAgent, waiting: PendingCall, how: str) -> RunHandle[Any]:
     """Go on with a session in which a call waits."""
     if how == "with a message":
         return await helix.execute(agent, "Never mind", SESSION)
@@ -186,7 +186,7 @@ class DeploysContract(ScenarioContract):
             """Query."""
             return f"asked {ctx.deps}"
 
-        def agent() -> Agent[Any, Any, Any]:
+        def agent() -> AnyAgent:
             return Agent(
                 name="db",
                 model=ScriptedModel([call("query"), call("query"), "Done."]),
@@ -276,7 +276,7 @@ class DeploysContract(ScenarioContract):
             """Where the client is."""
             raise NotImplementedError
 
-        def cast() -> Agent[Any, Any, Any]:
+        def cast() -> AnyAgent:
             batch = reply(calls=[call("work"), call("locate", {"city": "Rome"}), call("locate", {"city": "Oslo"})])
             return scripted([batch, "Done."], {}, name="agent", tools=[work, locate])
 
@@ -432,7 +432,7 @@ class DeploysContract(ScenarioContract):
     async def test_a_run_that_died_is_recovered_only_by_a_deploy_that_fits(self, open_executor: OpenExecutor) -> None:
         gate = Gate()
 
-        def agent(**fields: Any) -> Agent[Any, Any, Any]:
+        def agent(**fields: Any) -> AnyAgent:
             @tool
             async def work() -> str:
                 """Work."""
@@ -520,7 +520,7 @@ class DeploysContract(ScenarioContract):
     ) -> None:
         gate = Gate()
 
-        def keeper() -> Agent[Any, Any, Any]:
+        def keeper() -> AnyAgent:
             return agent("boss", delegate("helper", id="h"), "Fine.", tools=[busy(gate, *WORKING).as_tool()])
 
         stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
@@ -558,7 +558,7 @@ class DeploysContract(ScenarioContract):
     async def test_a_sub_agent_that_is_gone_leaves_no_child_behind(
         self, open_executor: OpenExecutor, parts: Backend, goes_on: str
     ) -> None:
-        def boss(*tools: Any) -> Agent[Any, Any, Any]:
+        def boss(*tools: Any) -> AnyAgent:
             return agent("boss", delegate("worker", id="w"), "Fine.", tools=[*tools])
 
         async with open_executor() as old:
@@ -574,7 +574,7 @@ class DeploysContract(ScenarioContract):
     async def test_a_kind_of_companion_that_is_gone_leaves_nobody_waiting(
         self, open_executor: OpenExecutor, parts: Backend, goes_on: str, left: int
     ) -> None:
-        def boss(*keeps: Agent[Any, Any, Any]) -> Agent[Any, Any, Any]:
+        def boss(*keeps: AnyAgent) -> AnyAgent:
             kept = [PersistentAgent(each) for each in keeps]
             return scripted([spawn(), "Fine."], {}, name="boss", persistent_agents=kept)
 
@@ -658,7 +658,7 @@ class DeploysContract(ScenarioContract):
     async def test_whoever_waits_for_a_companion_whose_state_does_not_fit_is_told_so(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
-        def boss(state: type[BaseModel]) -> Agent[Any, Any, Any]:
+        def boss(state: type[BaseModel]) -> AnyAgent:
             keeps = careful(*DEPLOYING, state=state)
             kept = [PersistentAgent(keeps, mode="non_blocking"), PersistentAgent(scripted(["x"], {}, name="other"))]
             script = [spawn(), "Started.", about("waitForResult", "helper-1", id="wait"), "Fine."]
@@ -692,7 +692,7 @@ class DeploysContract(ScenarioContract):
     async def test_the_state_of_a_companion_that_is_told_more_is_migrated_from_the_version_that_stored_it(
         self, open_executor: OpenExecutor, parts: Backend, mode: CompanionMode
     ) -> None:
-        def boss(**fields: Any) -> Agent[Any, Any, Any]:
+        def boss(**fields: Any) -> AnyAgent:
             kept = [PersistentAgent(helper("One.", "Two.", **fields), mode=mode)]
             script = [spawn(), "Started.", send("helper-1", "More", id="send"), "Fine."]
             return scripted(script, {}, name="boss", persistent_agents=kept)
@@ -714,7 +714,7 @@ class DeploysContract(ScenarioContract):
     async def test_a_companion_whose_state_does_not_fit_is_told_nothing_and_stays_as_it_is(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
-        def boss(**fields: Any) -> Agent[Any, Any, Any]:
+        def boss(**fields: Any) -> AnyAgent:
             kept = [PersistentAgent(helper("One.", "Two.", "Three.", **fields))]
             script = [spawn(), "Started.", send("helper-1", "More", id="send"), "Fine."]
             return scripted(script, {}, name="boss", persistent_agents=kept)

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import TextDelta
@@ -138,7 +138,7 @@ class Remark(BaseModel):
     remark: str = "I was here"
 
 
-def _agent(*, broken: bool = False, pace: Any = None, at_work: Gate | None = None) -> Agent[Any, Any, Any]:
+def _agent(*, broken: bool = False, pace: Any = None, at_work: Gate | None = None) -> AnyAgent:
     @tool
     async def work() -> str:
         """Work."""
@@ -236,7 +236,7 @@ class _Situation:
 
 
 async def _enter(
-    helix: Executor, entry: Entry, checkpoint: str | None, agent: Agent[Any, Any, Any] | None = None
+    helix: Executor, entry: Entry, checkpoint: str | None, agent: AnyAgent | None = None
 ) -> RunHandle[Any]:
     agent = agent or _agent()
     match entry:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, cast
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import SessionCorruptError
 from helix_agents.domain.pending import AnswerAlreadyCompleted, ToolAnswer
 from helix_agents.domain.sessions import CreateSession, SessionState, WorkspaceRef
-from helix_agents.engine.cleanup import CleanupSummary, Snapshots, expired_session_cleanup
+from helix_agents.engine.requests.cleanup import CleanupSummary, Snapshots, expired_session_cleanup
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.state_store import SessionStateStore
@@ -45,7 +45,7 @@ async def note(text: str) -> str:
     return "noted"
 
 
-def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="guest", tools=[locate, note])
 
 

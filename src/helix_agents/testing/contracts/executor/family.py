@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
@@ -56,7 +56,7 @@ def locate_at_client(city: str) -> str:
     raise NotImplementedError
 
 
-def agent(name: str, *script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def agent(name: str, *script: Any, **fields: Any) -> AnyAgent:
     """An agent that follows a script and keeps a diary."""
     return scripted(script, fields, name=name, description=f"The {name}.", state=Diary)
 
@@ -66,20 +66,20 @@ def delegate(name: str, message: str = "go", *, id: str | None = None) -> Any:
     return call(f"subagent__{name}", {"message": message}, id=id)
 
 
-def worker(*, pauses: bool = True, **fields: Any) -> Agent[Any, Any, Any]:
+def worker(*, pauses: bool = True, **fields: Any) -> AnyAgent:
     """At the bottom: deploys what it is told, after somebody agreed if it pauses."""
     script = (reply("I deploy. ", calls=[call("deploy", {"target": "prod"}, id="call_0")]), "Deployed.")
     return agent("worker", *script, **{"tools": [deploy_if_allowed if pauses else deploy], **fields})
 
 
-def planner(*, pauses: bool = True) -> Agent[Any, Any, Any]:
+def planner(*, pauses: bool = True) -> AnyAgent:
     """In the middle: asks the client something and hands the rest to a worker."""
     calls = [delegate("worker", id="call_0"), call("locate", {"city": "Rome"}, id="call_1")]
     where = locate_at_client if pauses else locate
     return agent("planner", reply("I plan. ", calls=calls), "Planned.", tools=[worker(pauses=pauses).as_tool(), where])
 
 
-def lead(*, pauses: bool = True) -> Agent[Any, Any, Any]:
+def lead(*, pauses: bool = True) -> AnyAgent:
     """At the root: a planner and a worker side by side, whose models name their calls alike."""
     calls = [delegate("planner", "plan", id="call_0"), delegate("worker", "work", id="call_1")]
     tools = [planner(pauses=pauses).as_tool(), worker(pauses=pauses).as_tool()]

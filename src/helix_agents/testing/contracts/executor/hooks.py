@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import RunContext, RunInfo, ToolContext
 from helix_agents.agent.failures import FailRun, ToolFailed
@@ -83,7 +83,7 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
-def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="hooked", tools=[note, locate, pay], state=Pad)
 
 
@@ -435,7 +435,7 @@ class HooksContract(ScenarioContract):
             await gate.wait()
             return "worked"
 
-        def agent() -> Agent[Any, Any, Any]:
+        def agent() -> AnyAgent:
             return _agent(call("work"), "Done.", tools=[work])
 
         async with open_executor(grace=0) as dying:

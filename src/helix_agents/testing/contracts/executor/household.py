@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.companions import CompanionMode, PersistentAgent
 from helix_agents.agent.tools import Tool, tool
 from helix_agents.domain.messages import ToolMessage, UserMessage
@@ -33,17 +33,17 @@ def about(what: str, name: str, id: str | None = None) -> Call:
     return call(f"companion__{what}", {"name": name}, id=id)
 
 
-def boss(*script: Any, keeps: Agent[Any, Any, Any], mode: CompanionMode = "blocking", **fields: Any) -> Any:
+def boss(*script: Any, keeps: AnyAgent, mode: CompanionMode = "blocking", **fields: Any) -> Any:
     """An agent that keeps one kind of companion."""
     return scripted(script, fields, name="boss", persistent_agents=[PersistentAgent(keeps, mode=mode)])
 
 
-def helper(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def helper(*script: Any, **fields: Any) -> AnyAgent:
     """A companion."""
     return scripted(script, fields, name="helper", description="Helps.")
 
 
-def busy(gate: Gate, *script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def busy(gate: Gate, *script: Any, **fields: Any) -> AnyAgent:
     """A companion whose tool `work` takes until the gate is opened."""
 
     @tool
@@ -67,7 +67,7 @@ def pondering(gate: Gate) -> Tool[..., Any]:
     return ponder
 
 
-def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None, **fields: Any) -> Agent[Any, Any, Any]:
+def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None, **fields: Any) -> AnyAgent:
     """A companion whose tool `deploy` needs somebody's approval."""
 
     @tool(require_approval=True)
@@ -78,7 +78,7 @@ def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None, **fi
     return helper(*script, tools=[deploy], **fields)
 
 
-def waiting_for_helper(gate: Gate | None) -> Agent[Any, Any, Any]:
+def waiting_for_helper(gate: Gate | None) -> AnyAgent:
     """A boss that sends off a companion, which works until the gate is opened, and waits for it in its next turn.
     Without a gate it has no such kind any more."""
     kinds = [PersistentAgent(scripted(["x"], {}, name="other"))]

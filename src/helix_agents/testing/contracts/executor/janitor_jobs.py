@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.messages import UserMessage
@@ -29,7 +29,7 @@ def locate(number: int) -> str:
     raise NotImplementedError
 
 
-def guest(pace: Any = None) -> Agent[Any, Any, Any]:
+def guest(pace: Any = None) -> AnyAgent:
     """An agent that asks its client many things at once, or works on something, as its user says."""
 
     @tool

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import (
     ErrorChunk,
@@ -71,7 +71,7 @@ class _Breaks:
                 raise ModelUnavailableError("scripted", "the connection broke")
 
 
-def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="asker")
 
 

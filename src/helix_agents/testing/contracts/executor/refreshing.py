@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import StreamChunk, TextDelta
 from helix_agents.domain.errors import ModelUnavailableError
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
+from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.engine.services import EngineOptions
-from helix_agents.engine.snapshot import SessionSnapshot
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.ports.llm import ModelEvent
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
@@ -55,7 +55,7 @@ def locate(city: str) -> str:
 Look = Callable[[], Awaitable[None]]
 
 
-def _agent(look: Look) -> Agent[Any, Any, Any]:
+def _agent(look: Look) -> AnyAgent:
     """An agent whose every moment is looked at: each piece of a reply, and each tool before and after it writes."""
 
     @tool
@@ -208,9 +208,7 @@ class RefreshingContract(ScenarioContract):
     @pytest.mark.parametrize("output", [False, True])
     async def test_a_reader_who_comes_after_the_end_sees_all_of_it(self, helix: Executor, output: bool) -> None:
         script = [finish({"title": "x"})] if output else ["Done."]
-        agent: Agent[Any, Any, Any] = Agent(
-            name="talker", model=ScriptedModel(script), output=Summary if output else None
-        )
+        agent: AnyAgent = Agent(name="talker", model=ScriptedModel(script), output=Summary if output else None)
         handle = await helix.execute(agent, "1", SESSION)
         await ended(handle)
         snapshot = await helix.sessions.snapshot(SESSION)

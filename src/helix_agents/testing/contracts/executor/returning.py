@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import CompletedStep, ToolContext
 from helix_agents.agent.tools import tool
@@ -65,7 +65,7 @@ async def publish(ctx: ToolContext[Book]) -> str:
     return "published"
 
 
-def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="author", tools=[write, locate, publish], state=Book)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from helix_agents.domain.records import encode
@@ -111,7 +111,7 @@ class PieceGate(Gate):
             await self.wait()
 
 
-def scripted(script: Sequence[Any], fields: Mapping[str, Any], **defaults: Any) -> Agent[Any, Any, Any]:
+def scripted(script: Sequence[Any], fields: Mapping[str, Any], **defaults: Any) -> AnyAgent:
     """An agent that follows a script; `fields` win over the defaults of a scenario."""
     settings: dict[str, Any] = {"model": ScriptedModel(script), **defaults, **fields}
     return Agent(**settings)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun
@@ -68,7 +68,7 @@ async def note(ctx: ToolContext[Work], text: str) -> str:
     return f"noted {text}"
 
 
-def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="worker", tools=[locate, note], state=Work)
 
 

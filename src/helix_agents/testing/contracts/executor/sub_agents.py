@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, model_validator
 from pydantic.errors import PydanticUserError
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import RunContext, RunInfo
 from helix_agents.agent.failures import FailRun
@@ -98,7 +98,7 @@ class Heavy(BaseModel):
     text: str = "x" * 2_000
 
 
-def boss(*delegations: Any, tools: list[Any], **fields: Any) -> Agent[Any, Any, Any]:
+def boss(*delegations: Any, tools: list[Any], **fields: Any) -> AnyAgent:
     """Delegates once, and then is done."""
     return agent("boss", reply("Go. ", calls=list(delegations)), "Fine.", tools=tools, **fields)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel, BeforeValidator, computed_field, model_validator
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
@@ -111,7 +111,7 @@ def locate() -> str:
     raise NotImplementedError
 
 
-def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="keeper", tools=[add, rename], state=Shelf)
 
 

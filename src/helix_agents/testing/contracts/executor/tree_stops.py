@@ -1,11 +1,10 @@
 """Scenarios of stops in a tree of agents: they reach everybody below the root, and nobody is left behind."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import RunInterrupted, TextDelta
@@ -53,7 +52,7 @@ from helix_agents.testing.contracts.executor.stage import (
 from helix_agents.testing.contracts.executor.stopping import CUT_SHORT
 
 
-def talking(gate: PieceGate) -> Agent[Any, Any, Any]:
+def talking(gate: PieceGate) -> AnyAgent:
     """Two levels down an agent talks, held in the middle of a sentence, while its uncle waits for an approval."""
     talker = agent("talker", model=ScriptedModel(["One two three four five six."], pace=gate))
     middle = agent("middle", delegate("talker", id="call_0"), "Never.", tools=[talker.as_tool()])

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import ask_human, client_tool
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import RetryTool
@@ -81,7 +81,7 @@ async def pay(ctx: ToolContext[Ledger], amount: int, currency: str = "EUR") -> s
     return f"paid {amount} {currency}"
 
 
-def _agent(*script: Any, **fields: Any) -> Agent[Any, Any, Any]:
+def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="clerk", tools=[locate, look_up, pay, ask_human()], state=Ledger)
 
 
@@ -320,7 +320,7 @@ class WaitingContract(ScenarioContract):
             """Publish."""
             return f"published {ctx.state.paid}"
 
-        def agent() -> Agent[Any, Any, Any]:
+        def agent() -> AnyAgent:
             calls = [call("publish"), call("pay", {"amount": 7})]
             return _agent(reply(calls=calls), "Never.", tools=[publish, pay])
 
@@ -339,7 +339,7 @@ class WaitingContract(ScenarioContract):
         class Result(BaseModel):
             place: str
 
-        def agent() -> Agent[Any, Any, Any]:
+        def agent() -> AnyAgent:
             calls = [call("__finish__", {"place": "Rome"}), call("locate", {"city": "Rome"})]
             return _agent(reply(calls=calls), output=Result)
 
@@ -416,7 +416,7 @@ class WaitingContract(ScenarioContract):
         assert await found(created_before=clock.now_ms()) == ["s-1"]
 
     async def test_the_budget_of_a_turn_spans_its_suspensions(self, helix: Executor) -> None:
-        def agent() -> Agent[Any, Any, Any]:
+        def agent() -> AnyAgent:
             return _agent(*LOCATING[:1], call("look_up", {"name": "x"}), "Never.", max_steps=2)
 
         await suspended(await helix.execute(agent(), "Where?", SESSION))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.tools import Tool, Wakeup
 from helix_agents.domain.entries import Put
@@ -44,7 +44,7 @@ class Herald:
         """Keeps nothing that grows old."""
 
 
-def _agent(herald: Herald) -> Agent[Any, Any, Any]:
+def _agent(herald: Herald) -> AnyAgent:
     return scripted(["Hello.", "I trim the sails."], {}, name="sailor", capabilities=[herald])
 
 

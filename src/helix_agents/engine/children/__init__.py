@@ -1,0 +1,1 @@
+"""Agents below agents: sub-agents that work for one call, and companions that stay."""

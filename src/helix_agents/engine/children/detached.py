@@ -1,0 +1,136 @@
+"""Companions that stand on their own: their ends reach the parent, and their answers drive them."""
+
+import msgspec
+
+from helix_agents.agent.companions import SPAWN_AGENT
+from helix_agents.domain.commits import StartRun, is_detached
+from helix_agents.domain.errors import ConflictError, StateSchemaChangedError
+from helix_agents.domain.ids import CheckpointId, SessionId
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.pending import READY
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sub_sessions import SubSessionRefUpdate
+from helix_agents.engine.children.meant_agents import find_agent
+from helix_agents.engine.children.sub_agents import answered_below, result_message
+from helix_agents.engine.effects import PlannedCall
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.services import Services
+from helix_agents.ports.state_store import SessionStateStore
+
+
+async def tell_finished_companions(scope: RunScope, step: int) -> None:
+    """Companions that ended since the last commit reach the model as one hidden message each, once.
+
+    The message and the end of the reference are one commit, so a crash repeats neither or both. Since a deploy, one may
+    be of a kind that calls wait for; where there are only such kinds, that is looked for once in a turn.
+    """
+    keeps = scope.agent.persistent_agents
+    detached = {each.agent.name for each in keeps if each.mode == "non_blocking"}
+    if not detached and (not keeps or step > 1):
+        return
+    store = scope.services.store
+    updates: list[SubSessionRefUpdate] = []
+    for ref in await store.get_sub_session_refs(scope.session.session_id):
+        if ref.mode != "persistent" or ref.status != "running":
+            continue
+        run = await store.get_current_run(ref.sub_session_id)
+        if run is None or run.status == "running" or run.status in SUSPENDED:
+            continue
+        if ref.agent_type not in detached and run.parent_run_id is not None:
+            continue
+        session = await store.load_state(ref.sub_session_id)
+        named = PlannedCall(tool_call_id=ref.tool_call_id, tool_name=SPAWN_AGENT, kind="companion")
+        message, status = await result_message(scope, named, session, run)
+        text = f"Companion {ref.name!r} ({ref.agent_type}) is {status}: {message.content}"
+        notice = UserMessage(content=text, hidden=True, metadata={"helix": "companion_notice"})
+        scope.tell((notice,))
+        updates.append(
+            SubSessionRefUpdate(
+                sub_session_id=ref.sub_session_id, status=status, result=message.content, error=session.error
+            )
+        )
+    scope.settled_companions = tuple(updates)
+
+
+async def untold_at(
+    store: SessionStateStore, session_id: SessionId, checkpoint_id: CheckpointId | None
+) -> tuple[SubSessionRefUpdate, ...]:
+    """What lets companions reach the model once more whose ends were told after a checkpoint that a session goes back
+    to. Those that were not there by then stay as they are: nobody there has heard of them."""
+    checkpoint = await store.get_checkpoint(session_id, checkpoint_id) if checkpoint_id is not None else None
+    if checkpoint is None:
+        return ()
+    updates: list[SubSessionRefUpdate] = []
+    for ref in await store.get_sub_session_refs(session_id):
+        told = ref.mode == "persistent" and ref.status in ("completed", "failed", "interrupted")
+        if not told or not ref.created_at <= checkpoint.created_at < ref.updated_at:
+            continue
+        run = await store.get_current_run(ref.sub_session_id)
+        if run is not None and run.parent_run_id is None:
+            updates.append(SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="running"))
+    return tuple(updates)
+
+
+async def resume_detached(
+    services: Services, root: SessionId, owner: str | None, *, companion: SessionId | None = None
+) -> tuple[RunRecord, ...]:
+    """Runs for companions of a tree that waited and can go on; the caller drives them.
+
+    Those are who asked for something and has the answer, the companions above that wait for it, and the given one if
+    what it waited for has gone on by itself.
+    """
+    store = services.store
+    # A root sees the calls of its whole tree; one look by key does, where a listing would have to search.
+    calls = (await store.load_state(root)).pending_client_tool_calls.values()
+    ready = [call.session_id for call in calls if call.state in READY and call.session_id != root]
+    started: dict[SessionId, RunRecord] = {}
+    for lowest in dict.fromkeys(ready if companion is None else (*ready, companion)):
+        # From the top: whoever goes on looks after those it waits for, should this process die in between.
+        for session in reversed(await _line_of(store, lowest)):
+            run = await store.get_current_run(session.session_id)
+            if run is None or run.status not in SUSPENDED or not is_detached(session, run):
+                continue
+            if await answered_below(store, session) and (begun := await _resume(services, session, run, owner)):
+                started[session.session_id] = begun
+    return tuple(started.values())
+
+
+async def _line_of(store: SessionStateStore, session_id: SessionId) -> list[SessionState]:
+    """A session and those above it, without the root."""
+    line: list[SessionState] = []
+    session = await store.load_state(session_id)
+    while session.parent_session_id is not None:
+        line.append(session)
+        session = await store.load_state(session.parent_session_id)
+    return line
+
+
+async def _resume(services: Services, session: SessionState, run: RunRecord, owner: str | None) -> RunRecord | None:
+    """A run that goes on with what a companion left open; None when somebody else was first."""
+    start = StartRun(
+        session_id=session.session_id,
+        run_id=services.ids.new("run"),
+        expected_version=session.version,
+        expected_run=run.fence,
+        keep_suspension=True,
+        keep_step_count=True,
+        count_resume=True,
+        previous_run_id=run.run_id,
+        owner=owner,
+        workflow_id=services.name_workflow(session.agent_type, session.session_id, run.turn + 1),
+    )
+    agent = await find_agent(services.store, services.agents, session)
+    if agent is None:
+        return None
+    try:
+        writes = agent.load_state(session.custom_state, session.agent_version).writes
+        present = msgspec.structs.replace(start, agent_version=agent.version, writes=writes)
+        return (await services.store.start_run(present)).run
+    except ConflictError:
+        return None
+    except StateSchemaChangedError as problem:
+        # Nothing was written: a deploy that fits goes on with it.
+        log_exception("subagent.dispatch_failed", problem, session_id=session.session_id)
+        return None

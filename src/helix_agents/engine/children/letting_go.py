@@ -1,0 +1,158 @@
+"""Letting go of children: whoever ends, goes on or is rewound leaves nobody behind who works or waits for it."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from helix_agents.agent.sub_agents import DelegationTool
+from helix_agents.domain.chunks import SubagentEnd
+from helix_agents.domain.commits import SettleSession
+from helix_agents.domain.errors import ChunkTooLargeError
+from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.records import JSON
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import ChildWait, SessionState
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
+from helix_agents.engine.effects import DELEGATED, OpenBatch, PlannedCall
+from helix_agents.engine.remote.stops import is_remote, stop_remote
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.step_work import CANCELLED
+
+
+async def end_children(scope: RunScope, batch: OpenBatch) -> None:
+    """A run that ends before its calls have results leaves nobody behind who works or waits for them."""
+    for planned in batch.unsettled:
+        if planned.kind in DELEGATED and await let_go(scope, child_id_of(planned)):
+            tool = scope.agent.find_tool(planned.tool_name)
+            agent_type = tool.child_type if isinstance(tool, DelegationTool) else planned.tool_name
+            await write_end(scope, end_chunk(scope, batch.step, planned, agent_type, "interrupted"))
+        elif planned.kind == "companion" and (wait := await _companion_of(scope, planned)) is not None:
+            scope.companion_waits[planned.tool_call_id] = wait
+            await let_go(scope, wait.child_session_id)
+
+
+async def _companion_of(scope: RunScope, planned: PlannedCall) -> ChildWait | None:
+    """The companion that a call waits for, or that works for it since before a process died."""
+    if planned.tool_call_id in scope.companion_waits:
+        return scope.companion_waits[planned.tool_call_id]
+    for ref in await scope.services.store.get_sub_session_refs(scope.session.session_id):
+        if ref.tool_call_id == planned.tool_call_id and await _works_for_a_call(scope, ref.sub_session_id):
+            about = {"tool_call_id": ref.tool_call_id, "agent_type": ref.agent_type}
+            return ChildWait(**about, child_session_id=ref.sub_session_id)
+    return None
+
+
+async def end_forgotten_children(
+    scope: RunScope, refs: Iterable[SubSessionRef], going_on: Iterable[PlannedCall]
+) -> None:
+    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound. Companions
+    that stand on their own are not among them."""
+    store, session = scope.services.store, scope.session
+    kept = {planned.tool_call_id for planned in going_on}
+    for ref in refs:
+        if ref.status != "running" or ref.tool_call_id in kept:
+            continue
+        if ref.mode == "persistent" and not await _works_for_a_call(scope, ref.sub_session_id):
+            continue
+        await let_go(scope, ref.sub_session_id)
+        if ref.mode == "ephemeral":
+            await write_end(scope, _end_of(ref, session, scope.run, None))
+        ended = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
+        await store.update_sub_session_ref(session.session_id, ended)
+
+
+async def _works_for_a_call(scope: RunScope, companion: SessionId) -> bool:
+    """Whether a companion is driven by a run of its parent, or waits until one drives it on."""
+    run = await scope.services.store.get_current_run(companion)
+    return run is not None and run.parent_run_id is not None and (run.status == "running" or run.status in SUSPENDED)
+
+
+def end_chunk(
+    scope: RunScope,
+    step: int,
+    planned: PlannedCall,
+    agent_type: str,
+    status: SubSessionStatus,
+    result: JSON = None,
+) -> SubagentEnd:
+    """What readers are told when a delegated call is over."""
+    about = {"tool_call_id": planned.tool_call_id, "child_session_id": child_id_of(planned)}
+    return scope.chunk(SubagentEnd, step, **about, child_agent_type=agent_type, status=status, result=result)
+
+
+def _end_of(ref: SubSessionRef, owner: SessionState, run: RunRecord, within: ToolCallId | None) -> SubagentEnd:
+    """The end of a delegation that its owner does not come back to; `within` is the call that the owner works for."""
+    return SubagentEnd(
+        session_id=owner.session_id,
+        run_id=run.run_id,
+        agent_type=owner.agent_type,
+        step=owner.step_count,
+        parent_tool_call_id=within,
+        tool_call_id=ref.tool_call_id,
+        child_session_id=ref.sub_session_id,
+        child_agent_type=ref.agent_type,
+        status="interrupted",
+    )
+
+
+async def write_end(scope: RunScope, end: SubagentEnd) -> None:
+    """Say it, unless readers know; without the result where that is too large for a chunk."""
+    if scope.was_told(end):
+        return
+    try:
+        await scope.writer.write(end)
+    except ChunkTooLargeError:
+        # The result is in the transcript all the same.
+        await scope.writer.write(msgspec.structs.replace(end, result=None))
+
+
+async def let_go(scope: RunScope, child_id: SessionId, reason: str = "interrupted") -> bool:
+    """End what a child does or waits for, with everything below it; False when there is no such child."""
+    store = scope.services.store
+    run = await store.get_current_run(child_id)
+    if run is None:
+        return False
+    session = await store.load_state(child_id)
+    await _tell_ends_below(scope, session, run, await _delegated_by(scope, session))
+    if run.status != "running" and run.status not in SUSPENDED:
+        return True
+    flag = scope.stop.flag
+    aborted = flag is not None and flag.kind == "abort"
+    await store.settle_session(
+        SettleSession(
+            session_id=child_id,
+            expected=("active", "paused"),
+            expected_run=run.fence,
+            status="failed" if aborted else "interrupted",
+            failure_reason=CANCELLED if aborted else None,
+            run_status="failed" if aborted else "interrupted",
+            completion_reason=CANCELLED if aborted else reason,
+        )
+    )
+    if is_remote(session):
+        await stop_remote(scope.services, child_id)
+    return True
+
+
+async def _tell_ends_below(scope: RunScope, session: SessionState, run: RunRecord, within: ToolCallId | None) -> None:
+    """Every delegation below a child that is let go ends with it; `within` is the call the child works for."""
+    store = scope.services.store
+    for ref in await store.get_sub_session_refs(session.session_id):
+        if ref.mode != "ephemeral" or ref.status != "running":
+            continue
+        below, working = await store.load_state(ref.sub_session_id), await store.get_current_run(ref.sub_session_id)
+        if working is not None:
+            await _tell_ends_below(scope, below, working, ref.tool_call_id)
+        await write_end(scope, _end_of(ref, session, run, within))
+
+
+async def _delegated_by(scope: RunScope, session: SessionState) -> ToolCallId | None:
+    """The call that a child works for."""
+    refs = await scope.services.store.get_sub_session_refs(session.parent_session_id or session.session_id)
+    return next((ref.tool_call_id for ref in refs if ref.sub_session_id == session.session_id), None)
+
+
+def child_id_of(planned: PlannedCall) -> SessionId:
+    """The child that a delegated call was planned with."""
+    assert planned.child_session_id is not None
+    return planned.child_session_id

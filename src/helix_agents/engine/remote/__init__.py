@@ -1,0 +1,1 @@
+"""Children behind another service: followed, asked, answered and stopped over the wire."""

@@ -1,0 +1,193 @@
+"""What a remote child waits for: the same calls wait here, and answers that are given here go there."""
+
+from collections.abc import Iterable
+from typing import get_args
+
+from helix_agents.agent.remote_agents import RemoteAgentTool
+from helix_agents.domain.chunks import StreamChunk, ToolEnd, ToolError
+from helix_agents.domain.errors import (
+    InvalidIdError,
+    RemoteProtocolError,
+    RemoteRefusedError,
+    RemoteSubAgentClientToolUnsupportedError,
+)
+from helix_agents.domain.ids import ToolCallId, check_id
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.pending import (
+    OPEN,
+    READY,
+    UNKNOWN_OUTCOME,
+    Answer,
+    ApprovalAnswer,
+    PendingCall,
+    PendingFilter,
+    PendingState,
+    ToolAnswer,
+)
+from helix_agents.domain.records import encode
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.engine.log import log_event
+from helix_agents.engine.remote.chunks import Names
+from helix_agents.engine.remote.rest import ERROR_CHARACTERS
+from helix_agents.engine.remote.stops import as_remote
+from helix_agents.engine.scope import step_id_of
+from helix_agents.ports.remote_agents import RemoteAnswerRefusedError
+from helix_agents.ports.state_store import SessionStateStore
+
+# A call that ran out of time here while it still waits there: the clocks differ, and it is looked at again soon.
+_ASK_AGAIN_MS = 60_000
+_NO_ROUTE = (404, 405, 501)
+_ALL: frozenset[PendingState] = frozenset(get_args(PendingState))
+
+
+class RemoteQuestions:
+    """The calls of one remote child, as they wait in its session here."""
+
+    def __init__(
+        self,
+        store: SessionStateStore,
+        tool: RemoteAgentTool,
+        run: RunRecord,
+        session: SessionState,
+        names: Names,
+        *,
+        step: int,
+        result_bytes: int,
+    ) -> None:
+        self._store = store
+        self._tool = tool
+        self._transport = tool.transport
+        self._run = run
+        self._session_id = session.session_id
+        self._root_session_id = session.root_session_id
+        self._remote = as_remote(session)
+        self._names = names
+        self._step = step
+        self._result_bytes = result_bytes
+        self._refused: dict[ToolCallId, str] = {}
+        self._asked: set[ToolCallId] = set()
+        self._results: dict[ToolCallId, ToolMessage] = {}
+
+    async def rows(self, waiting: tuple[PendingCall, ...]) -> tuple[PendingCall, ...]:
+        """The calls that wait there, as they are to wait here.
+
+        Raises:
+            RemoteSubAgentClientToolUnsupportedError: nobody could take an answer there.
+            RemoteProtocolError: they are too many, or cannot be calls.
+        """
+        url = self._transport.url
+        if not self._transport.routes_answers:
+            raise RemoteSubAgentClientToolUnsupportedError(url, self._session_id)
+        if len(waiting) > self._tool.limits.pending:
+            raise RemoteProtocolError(url, f"{len(waiting)} calls wait, at most {self._tool.limits.pending} may")
+        try:
+            rows = tuple([await self._row(call) for call in waiting])
+        except InvalidIdError as problem:
+            raise RemoteProtocolError(url, str(problem)) from problem
+        self._asked.update(row.tool_call_id for row in rows)
+        return rows
+
+    async def route(self, waiting: tuple[PendingCall, ...]) -> tuple[ToolCallId, ...]:
+        """Take answers that were given here to the calls that wait there, and let the child go on; says which.
+
+        The other service stores an answer once; so a crash before they are used up here repeats this without harm. A
+        call that waits there no more was answered there.
+        """
+        ready = await self._calls(READY)
+        if not ready:
+            return ()
+        known_as = self._known_as(waiting)
+        for row in ready:
+            there = known_as.get(row.tool_call_id)
+            # One without an answer ran out of time here; the other service has a deadline of its own. One that was
+            # answered there is not answered again, even if it waits once more.
+            if there is not None and isinstance(row.answer, ToolAnswer | ApprovalAnswer):
+                await self._submit(there, row, row.answer)
+        await self._transport.resume(self._remote)
+        return tuple(row.tool_call_id for row in ready)
+
+    async def open_calls(self) -> tuple[ToolCallId, ...]:
+        """The calls that wait here, and those whose answers have gone nowhere yet."""
+        return tuple(call.tool_call_id for call in await self._calls(OPEN))
+
+    async def remember(self) -> None:
+        """Know the calls that an earlier following asked about."""
+        self._asked.update(call.tool_call_id for call in await self._calls(_ALL))
+
+    def hear(self, chunk: StreamChunk) -> None:
+        """Keep what became of a call that somebody was asked about here: a page shows it beside the question."""
+        match chunk:
+            case ToolEnd(tool_call_id=call_id, tool_name=name, result=content):
+                result = ToolMessage(tool_call_id=call_id, tool_name=name, content=content)
+            case ToolError(tool_call_id=call_id, tool_name=name, error=error, code=code):
+                result = ToolMessage(tool_call_id=call_id, tool_name=name, content=error, error=True, code=code)
+            case _:
+                return
+        if call_id in self._asked and len(encode(result.content)) <= self._result_bytes:
+            self._results[call_id] = result
+
+    def take_results(self, waiting: Iterable[PendingCall]) -> list[ToolMessage]:
+        """What became of the calls since the last time; one that waits again has no result yet."""
+        for call in waiting:
+            self._results.pop(call.tool_call_id, None)
+        taken, self._results = list(self._results.values()), {}
+        return taken
+
+    async def _calls(self, states: frozenset[PendingState]) -> list[PendingCall]:
+        """The child's calls that are in one of these states, each once: an answer may come between two pages."""
+        where = PendingFilter(session_id=self._session_id, states=tuple(states))
+        store = self._store
+        listed = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
+        return list({call.tool_call_id: call for call in listed}.values())
+
+    async def _submit(self, there: ToolCallId, row: PendingCall, answer: Answer) -> None:
+        try:
+            await self._transport.submit(self._remote, there, answer, approval_id=row.approval_id)
+        except RemoteAnswerRefusedError as refused:
+            self._refused[row.tool_call_id] = str(refused)[:ERROR_CHARACTERS]
+            log_event("client_tool.validation_failed", tool_call_id=row.tool_call_id, reason=str(refused))
+        except RemoteRefusedError as refused:
+            if refused.status not in _NO_ROUTE:
+                raise
+            raise RemoteSubAgentClientToolUnsupportedError(self._transport.url, self._session_id) from refused
+
+    async def _row(self, call: PendingCall) -> PendingCall:
+        """The call as it waits here: under a name of its own, with the time it has left there."""
+        call_id = self._names.call_here(call.tool_call_id)
+        size, most = len(encode((call.input, call.preview))), self._tool.limits.input_bytes
+        if size > most:
+            raise RemoteProtocolError(self._transport.url, f"a call that waits has {size} bytes, at most {most} may be")
+        if call.kind == "approval":
+            check_id(call.approval_id or "", "approval id")
+        now = self._store.now_ms()
+        left = None if call.deadline is None else max(call.deadline - call.created_at, 1_000)
+        known = await self._store.get_pending_call(self._session_id, call_id)
+        if left is not None and known is not None and known.expired_at is not None:
+            left = min(left, _ASK_AGAIN_MS)
+        unknown = call.reason == UNKNOWN_OUTCOME
+        reason = None if call.reason is None else call.reason[:ERROR_CHARACTERS]
+        return PendingCall(
+            tool_call_id=call_id,
+            kind=call.kind,
+            session_id=self._session_id,
+            root_session_id=self._root_session_id,
+            run_id=self._run.run_id,
+            step_id=step_id_of(self._run.run_id, self._step),
+            tool_name=check_id(call.tool_name, "tool name"),
+            input=call.input,
+            preview=call.preview,
+            approval_id=call.approval_id if call.kind == "approval" else None,
+            reason=UNKNOWN_OUTCOME if unknown else self._refused.get(call_id, reason),
+            created_at=now,
+            deadline=None if left is None else now + left,
+            on_deadline=call.on_deadline,
+        )
+
+    def _known_as(self, waiting: tuple[PendingCall, ...]) -> dict[ToolCallId, ToolCallId]:
+        """Calls that wait there by their ids here."""
+        try:
+            return {self._names.call_here(call.tool_call_id): call.tool_call_id for call in waiting}
+        except InvalidIdError as problem:
+            raise RemoteProtocolError(self._transport.url, str(problem)) from problem

@@ -1,0 +1,155 @@
+"""Sessions that outlived their time are failed, with everything they hold, so that nothing waits for ever."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from helix_agents.domain.commits import SettleSession, is_expired
+from helix_agents.domain.errors import HelixError, SessionNotFoundError
+from helix_agents.domain.ids import SessionId
+from helix_agents.domain.records import Record
+from helix_agents.domain.sessions import (
+    SessionFilter,
+    SessionState,
+    SessionSummary,
+    StatusChanged,
+    StatusConflict,
+    StatusOutcome,
+)
+from helix_agents.engine.steps.salvage import results_of_open_calls
+from helix_agents.ports.state_store import SessionStateStore
+
+EXPIRED = "session_expired"
+_LIVE = ("active", "interrupted", "paused")
+
+
+class Snapshots(Protocol):
+    """What a workspace provider keeps of a session's workspace."""
+
+    async def list(self, session_id: SessionId) -> Sequence[str]: ...
+
+    async def delete(self, snapshot_id: str) -> None: ...
+
+
+class WorkspaceProvider(Protocol):
+    """A provider of workspaces, as far as cleaning up needs it."""
+
+    @property
+    def snapshot(self) -> Snapshots: ...
+
+
+class CleanupSummary(Record):
+    """What a sweep did. Of the `detected` sessions some were `already_terminal` when their turn came."""
+
+    detected: int = 0
+    marked: int = 0
+    already_terminal: int = 0
+    snapshots_deleted: int = 0
+    errors: int = 0
+
+
+async def expired_session_cleanup(
+    state_store: SessionStateStore,
+    *,
+    workspace_providers: Mapping[str, WorkspaceProvider] | None = None,
+    page_size: int = 200,
+    logger: logging.Logger | None = None,
+) -> CleanupSummary:
+    """Fail every session past its `expires_at` that is not at its end yet; one that resists does not stop the sweep.
+
+    Args:
+        state_store: Where the sessions are.
+        workspace_providers: By the name under which sessions refer to them; their snapshots of a session go with it.
+        page_size: How many sessions are listed at a time.
+        logger: Told of sessions that resist; `helix_agents` if left out.
+    """
+    log = logger or logging.getLogger("helix_agents")
+    providers = workspace_providers or {}
+    counts = {"detected": 0, "marked": 0, "already_terminal": 0, "snapshots_deleted": 0, "errors": 0}
+    now = state_store.now_ms()
+    for session_id in await _expired(state_store, page_size, now):
+        counts["detected"] += 1
+        try:
+            session = await state_store.load_state(session_id)
+            if session.status not in _LIVE:
+                counts["already_terminal"] += 1
+                continue
+            outcome: StatusOutcome = StatusConflict(current_status=session.status, current_version=session.version)
+            # Somebody may have come back since it was found.
+            if is_expired(session, now):
+                counts["snapshots_deleted"] += await _delete_snapshots(session, providers)
+                outcome = await state_store.settle_session(await _expiry(state_store, session, now))
+        except Exception:
+            counts["errors"] += 1
+            log.exception("session.cleanup_failed session_id=%r", session_id)
+            continue
+        if isinstance(outcome, StatusChanged):
+            counts["marked"] += 1
+        else:
+            counts["errors"] += 1
+            log.warning("session.cleanup_lost_race session_id=%r status=%s", session_id, outcome.current_status)
+    return CleanupSummary(**counts)
+
+
+async def is_over(state_store: SessionStateStore, session_id: SessionId) -> bool:
+    """Whether nobody can go on with a session: it is gone or has expired, or its parent is done with it."""
+    try:
+        session = await state_store.load_state(session_id)
+    except SessionNotFoundError:
+        return True
+    if session.parent_session_id is None:
+        return session.status == "failed" and session.failure_reason == EXPIRED
+    # Of a parent's children only companions are spoken to again, and those that failed begin anew elsewhere.
+    return session.status == "failed" or (session.status == "completed" and session.mode != "persistent")
+
+
+async def _expired(store: SessionStateStore, page_size: int, now: int) -> list[SessionId]:
+    """All ids first: what is marked would otherwise move later pages."""
+    found: list[SessionSummary] = []
+    where = SessionFilter(statuses=_LIVE, expires_before=now + 1)
+    while True:
+        page = await store.list_sessions(where, offset=len(found), limit=page_size)
+        found.extend(page.items)
+        if not page.has_more:
+            break
+    return [item.session_id for item in found if await _expires_alone(store, item, now)]
+
+
+async def _expires_alone(store: SessionStateStore, found: SessionSummary, now: int) -> bool:
+    """A tree expires with its root, whose time is moved by whoever comes back; a companion may outlive a root that is
+    at its end, and then nothing else ends it."""
+    if found.parent_session_id is None:
+        return True
+    try:
+        root = await store.load_state(found.root_session_id)
+    except HelixError:
+        # It was deleted meanwhile, or cannot be read: then the tree is left as it is.
+        return False
+    return root.status not in _LIVE and is_expired(root, now)
+
+
+async def _delete_snapshots(session: SessionState, providers: Mapping[str, WorkspaceProvider]) -> int:
+    ref = session.workspace_ref
+    provider = providers.get(ref.provider_id) if ref is not None else None
+    if provider is None:
+        return 0
+    snapshots = await provider.snapshot.list(session.session_id)
+    for snapshot in snapshots:
+        await provider.snapshot.delete(snapshot)
+    return len(snapshots)
+
+
+async def _expiry(store: SessionStateStore, session: SessionState, now: int) -> SettleSession:
+    return SettleSession(
+        session_id=session.session_id,
+        expected=_LIVE,
+        expected_version=session.version,
+        expired_by=now,
+        status="failed",
+        error=EXPIRED,
+        failure_reason=EXPIRED,
+        run_status="failed",
+        completion_reason=EXPIRED,
+        append_messages=await results_of_open_calls(store, session),
+        destroy_entries=True,
+    )

@@ -1,0 +1,113 @@
+"""Answers on their way in: checked against the tool they are for, then stored once."""
+
+import msgspec
+
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.door import check_input
+from helix_agents.domain.errors import HelixError, InvalidInputError
+from helix_agents.domain.pending import (
+    AnsweredElsewhere,
+    AnswerOutcome,
+    AnswerRefused,
+    ApprovalAnswer,
+    KnownAnswer,
+    PendingCall,
+    SubmitAnswer,
+    ToolAnswer,
+)
+from helix_agents.domain.records import encode
+from helix_agents.engine.children.meant_agents import find_agent
+from helix_agents.engine.log import log_event
+from helix_agents.engine.remote.stops import is_elsewhere
+from helix_agents.ports.state_store import SessionStateStore
+
+MAX_ERROR_BYTES = 8_192
+
+
+async def submit(
+    store: SessionStateStore, agents: AgentRegistry, submission: SubmitAnswer, *, max_result_bytes: int
+) -> AnswerOutcome:
+    """Store an answer; a durable write and nothing else.
+
+    Raises:
+        InvalidInputError: it is no answer, or contradicts itself.
+    """
+    cure = "give ApprovalAnswer(approved=…) or ToolAnswer(result=…)"
+    check_input(submission.answer, ToolAnswer | ApprovalAnswer | AnsweredElsewhere, "answer", cure)
+    _check_says_one_thing(submission.answer)
+    call = await store.get_pending_call(submission.session_id, submission.tool_call_id)
+    problem = None if call is None else await _problem(store, agents, call, submission, max_result_bytes)
+    if problem is not None:
+        log_event("client_tool.validation_failed", tool_call_id=submission.tool_call_id, reason=problem)
+        return AnswerRefused(reason=problem)
+    outcome = await store.submit_answer(await _moving_expiry(store, agents, call, submission))
+    log_event("client_tool.submitted", tool_call_id=submission.tool_call_id, outcome=type(outcome).__name__)
+    return outcome
+
+
+def _check_says_one_thing(answer: KnownAnswer) -> None:
+    match answer:
+        case ToolAnswer(result=result, error=str()) if result is not None:
+            raise InvalidInputError("answer", "it has a result and an error; a call has one or the other")
+        case ApprovalAnswer(approved=False, edited_input=dict()):
+            problem = "it denies the call and edits its input; approve the call with that input, or leave the input out"
+            raise InvalidInputError("answer", problem)
+        case _:
+            pass
+
+
+async def _moving_expiry(
+    store: SessionStateStore, agents: AgentRegistry, call: PendingCall | None, submission: SubmitAnswer
+) -> SubmitAnswer:
+    """The answer, with the new expiry of a session that lives on because somebody takes part in it."""
+    if call is None:
+        return submission
+    root = await store.load_state(call.root_session_id)
+    agent = agents.find(root.agent_type)
+    ttl = agent.session_ttl_ms if agent is not None else None
+    if ttl is None or root.expires_at is None:
+        return submission
+    return msgspec.structs.replace(submission, expires_at=store.now_ms() + ttl)
+
+
+async def _problem(
+    store: SessionStateStore,
+    agents: AgentRegistry,
+    call: PendingCall,
+    submission: SubmitAnswer,
+    max_result_bytes: int,
+) -> str | None:
+    """Why an answer cannot be used, or None. One that is not expected any more is the store's to judge."""
+    if call.state not in ("waiting", "expired"):
+        return None
+    match submission.answer:
+        case ToolAnswer(error=str() as error) if len(error.encode()) > MAX_ERROR_BYTES:
+            return f"the error text has more than {MAX_ERROR_BYTES} bytes"
+        case ToolAnswer(result=result) if len(encode(result)) > max_result_bytes:
+            return f"the result has more than {max_result_bytes} bytes"
+        case ApprovalAnswer(reason=str() as reason) if len(reason.encode()) > MAX_ERROR_BYTES:
+            return f"the reason has more than {MAX_ERROR_BYTES} bytes"
+        case ApprovalAnswer(edited_input=dict() as edited) if len(encode(edited)) > max_result_bytes // 2:
+            # It stands beside the call's result, which would be refused with it, after the tool had run.
+            return f"the edited input has more than {max_result_bytes // 2} bytes"
+        case _:
+            pass
+    session = await store.load_state(call.session_id)
+    if is_elsewhere(session):
+        # Its service knows the tool; an agent of the same name here is another one.
+        return None
+    agent = await find_agent(store, agents, session)
+    tool = agent.find_tool(call.tool_name) if agent is not None else None
+    if tool is None:
+        return None
+    try:
+        match submission.answer:
+            case ToolAnswer(error=None, result=result) if tool.kind != "server":
+                tool.check_output(result, call.input)
+            case ApprovalAnswer(approved=True, edited_input=dict() as edited):
+                tool.parse(edited)
+            case _:
+                pass
+    except HelixError as problem:
+        return str(problem)
+    return None

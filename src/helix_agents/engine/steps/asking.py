@@ -1,0 +1,134 @@
+"""The model effect: build the request, stream the reply, plan its calls, and keep all of it until the commit."""
+
+from typing import Any
+
+import msgspec
+
+from helix_agents.agent.failures import Contained, ControlFlow, FailRun
+from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
+from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
+from helix_agents.domain.messages import AssistantMessage
+from helix_agents.domain.texts import said_by
+from helix_agents.domain.usage import TokenCount
+from helix_agents.engine.children.detached import tell_finished_companions
+from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
+from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.steps.news import tell_news
+from helix_agents.engine.steps.planning import plan_reply
+from helix_agents.engine.steps.stop_watch import undisturbed
+from helix_agents.engine.steps.streaming import ReplyStream
+from helix_agents.ports.llm import ModelRequest
+
+
+async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
+    """Get this step's reply; one that was recorded before is not bought again."""
+    recorded = await scope.desk.find_reply(scope.step_id(ask.step))
+    if recorded is not None:
+        return recorded.as_answer()
+    if scope.failure is not None:
+        return RunFailed(code=scope.failure.code)
+    if scope.stop.requested.is_set():
+        return Stopped()
+    try:
+        return await _ask(scope, ask.step)
+    except FailRun as decision:
+        return await _failed(scope, ask, Failure("hook_failed_run", decision.reason))
+    except (ModelError, InvalidStateError) as problem:
+        return await _failed(scope, ask, Failure(problem.code, said_by(problem), problem.retryable))
+    except HelixError:
+        raise
+    except (Exception, ControlFlow) as problem:
+        # An adapter or an instruction function broke: asking again would break it again.
+        log_exception("model.broken", problem, session_id=scope.session.session_id, step=ask.step)
+        return await _failed(scope, ask, Failure("internal_error", f"{type(problem).__name__}: {said_by(problem)}"))
+
+
+async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
+    told = len(scope.notices)
+    await tell_finished_companions(scope, step)
+    notes = Notes()
+    draft = scope.draft()
+    context = scope.context(step, draft, notes)
+    await tell_news(scope, context, notes)
+    request = ModelRequest(
+        agent_type=scope.agent.name,
+        session_id=scope.session.session_id,
+        run_id=scope.run.run_id,
+        step=step,
+        instructions=await scope.agent.write_instructions(context),
+        messages=scope.transcript,
+        tools=scope.agent.tool_specs,
+        settings=scope.agent.settings,
+    )
+    name = scope.model.name
+    if scope.hooks.wants("before_llm_call"):
+        await scope.fire(context, BeforeLLMCallEvent(model=name, request=request))
+    begun = scope.services.clock.now_ms()
+    stream = ReplyStream(scope, step)
+    with scope.stop.cutting() as cut:
+        reply, tokens = await _with_retries(scope, step, request, stream)
+        took = scope.services.clock.now_ms() - begun
+        if scope.hooks.wants("after_llm_call"):
+            await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
+        plan = await plan_reply(scope, step, reply, notes)
+        spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
+        resting = RestingReply(
+            message=msgspec.structs.replace(reply, id=scope.step_id(step)),
+            calls=tuple(plan.calls),
+            rejections=plan.rejections,
+            previews=plan.previews,
+            writes=draft.writes(),
+            usage=(spent, *scope.counted(step, notes)),
+            **_told(scope, told, begun),
+        )
+        await scope.said()
+        await scope.desk.put_reply(scope.step_id(step), resting)
+        return Reply(calls=resting.calls)
+    assert cut.happened
+    partial = stream.partial()
+    if partial is not None:
+        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial, **_told(scope, told, begun)))
+    return Stopped()
+
+
+def _told(scope: RunScope, before: int, begun: int) -> dict[str, Any]:
+    """What the model was told before it replied, which the commit makes part of the transcript, and which try it was
+    that asked."""
+    return {
+        "writer": scope.writer.writer,
+        "begun_at": begun,
+        "notices": tuple(scope.notices[before:]),
+        "companions": scope.settled_companions,
+        "entries": scope.news_changes,
+    }
+
+
+async def _with_retries(
+    scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream
+) -> tuple[AssistantMessage, TokenCount]:
+    """Ask until there is a reply or no hope of one; what a failed call said is discarded for every reader."""
+    options = scope.services.options
+    failures = 0
+    while True:
+        try:
+            with Contained(f"Model {scope.model.name!r}"):
+                return await stream.run(request)
+        except ModelError as problem:
+            failures += 1
+            wished = problem.retry_after or 0
+            if not problem.retryable or failures > options.model_retries or wished > options.longest_retry_seconds:
+                raise
+            backoff = options.first_retry_seconds * 2 ** (failures - 1)
+            wait = max(wished, backoff * scope.services.jitter())
+            log_event("model.retry", session_id=scope.session.session_id, step=step, code=problem.code, wait=wait)
+            stream.reset()
+            # A stop between two writers would leave the run without one.
+            await undisturbed(scope.discard_step(step))
+            await scope.services.sleep(wait)
+
+
+async def _failed(scope: RunScope, ask: Ask, failure: Failure) -> RunFailed:
+    await scope.note(ask.step, ASKING, Note(failure=failure))
+    return RunFailed(code=failure.code)

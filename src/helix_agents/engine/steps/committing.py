@@ -1,0 +1,328 @@
+"""The commit effect: hooks of the settled batch, the step's outcome, and then one write that makes it durable."""
+
+import logging
+
+import msgspec
+
+from helix_agents.agent.failures import FailRun
+from helix_agents.agent.hook_events import (
+    AfterToolEvent,
+    AgentCompleteEvent,
+    AgentFailEvent,
+    AgentSuspendedEvent,
+    HookEvent,
+    MessageEvent,
+)
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import Committed, StepCommit
+from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError, SupersededError
+from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.messages import AssistantMessage, ToolMessage
+from helix_agents.domain.runs import RunUpdate, updated
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.streams import StreamAppend, StreamEnd
+from helix_agents.domain.sub_sessions import SubSessionRefUpdate
+from helix_agents.domain.transcript import held_results
+from helix_agents.domain.usage import ENTRIES_PER_ROUND, UsageEntry
+from helix_agents.domain.writes import NO_WRITES, StepWrites
+from helix_agents.engine.children.letting_go import end_children
+from helix_agents.engine.coming_writer import ComingWriter
+from helix_agents.engine.desk import Failure, StepLost
+from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest, Fail, PlannedCall, Stop, in_order_of_work
+from helix_agents.engine.log import log_event
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.announcing import announce_commit, announce_end, commit_markers
+from helix_agents.engine.steps.ending import rest_of
+from helix_agents.engine.steps.fitting import fit_together
+from helix_agents.engine.steps.news import tell_rest
+from helix_agents.engine.steps.outcomes import decide, end_batch, work_out
+from helix_agents.engine.steps.step_work import StepWork
+from helix_agents.engine.steps.stop_watch import look_for_stop
+
+_NO_REPLY = AssistantMessage()
+
+
+async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
+    """Make a step durable and tell readers; says how the run goes on."""
+    work = await _gather(scope, request)
+    try:
+        await _tell_batch_hooks(scope, work)
+        await work_out(scope, request.outcome, work)
+    except FailRun as decision:
+        await end_batch(scope, work)
+        work.fail(Failure("hook_failed_run", decision.reason))
+    if work.ended in ("failed", "interrupted"):
+        await end_children(scope, request.batch)
+    await _tell_end(scope, work)
+    try:
+        committed = await _store_what_fits(scope, work)
+    except SupersededError:
+        return CommitAck(next="superseded")
+    await _follow(scope, work, committed)
+    if committed.again or work.announced:
+        return CommitAck(next="again")
+    if work.ended is not None:
+        scope.run = updated(scope.run, _run_update(work), scope.services.clock.now_ms())
+        return CommitAck(next="ended", status=work.ended)
+    return CommitAck(next="continue")
+
+
+async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
+    """What the step produced; of a later round the results that were held, too."""
+    batch = request.batch
+    step_id = scope.step_id(batch.step)
+    reply = await scope.desk.find_reply(step_id) if batch.round == 0 else None
+    results = await scope.desk.results(step_id)
+    order = in_order_of_work(batch.calls)
+    work = StepWork(
+        batch=batch,
+        step_id=step_id,
+        open_reply=reply.message if reply is not None else scope.last_reply() or _NO_REPLY,
+        reply=reply,
+        results=fit_together(scope, results, order, NO_WRITES if reply is None else reply.writes),
+        held=await _held(scope, step_id) if batch.round > 0 else {},
+        writes=[*scope.carried, *(() if reply is None else (reply.writes,))],
+        messages=[*scope.notices, *(() if reply is None else (reply.message,))],
+        record={},
+    )
+    _check_whole(request, work)
+    work.writes.extend(work.results[call_id].writes for call_id in order if call_id in work.results)
+    return work
+
+
+def _check_whole(request: CommitRequest, work: StepWork) -> None:
+    """What the loop was told of has to be here; a run that was stopped or failed may be without a reply.
+
+    Raises:
+        StepLost: it is not.
+    """
+    needs_reply = request.batch.round == 0 and not isinstance(request.outcome, Stop | Fail)
+    if needs_reply and work.reply is None:
+        raise StepLost
+    if any(call_id not in work.results and call_id not in work.held for call_id in request.batch.settled):
+        raise StepLost
+
+
+async def _held(scope: RunScope, step_id: str) -> dict[ToolCallId, ToolMessage]:
+    staged = await scope.services.store.get_staged_changes(scope.session.session_id, step_id)
+    return held_results(staged)
+
+
+async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
+    """Hooks that waited for the whole batch, in call order; what they write is part of this commit."""
+    if not (scope.hooks.wants("on_message") or scope.hooks.wants("after_tool")):
+        return
+    if work.reply is not None:
+        await _tell(scope, work, MessageEvent(message=work.reply.message))
+    for result in work.new:
+        message = result.message
+        await _tell(scope, work, MessageEvent(message=message))
+        if result.told:
+            event = AfterToolEvent(
+                tool_name=message.tool_name,
+                tool_call_id=message.tool_call_id,
+                input=result.input,
+                result=message.content,
+                error=message.error,
+                code=message.code,
+                duration_ms=result.duration_ms,
+            )
+            await _tell(scope, work, event)
+
+
+async def _tell_end(scope: RunScope, work: StepWork) -> None:
+    """How the run ends is decided: hooks and capabilities hear of it before the commit, readers with it."""
+    await _tell_end_hooks(scope, work)
+    comes_to_rest = work.ended == "completed" or work.suspended
+    work.entries = await tell_rest(scope, work.batch.step) if comes_to_rest else ()
+    await announce_end(scope, work)
+
+
+async def _tell_end_hooks(scope: RunScope, work: StepWork) -> None:
+    """The last hooks of a run, whose writes are part of its last commit; how it ends is decided."""
+    step, took = work.batch.step, scope.services.clock.now_ms() - scope.run.started_at
+    event: HookEvent | None = None
+    if work.ended == "completed":
+        event = AgentCompleteEvent(output=work.record["output"], step_count=step, duration_ms=took)
+    elif work.failure is not None:
+        code, error, retryable = work.failure
+        event = AgentFailEvent(code=code, error=error, retryable=retryable, step_count=step, duration_ms=took)
+    elif work.suspended:
+        ids = tuple(call.tool_call_id for call in work.pending)
+        reason = "client_tool" if ids else "awaiting_children"
+        event = AgentSuspendedEvent(run_id=scope.run.run_id, reason=reason, tool_call_ids=ids)
+    if event is None:
+        return
+    try:
+        await _tell(scope, work, event)
+    except FailRun as decision:
+        log_event("hook.too_late", reason=decision.reason, session_id=scope.session.session_id)
+
+
+async def _tell(scope: RunScope, work: StepWork, event: HookEvent) -> None:
+    left = await scope.fire_with_draft(work.batch.step, event, *work.writes[len(scope.carried) :])
+    if left.writes:
+        work.writes.append(left.writes)
+    work.usage.extend(left.usage)
+
+
+async def _store_what_fits(scope: RunScope, work: StepWork) -> Committed:
+    """Store the step; without the state writes that the store refuses, if there are any."""
+    try:
+        return await _store(scope, work)
+    except (StateSizeExceededError, InvalidWriteError) as refused:
+        if isinstance(refused, StateSizeExceededError) and refused.operation != "state":
+            raise
+        # What is stored may not be what the run has in hand: others may change the state, too.
+        scope.take_state((await scope.services.store.load_state(scope.session.session_id)).custom_state)
+        finished_nothing = work.drop_writes(refused, scope.custom_state)
+        if not (finished_nothing and work.ended == "completed"):
+            return await _store(scope, work)
+    # The tool that was to finish the run has failed with its writes, so that is not how it ends.
+    decide(scope, work)
+    await _tell_end(scope, work)
+    return await _store_what_fits(scope, work)
+
+
+async def _store(scope: RunScope, work: StepWork) -> Committed:
+    """The one write; where stream and state share a backend, the step's chunks ride in it."""
+    store = scope.services.store
+    session_id = scope.session.session_id
+    step = work.batch.step
+    record: SessionState = msgspec.structs.replace(scope.session, step_count=step, custom_state={}, **work.record)
+    await scope.emitted()
+    if scope.services.chunks_ride_in_commits:
+        async with scope.writer.take() as stream:
+            # Where everything was stored before, no chunk rides, and the checkpoint answers for what there is.
+            meta = CheckpointMeta(step_id=work.step_id, step_count=step, stream_sequence=scope.writer.sequence)
+            end = _stream_end(scope, work)
+            last = stream if end is None else stream or _nothing_more(scope)
+            commit = _commit(scope, work, last, end)
+            return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
+    meta = CheckpointMeta(step_id=work.step_id, step_count=step, stream_sequence=await scope.writer.flush())
+    commit = _commit(scope, work)
+    return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
+
+
+def _stream_end(scope: RunScope, work: StepWork) -> StreamEnd | None:
+    """The end of a run is the end of its stream; a child's words stand in the stream of its root, which goes on."""
+    if work.ended is None or scope.parent is not None:
+        return None
+    run = updated(scope.run, _run_update(work), scope.services.clock.now_ms())
+    return StreamEnd(rest=rest_of(run), markers=commit_markers(scope, work))
+
+
+def _nothing_more(scope: RunScope) -> StreamAppend:
+    """Everything was stored before: the stream ends without another chunk of the run."""
+    run = scope.run
+    return StreamAppend(
+        stream_id=scope.stream_id, run_id=run.run_id, attempt=run.attempt, writer=scope.writer.writer, chunks=()
+    )
+
+
+def _commit(
+    scope: RunScope, work: StepWork, stream: StreamAppend | None = None, stream_end: StreamEnd | None = None
+) -> StepCommit:
+    gives_up = work.stopped or work.failure is not None
+    # An answer to a call that is not carried out any more is used up with it: nobody else comes for it.
+    left = work.batch.unsettled if gives_up else ()
+    return StepCommit(
+        fence=scope.run.fence,
+        step=work.batch.step,
+        round=work.batch.round,
+        writes=StepWrites(ops=work.ops),
+        stage=work.stage,
+        promote_staging=not (work.suspended or work.announced),
+        pending=work.pending,
+        consume=(
+            *(result.message.tool_call_id for result in work.new if result.consumes),
+            *(call.tool_call_id for call in left),
+        ),
+        deliver_late_answers=scope.late_answers,
+        drop_pending=gives_up,
+        ref_updates=_ref_updates(scope, work),
+        forget_effects=(*scope.stale_effects, *_recorded_once(work)),
+        run=_run_update(work) if work.ended is not None else None,
+        suspend=work.suspended,
+        take_stop=work.stopped,
+        usage=_usage(scope, work),
+        entries=(*scope.news_changes, *(change for result in work.new for change in result.entries), *work.entries),
+        audit=tuple(line for result in work.new for line in result.audit),
+        stream=stream,
+        stream_end=stream_end,
+    )
+
+
+def _run_update(work: StepWork) -> RunUpdate:
+    return RunUpdate(
+        status=work.ended,
+        completion_reason=work.reason,
+        output=work.record.get("output"),
+        error=work.failure.error if work.failure is not None else None,
+    )
+
+
+def _recorded_once(work: StepWork) -> tuple[ToolCallId, ...]:
+    """Calls whose ledger entries are done with: this commit stores their results, in the transcript or beside it."""
+    return tuple(result.message.tool_call_id for result in work.new if result.once)
+
+
+def _ref_updates(scope: RunScope, work: StepWork) -> tuple[SubSessionRefUpdate, ...]:
+    """Children whose results this commit records: the reference's end and the call's result are one write."""
+    results = (result.child for result in work.new if result.child is not None)
+    left = work.batch.unsettled if work.ended in ("failed", "interrupted") else ()
+    let_go = (
+        SubSessionRefUpdate(sub_session_id=child, status="interrupted")
+        for call in left
+        if (child := _child_left(scope, call)) is not None
+    )
+    return (*scope.settled_companions, *results, *let_go)
+
+
+def _child_left(scope: RunScope, call: PlannedCall) -> SessionId | None:
+    """Who worked or waited for a call that gets no result from it."""
+    if call.tool_call_id in scope.companion_waits:
+        return scope.companion_waits[call.tool_call_id].child_session_id
+    return call.child_session_id if call.kind in DELEGATED else None
+
+
+def _usage(scope: RunScope, work: StepWork) -> tuple[UsageEntry, ...]:
+    entries = [*(work.reply.usage if work.reply is not None else ())]
+    for result in work.new:
+        entries.extend(result.usage)
+    entries.extend((*scope.noted_usage, *work.usage))
+    first = work.batch.round * ENTRIES_PER_ROUND
+    return tuple(msgspec.structs.replace(entry, n=n) if n else entry for n, entry in enumerate(entries, first))
+
+
+async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None:
+    """Bring what the scope holds in line with the store, and announce the commit."""
+    for warning in committed.warnings:
+        about = {"session_id": scope.session.session_id, "key": warning.key, "tool_call_ids": warning.tool_call_ids}
+        log_event("state.merge_conflict", logging.WARNING, **about)
+    if work.suspended:
+        log_event("client_tool.suspended", session_id=scope.session.session_id, run_id=scope.run.run_id)
+    # The model has seen the notices already; they are in the transcript in hand.
+    fresh = work.messages[len(scope.notices) :]
+    scope.transcript.extend(fresh)
+    scope.session = msgspec.structs.replace(
+        scope.session,
+        version=committed.new_version,
+        message_count=committed.message_count,
+        checkpoint_id=committed.checkpoint_id,
+        step_count=work.batch.step,
+        **{**work.record, "status": committed.status},
+    )
+    if committed.status == "paused" and work.ended is None:
+        # An operator paused the session while the step went on: the run stops before its next one.
+        scope.stop.request()
+    if committed.again:
+        # It is an answer or a stop that keeps the run going.
+        await look_for_stop(scope.services.store, scope.session.session_id, scope.stop)
+    scope.step_done(work.ops)
+    if isinstance(scope.writer, ComingWriter):
+        # It took this commit's chunks, so it is there.
+        scope.writer = await scope.writer.arrived()
+    scope.stream_ended = committed.stream_ended
+    if not committed.stream_ended:
+        await announce_commit(scope, work, committed)

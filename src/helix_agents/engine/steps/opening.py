@@ -1,0 +1,204 @@
+"""The open effect: where a run stands, who is told that it begins, and what earlier effects of its step left."""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from helix_agents.agent.failures import FailRun
+from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
+from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.messages import UserMessage
+from helix_agents.engine.children.letting_go import end_chunk, end_forgotten_children, write_end
+from helix_agents.engine.desk import OPENING, Failure, Note, RestingReply, RestingResult
+from helix_agents.engine.effects import DELEGATED, CallKind, OpenBatch, PlannedCall, Position
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.executing import announce
+from helix_agents.engine.steps.late_answers import with_late_answers
+from helix_agents.engine.steps.planning import limits_of
+from helix_agents.engine.steps.streaming import say_again
+from helix_agents.engine.store_desk import recorded_reply
+
+
+async def open_run(scope: RunScope) -> Position:
+    """Where the run stands; the first time it is asked, readers and hooks are told that it begins."""
+    session, run = scope.session, scope.run
+    batch = _open_batch(scope)
+    beginning = Note(round=0 if batch is None else batch.round)
+    resting = await _pick_up(scope, batch, anew=True)
+    if batch is None:
+        beginning = await with_late_answers(scope, beginning)
+        scope.take_note(OPENING, beginning)
+        if run.previous_run_id is not None:
+            going_on = resting.calls if resting is not None else ()
+            # Neither needs the other, and a store may be a network away. An agent that delegates nothing may have
+            # children of its version before a deploy.
+            stale, refs = await asyncio.gather(
+                _stale_effects(scope, going_on), scope.services.store.get_sub_session_refs(session.session_id)
+            )
+            await end_forgotten_children(scope, refs, going_on)
+            beginning = msgspec.structs.replace(beginning, stale_effects=stale)
+    await _tell_beginning(scope, batch, beginning)
+    await _say_again(scope, batch, resting)
+    return Position(
+        session_id=session.session_id,
+        run_id=run.run_id,
+        attempt=run.attempt,
+        agent_type=session.agent_type,
+        step=batch.step if batch is not None else session.step_count,
+        open_batch=batch,
+    )
+
+
+async def go_on(scope: RunScope, *, joined: bool) -> None:
+    """Have in hand what earlier effects of the step left at the desk; who took the stream over says it again."""
+    batch = _open_batch(scope)
+    resting = await _pick_up(scope, batch, anew=False)
+    if joined:
+        # It may be an effect that is repeated: what it said before stays said.
+        scope.take_ends_told(await _said_in(scope, _step_of(scope, batch)))
+    else:
+        await _say_again(scope, batch, resting)
+
+
+async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> RestingReply | None:
+    """The notes of this step, and its reply if it is not committed yet; a run that begins `anew` takes its own first
+    note once more."""
+    step_id = scope.step_id(_step_of(scope, batch))
+    for name, note in (await scope.desk.notes(step_id)).items():
+        if note.round == (0 if batch is None else batch.round) and not (anew and name == OPENING):
+            scope.take_note(name, note)
+    for result in (await scope.desk.results(step_id)).values():
+        scope.take_entries(result.entries)
+    if batch is not None:
+        return None
+    if not scope.desk.is_durable and scope.run.attempt > 1:
+        # A reply that was paid for and recorded before a crash is not bought twice.
+        resting = recorded_reply(await scope.services.store.get_staged_changes(scope.session.session_id, step_id))
+        if resting is not None:
+            await scope.desk.put_reply(step_id, resting)
+    resting = await scope.desk.find_reply(step_id)
+    if resting is not None:
+        scope.tell(resting.notices)
+        scope.settled_companions = resting.companions
+        scope.news_told, scope.news_changes = True, resting.entries
+        scope.take_entries(resting.entries)
+    return resting
+
+
+async def _say_again(scope: RunScope, batch: OpenBatch | None, resting: RestingReply | None) -> None:
+    """Tell readers what rests: what they saw of it went with the attempt that died."""
+    step = _step_of(scope, batch)
+    if resting is not None:
+        await say_again(scope, step, resting.message)
+    results = await scope.desk.results(scope.step_id(step))
+    if not results:
+        return
+    scope.take_ends_told(await _said_in(scope, step))
+    planned = {call.tool_call_id: call for call in _calls_of(batch, resting)}
+    for call_id, result in results.items():
+        if call_id in planned:
+            await _say_end_of_child(scope, step, planned[call_id], result)
+        await announce(scope, step, result.message, result.writes)
+
+
+def _calls_of(batch: OpenBatch | None, resting: RestingReply | None) -> tuple[PlannedCall, ...]:
+    if batch is not None:
+        return batch.calls
+    return resting.calls if resting is not None else ()
+
+
+async def _say_end_of_child(scope: RunScope, step: int, planned: PlannedCall, result: RestingResult) -> None:
+    """A delegated call ends twice for readers: what the child said is over, and the call has its result."""
+    ended = result.child
+    if planned.kind in DELEGATED and ended is not None and ended.status is not None:
+        child = await scope.services.store.load_state(ended.sub_session_id)
+        content = result.message.content
+        await write_end(scope, end_chunk(scope, step, planned, child.agent_type, ended.status, content))
+
+
+async def _said_in(scope: RunScope, step: int) -> tuple[StreamChunk, ...]:
+    return await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
+
+
+def _step_of(scope: RunScope, batch: OpenBatch | None) -> int:
+    return scope.session.step_count + 1 if batch is None else batch.step
+
+
+def _open_batch(scope: RunScope) -> OpenBatch | None:
+    """The calls a suspension left, to be looked at once more."""
+    suspended = scope.session.suspension_context
+    if suspended is None:
+        return None
+    return OpenBatch(
+        step=suspended.step,
+        round=suspended.round + 1,
+        calls=tuple(
+            PlannedCall(
+                tool_call_id=call.tool_call_id,
+                tool_name=call.tool_name,
+                kind=_kind(call.kind),
+                child_session_id=call.child_session_id,
+                **limits_of(scope.agent, call.tool_name, call.kind),
+            )
+            for call in suspended.calls
+        ),
+        settled=tuple(call.tool_call_id for call in suspended.calls if call.settled),
+    )
+
+
+def _kind(name: str) -> CallKind:
+    return name  # pyright: ignore[reportReturnType]
+
+
+async def _stale_effects(scope: RunScope, going_on: Iterable[PlannedCall]) -> tuple[ToolCallId, ...]:
+    """Entries of the ledger for calls of a run that died: what is known of them stands in the transcript by now."""
+    kept = {planned.tool_call_id for planned in going_on}
+    effects = await scope.services.store.list_effects(scope.session.session_id)
+    return tuple(effect.tool_call_id for effect in effects if effect.tool_call_id not in kept)
+
+
+async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: Note) -> None:
+    """Readers and hooks hear of the beginning; what hooks make of it is noted for the first commit."""
+    session, run = scope.session, scope.run
+    resumed = session.suspension_context is not None or session.resumed
+    step = session.step_count
+    if resumed and run.previous_run_id is not None:
+        chunk = scope.chunk(
+            RunResumed,
+            step,
+            turn=run.turn,
+            previous_run_id=run.previous_run_id,
+            checkpoint_id=session.checkpoint_id,
+        )
+        event = AgentResumedEvent(
+            run_id=run.run_id,
+            previous_run_id=run.previous_run_id,
+            session_id=session.session_id,
+            resumed_from_checkpoint_id=session.checkpoint_id,
+        )
+    else:
+        chunk = scope.chunk(RunStarted, step, turn=run.turn, attempt=run.attempt)
+        event = AgentStartEvent(turn=run.turn, input=_turn_input(scope))
+    await scope.writer.write(chunk)
+    try:
+        left = await scope.fire_with_draft(step, event)
+        # They are part of the next commit, and so of the step that it makes.
+        usage = tuple(msgspec.structs.replace(entry, step=_step_of(scope, batch)) for entry in left.usage)
+        noted = msgspec.structs.replace(beginning, writes=left.writes, usage=usage)
+    except FailRun as decision:
+        noted = msgspec.structs.replace(beginning, failure=Failure("hook_failed_run", decision.reason))
+    if noted != Note(round=beginning.round):
+        # The messages are in hand already; taking them twice would show them twice.
+        scope.take_note(OPENING, msgspec.structs.replace(noted, notices=()))
+        await scope.desk.put_note(scope.step_id(_step_of(scope, batch)), OPENING, noted)
+
+
+def _turn_input(scope: RunScope) -> tuple[UserMessage, ...]:
+    messages: list[UserMessage] = []
+    for message in reversed(scope.transcript):
+        if not isinstance(message, UserMessage):
+            break
+        messages.append(message)
+    return tuple(reversed(messages))

@@ -1,0 +1,160 @@
+"""What a reply asks for: each call is checked and given a kind, which the loop then follows."""
+
+from typing import Any
+
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.companions import SPAWN_AGENT
+from helix_agents.agent.remote_agents import RemoteAgentTool
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import ToolInputError
+from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
+from helix_agents.domain.records import JSON
+from helix_agents.domain.sessions import SessionFilter
+from helix_agents.engine.effects import DELEGATED, CallKind, PlannedCall
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.steps.corrections import INVALID_ARGUMENTS, UNKNOWN_TOOL
+from helix_agents.ports.llm import FINISH_TOOL
+
+SUB_AGENT_LIMIT = "sub_agent_limit"
+
+
+class Plan:
+    """The calls of a reply in the model's order, with what only the bodies need to know."""
+
+    def __init__(self) -> None:
+        self.calls: list[PlannedCall] = []
+        self.rejections: dict[ToolCallId, ToolMessage] = {}
+        self.previews: dict[ToolCallId, JSON] = {}
+        self.children_before: int | None = None
+
+    def add(self, call: ToolCall, kind: CallKind, child_session_id: SessionId | None = None, **limits: Any) -> None:
+        about = {"tool_call_id": call.id, "tool_name": call.name, "kind": kind}
+        self.calls.append(PlannedCall(**about, child_session_id=child_session_id, **limits))
+
+    def reject(self, call: ToolCall, code: str, sentence: str) -> None:
+        """The call gets an error instead of a run; the model may do better next time."""
+        self.add(call, "rejected")
+        self.rejections[call.id] = ToolMessage(
+            tool_call_id=call.id, tool_name=call.name, content=sentence, error=True, code=code
+        )
+
+
+async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage, notes: Notes) -> Plan:
+    """Check every call of the reply against the agent's tools; `notes` has what predicates and previews count."""
+    plan = Plan()
+    for call in reply.tool_calls:
+        if call is reply.tool_calls[-1] and reply.stop_reason == "length" and not call.arguments:
+            # There was no room for its arguments: it would run without those it was to have.
+            plan.reject(call, INVALID_ARGUMENTS, "The reply was cut off at its limit before the arguments. Call again.")
+        elif call.name == FINISH_TOOL and scope.agent.output_type is not None:
+            _plan_finish(scope, call, plan)
+        else:
+            await _plan_tool(scope, step, call, plan, notes)
+    return plan
+
+
+def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan) -> None:
+    assert scope.agent.output_type is not None
+    try:
+        scope.agent.output_type.parse(call.arguments)
+    except ToolInputError as problem:
+        plan.reject(call, INVALID_ARGUMENTS, str(problem))
+        return
+    if any(planned.kind == "finish" for planned in plan.calls):
+        plan.reject(call, INVALID_ARGUMENTS, "The result was handed in already in this reply; once is enough.")
+        return
+    plan.add(call, "finish")
+
+
+async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan, notes: Notes) -> None:
+    tool = scope.agent.find_tool(call.name)
+    if tool is None:
+        known = ", ".join(sorted(each.name for each in scope.agent.all_tools)) or "none"
+        plan.reject(call, UNKNOWN_TOOL, f"There is no tool {call.name!r}. Available: {known}.")
+        return
+    try:
+        values = tool.parse(call.arguments)
+    except ToolInputError as problem:
+        plan.reject(call, INVALID_ARGUMENTS, str(problem))
+        return
+    if tool.kind == "agent":
+        await _plan_child(scope, call, plan, "remote" if isinstance(tool, RemoteAgentTool) else "child")
+    elif tool.name == SPAWN_AGENT:
+        await _plan_child(scope, call, plan, "companion")
+    elif tool.kind == "companion":
+        plan.add(call, "companion", scope.services.ids.new("child"))
+    elif tool.kind != "server":
+        plan.add(call, "client")
+    elif await _needs_approval(scope, step, tool, values, notes):
+        plan.add(call, "gated", **limits_of(scope.agent, call.name, "gated"))
+        if tool.preview is not None:
+            plan.previews[call.id] = await _preview(scope, step, tool, values, notes)
+    else:
+        kind = "finish_with" if tool.finish_with else "server"
+        plan.add(call, kind, **limits_of(scope.agent, call.name, kind))
+        if tool.require_approval is False:
+            # Nobody but us has seen them; a predicate may have changed what it was shown.
+            scope.parsed[call.id] = values
+
+
+def limits_of(agent: AnyAgent, tool_name: str, kind: str) -> dict[str, Any]:
+    """How long a call of our function, or of a sub-agent, may take, and in how many processes it may be tried.
+
+    One that must not run twice has a single try; what became of it, the ledger knows.
+    """
+    tool = agent.find_tool(tool_name)
+    if tool is not None and kind == "child":
+        return {"timeout_ms": tool.timeout_ms}
+    if tool is None or tool.kind != "server" or kind not in ("server", "finish_with", "gated"):
+        return {}
+    once = tool.effect_of_call(approved=kind == "gated") == "once"
+    return {"timeout_ms": tool.timeout_ms, "attempts": 1 if once else agent.retries_of(tool_name) + 1}
+
+
+async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan, kind: CallKind) -> None:
+    """A child's id is minted here, recorded with the reply, and never derived: nobody can guess or reuse it."""
+    options = scope.services.options
+    here = sum(planned.kind in DELEGATED or planned.tool_name == SPAWN_AGENT for planned in plan.calls)
+    problem = None
+    if scope.depth + 1 > options.max_depth:
+        problem = f"sub-agents may nest {options.max_depth} deep"
+    elif here >= options.max_children_per_step:
+        problem = f"one step may delegate {options.max_children_per_step} calls"
+    elif await _children_of_root(scope, plan) + here >= options.max_children_per_root:
+        problem = f"one conversation may have {options.max_children_per_root} sub-agents"
+    if problem is not None:
+        plan.reject(call, SUB_AGENT_LIMIT, f"This call was not delegated: {problem}. Do the work yourself.")
+    else:
+        plan.add(call, kind, scope.services.ids.new("child"), **limits_of(scope.agent, call.name, kind))
+
+
+async def _children_of_root(scope: RunScope, plan: Plan) -> int:
+    """How many sessions there are below the root, asked once per reply."""
+    if plan.children_before is None:
+        where = SessionFilter(root_session_id=scope.session.root_session_id)
+        plan.children_before = (await scope.services.store.list_sessions(where, limit=1)).total - 1
+    return plan.children_before
+
+
+async def _needs_approval(
+    scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any], notes: Notes
+) -> bool:
+    if isinstance(tool.require_approval, bool):
+        return tool.require_approval
+    context = scope.context(step, scope.draft(), notes)
+
+    def report(problem: BaseException) -> None:
+        log_exception("approval.predicate_failed", problem, tool=tool.name)
+
+    return await tool.needs_approval(values, context, on_error=report)
+
+
+async def _preview(scope: RunScope, step: int, tool: Tool[..., Any], values: dict[str, Any], notes: Notes) -> JSON:
+    """What the person who decides is shown, made before they are asked and kept with the question."""
+
+    def report(problem: BaseException) -> None:
+        log_exception("approval.preview_failed", problem, tool=tool.name)
+
+    return await tool.show(values, scope.context(step, scope.draft(), notes), on_error=report)

@@ -1,0 +1,105 @@
+"""What is kept of a step that nobody goes on with, because its process died or it waited for somebody."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage
+from helix_agents.domain.pending import ToolAnswer
+from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.transcript import RUN_STOPPED, cut_short, heal, held_results, not_executed, open_tail
+from helix_agents.engine.requests.snapshot import take_snapshot
+from helix_agents.engine.scope import step_id_of
+from helix_agents.engine.services import Services
+from helix_agents.engine.steps.answers import answered_message
+from helix_agents.engine.steps.ledger import begun_calls, known_of_open_calls
+from helix_agents.engine.store_desk import recorded_reply, recorded_results
+from helix_agents.ports.state_store import SessionStateStore
+
+
+async def salvage(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...]:
+    """The words a reader saw, the results that were recorded, and for the rest that nobody knows how far they came."""
+    recorded = await _recorded_step(services, session, run)
+    if recorded is not None:
+        return recorded
+    snapshot = await take_snapshot(services.store, services.streams, session.session_id)
+    reply = next((message for message in snapshot.partial if isinstance(message, AssistantMessage)), None)
+    if reply is None:
+        return heal(snapshot.messages)
+    step_id = step_id_of(run.run_id, session.step_count + 1)
+    kept = msgspec.structs.replace(reply, id=step_id, thinking=(), interrupted="crash")
+    return (kept, *map(_cut_short, kept.tool_calls))
+
+
+async def is_on_record(services: Services, session: SessionState, run: RunRecord) -> bool:
+    """Whether the step that a run died in has its reply on record, because its tools leave traces."""
+    return await _find_reply(services, session, run) is not None
+
+
+async def end_of_last_step(services: Services, session: SessionState, run: RunRecord | None) -> tuple[Message, ...]:
+    """What has to stand in the transcript before anything new, where nobody goes on with a session's last run: a step
+    that it did not come to commit and that has begun what cannot be undone, or the results of calls that a suspension
+    left open."""
+    store, session_id = services.store, session.session_id
+    if run is not None and session.suspension_context is None and await begun_calls(store, session_id):
+        recorded = await _recorded_step(services, session, run)
+        if recorded is not None:
+            return recorded
+    return await results_of_open_calls(store, session)
+
+
+async def results_of_open_calls(store: SessionStateStore, session: SessionState) -> tuple[Message, ...]:
+    """What ends a suspended step that nobody goes on with: results that were held, what clients answered, "unknown" for
+    calls that were begun, "cut short" for those that a session below works on, "not executed" for the others, and then
+    what the user said while they were open."""
+    page = await store.get_messages(session.session_id, limit=200)
+    newest_first = [stored.message for stored in page.items]
+    calls = open_tail(newest_first)
+    known = await _known_results(store, session, newest_first, calls) if calls else {}
+    results = (known.get(call.id) or not_executed((call,), RUN_STOPPED)[0] for call in calls)
+    entered = session.suspension_context.entry_messages if session.suspension_context is not None else ()
+    return (*results, *entered)
+
+
+async def _known_results(
+    store: SessionStateStore, session: SessionState, newest_first: Iterable[Message], calls: tuple[ToolCall, ...]
+) -> dict[ToolCallId, ToolMessage]:
+    known = await known_of_open_calls(store, session.session_id, {call.id: call.name for call in calls})
+    for call in calls:
+        row = await store.get_pending_call(session.session_id, call.id)
+        if row is not None and isinstance(row.answer, ToolAnswer):
+            known[call.id] = answered_message(row, row.answer)
+    # A session that was settled with the one above it does not say any more which step was open; its reply does.
+    reply = next(message for message in newest_first if isinstance(message, AssistantMessage))
+    held = await store.get_staged_changes(session.session_id, reply.id) if reply.id is not None else ()
+    return known | held_results(held)
+
+
+async def _recorded_step(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...] | None:
+    """A step whose reply was recorded because its tools leave traces: their results are kept."""
+    found = await _find_reply(services, session, run)
+    if found is None:
+        return None
+    reply, staged = found
+    done = {call_id: result.message for call_id, result in recorded_results(staged).items()}
+    done |= await begun_calls(services.store, session.session_id)
+    results = (done.get(call.id) or _cut_short(call) for call in reply.tool_calls)
+    return (msgspec.structs.replace(reply, interrupted="crash"), *results)
+
+
+def _cut_short(call: ToolCall) -> ToolMessage:
+    """A process that died may have begun any call that its model had written."""
+    return cut_short(call.id, call.name, RUN_STOPPED)
+
+
+async def _find_reply(
+    services: Services, session: SessionState, run: RunRecord
+) -> tuple[AssistantMessage, tuple[StagedChange, ...]] | None:
+    """The recorded reply of the step that a run died in, and all that rests with it."""
+    step_id = step_id_of(run.run_id, session.step_count + 1)
+    staged = await services.store.get_staged_changes(session.session_id, step_id)
+    resting = recorded_reply(staged)
+    return None if resting is None else (resting.message, staged)

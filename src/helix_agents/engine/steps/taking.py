@@ -1,0 +1,219 @@
+"""Taking a run in hand: where it stands is read from the store, and its attempt gets what it needs to go on."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.hooks import SomeHooks, each_hooks, ordered
+from helix_agents.agent.registry import find_delegate
+from helix_agents.domain.errors import SupersededError
+from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.messages import Message
+from helix_agents.domain.runs import Fence, RunRecord
+from helix_agents.domain.session_changes import of_version
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.streams import StreamPlace
+from helix_agents.engine.children.delegated_writer import DelegatedWriter
+from helix_agents.engine.children.meant_agents import line_of
+from helix_agents.engine.coming_writer import ComingWriter
+from helix_agents.engine.desk import ASKING, OPENING, Desk
+from helix_agents.engine.effects import OpenBatch, Position
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.services import Services
+from helix_agents.engine.steps.stop_watch import StopSignal
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.ports.streams import StreamWriter
+
+
+class Made(NamedTuple):
+    """A session that was made a moment ago: what a look at the store would find."""
+
+    session: SessionState
+    messages: tuple[Message, ...]
+
+
+class Begun(NamedTuple):
+    """A turn that this process began: its place in its stream, if it has one, and its session, if it made that too."""
+
+    run: RunRecord
+    stream: StreamPlace | None
+    made: Made | None
+
+
+async def open_scope(
+    services: Services,
+    session_id: SessionId,
+    fence: Fence,
+    *,
+    desk: Desk,
+    stop: StopSignal,
+    deps: Any = None,
+    hooks: SomeHooks = None,
+    model: LLMAdapter | None = None,
+    parent: RunScope | None = None,
+    delegated_by: ToolCallId | None = None,
+    join: bool = False,
+    shared: bool = False,
+    begun: Begun | None = None,
+) -> RunScope | Position:
+    """Take a run in hand; where it has ended, or belongs to somebody else, only its position.
+
+    `hooks` and `model` are those of one call, which live in the process that made it. A child's run is opened for the
+    call of its `parent` that delegated to it. Whoever does one effect beside others of the same step has to `join`
+    them in the stream; what `shared` runs said may be looked at by an effect that is done for the second time. What is
+    known of a turn that has `begun` a moment ago is not asked for.
+    """
+    # None of these needs another, and a store may be a network away. Nobody else writes what a run of this fence reads.
+    reading = _reading(services.store, session_id, begun)
+    try:
+        session, run = await _standing(services.store, session_id, begun)
+        if run is None or run.fence != fence or run.status != "running":
+            return _elsewhere(session, run, fence)
+        agent, above = await _who(services, session, parent)
+        loaded = agent.load_state(session.custom_state, session.agent_version)
+        if begun is not None and begun.stream is not None:
+            writer = services.streams.writer_at(session.stream_id or session.session_id, run.run_id, begun.stream)
+        else:
+            writer = await _writer(services, session, run, parent, join=join, repeats=shared or run.attempt > 1)
+        transcript = await reading
+    finally:
+        await _let_go_of(reading)
+    scope = RunScope(
+        services,
+        agent,
+        # Where the state had to be migrated, the commit that stores it says from now on for which version.
+        session=of_version(session, agent.version, until=session.version),
+        run=run,
+        transcript=transcript,
+        writer=writer,
+        desk=desk,
+        stop=stop,
+        model=model or services.model_of(agent),
+        hooks=ordered(parent=above, executor=services.hooks, agent=agent.hooks, call=hooks),
+        deps=deps,
+        parent=parent,
+        delegated_by=delegated_by,
+    )
+    scope.migration = loaded.writes
+    if session.interrupt_flag is not None or session.status == "paused":
+        stop.request(session.interrupt_flag)
+    return scope
+
+
+async def _who(services: Services, session: SessionState, parent: RunScope | None) -> tuple[AnyAgent, SomeHooks]:
+    """Who does the work, and the hooks it has from above: a child runs its parent's before its own. A companion that
+    stands on its own is driven without its parent, and has them all the same."""
+    if parent is not None:
+        meant = find_delegate(parent.agent, session.agent_type)
+        everywhere = {id(each) for each in each_hooks(services.hooks)}
+        above = [each for each in parent.hooks.hooks if id(each) not in everywhere]
+        return meant or services.agents.get(session.agent_type), above
+    *line, agent = await line_of(services.store, services.agents, session)
+    above = [each for one in line if one is not None for each in each_hooks(one.hooks)]
+    return agent or services.agents.get(session.agent_type), above
+
+
+async def _standing(
+    store: SessionStateStore, session_id: SessionId, begun: Begun | None
+) -> tuple[SessionState, RunRecord | None]:
+    if begun is not None and begun.made is not None:
+        return begun.made.session, begun.run
+    return await asyncio.gather(store.load_state(session_id), store.get_current_run(session_id))
+
+
+def _reading(store: SessionStateStore, session_id: SessionId, begun: Begun | None) -> asyncio.Future[list[Message]]:
+    """The transcript on its way; that of a session made a moment ago is there, and takes no task."""
+    if begun is None or begun.made is None:
+        return asyncio.ensure_future(_transcript(store, session_id))
+    there: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
+    there.set_result(list(begun.made.messages))
+    return there
+
+
+async def _transcript(store: SessionStateStore, session_id: SessionId) -> list[Message]:
+    return [each.message for each in await store.load_transcript(session_id)]
+
+
+async def _let_go_of(reading: asyncio.Future[list[Message]]) -> None:
+    """What was read is here, or nobody needs it any more."""
+    if not reading.done():
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    elif not reading.cancelled():
+        reading.exception()
+
+
+def _elsewhere(session: SessionState, run: RunRecord | None, fence: Fence) -> Position:
+    has_ended = run is not None and run.run_id == fence.run_id and run.status != "running"
+    return Position(
+        session_id=session.session_id,
+        run_id=fence.run_id,
+        attempt=fence.attempt,
+        agent_type=session.agent_type,
+        step=session.step_count,
+        ended=run.status if run is not None and has_ended else "superseded",
+    )
+
+
+async def take_writer(scope: RunScope, *, join: bool) -> None:
+    """Have the stream's present writer in hand: while others ran effects of the run, it may have changed."""
+    before, scope.writer = (
+        scope.writer,
+        await _writer(scope.services, scope.session, scope.run, scope.parent, join=join, repeats=True),
+    )
+    with suppress(SupersededError):
+        await before.close()
+
+
+async def take_notes_of_calls(scope: RunScope, batch: OpenBatch) -> None:
+    """Have in hand what calls noted that ran elsewhere."""
+    for name, note in (await scope.desk.notes(scope.step_id(batch.step))).items():
+        if note.round == batch.round and name not in (OPENING, ASKING):
+            scope.take_note(name, note)
+
+
+async def _writer(
+    services: Services, session: SessionState, run: RunRecord, parent: RunScope | None, *, join: bool, repeats: bool
+) -> StreamWriter:
+    """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said, or
+    an effect of the same attempt that is repeated."""
+    step = _first_unsaid_step(session)
+    after = await _said_for_good(services, session) if repeats else 0
+    if parent is not None:
+        if not join and repeats:
+            await parent.writer.flush()
+            await services.streams.cleanup_to_step(parent.stream_id, run.run_id, step - 1, after=after)
+        return DelegatedWriter(parent)
+    coming = services.streams.create_writer(
+        session.stream_id or session.session_id,
+        run.run_id,
+        session.agent_type,
+        turn=run.turn,
+        attempt=run.attempt,
+        step=None if join else step,
+        after=after,
+        join=join,
+    )
+    if repeats:
+        # Who comes later looks at what its predecessor said, and that has to be without what is discarded.
+        return await coming
+    writer = ComingWriter(coming)
+    # It sets out now, and not when the run waits for the first time, which would be for its first commit.
+    await services.sleep(0)
+    return writer
+
+
+def _first_unsaid_step(session: SessionState) -> int:
+    """What an attempt that died left in the stream is of this step or of a later one."""
+    suspended = session.suspension_context
+    return suspended.step if suspended is not None else session.step_count + 1
+
+
+async def _said_for_good(services: Services, session: SessionState) -> int:
+    """The last number of the stream that a commit answers for: of a step that is open, some rounds are committed."""
+    if session.checkpoint_id is None:
+        return 0
+    checkpoint = await services.store.get_checkpoint(session.session_id, session.checkpoint_id)
+    return checkpoint.stream_sequence if checkpoint is not None else 0

@@ -1,0 +1,156 @@
+"""What a whole step means for its run: go on, finish, or fail."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from helix_agents.agent.context import CompletedStep
+from helix_agents.agent.failures import Contained, ControlFlow, FailRun
+from helix_agents.domain.errors import ToolOutputError
+from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
+from helix_agents.domain.records import JSON
+from helix_agents.domain.texts import said_by, storable
+from helix_agents.domain.usage import TokenCount
+from helix_agents.domain.writes import StepWrites
+from helix_agents.engine.desk import Failure, RestingResult
+from helix_agents.engine.effects import OpenBatch
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.corrections import CORRECTABLE, OUTPUT_REMINDER
+from helix_agents.ports.llm import FINISH_TOOL
+
+_REMINDER = f"You have not handed in the result yet. Call {FINISH_TOOL} with it; text alone does not end the task."
+
+
+class GoOn(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask the model again; a reminder may precede that."""
+
+    reminder: UserMessage | None = None
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """The run has its output."""
+
+    output: JSON
+    reason: str = "finished"
+
+
+Verdict = GoOn | Finished | Failure
+
+
+class WholeStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step whose calls all have their results."""
+
+    batch: OpenBatch
+    reply: AssistantMessage
+    results: tuple[ToolMessage, ...]
+    new: tuple[RestingResult, ...]
+    writes: tuple[StepWrites, ...]
+    tokens: TokenCount
+
+
+def judge(scope: RunScope, step: WholeStep) -> Verdict:
+    """Decide what follows a whole step. Pure but for `stop_when`, which has to be."""
+    failure = failed_by(scope, step.new, step.results)
+    if failure is not None:
+        return failure
+    finished = _finished(scope, step)
+    if finished is not None:
+        return finished
+    if not step.batch.calls:
+        return _text_only(scope, step)
+    return _limits(scope, step) or GoOn()
+
+
+def failed_by(scope: RunScope, new: Iterable[RestingResult], known: Sequence[ToolMessage]) -> Failure | None:
+    """Why the results of a step so far make its run fail, if they do; `known` are those of earlier rounds, too."""
+    for result in new:
+        if result.fail_run is not None:
+            return Failure("tool_failed_run", result.fail_run)
+    # Where the user went on with a new message, tries of the turn before count no more.
+    return None if scope.entered_meanwhile else _exhausted(scope, known)
+
+
+def _exhausted(scope: RunScope, results: Sequence[ToolMessage]) -> Failure | None:
+    """A tool whose calls the model did not get right in as many tries as it has."""
+    counts: dict[str, int] = {}
+    # Once the output is handed in, it does not matter how often the model tried, or that it did so twice.
+    handed_in = any(message.tool_name == FINISH_TOOL and not message.error for message in results)
+    for message in results:
+        if message.code in CORRECTABLE and not (handed_in and message.tool_name == FINISH_TOOL):
+            counts[message.tool_name] = counts.get(message.tool_name, scope.corrections.of(message.tool_name)) + 1
+            allowed = scope.agent.retries_of(message.tool_name)
+            if counts[message.tool_name] > allowed:
+                code = "output_invalid" if message.tool_name == FINISH_TOOL else "tool_retries_exhausted"
+                return Failure(
+                    code,
+                    f"{message.tool_name} was not called correctly, and may be corrected no more (allowed: {allowed}): "
+                    f"{message.content}",
+                )
+    return None
+
+
+def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
+    by_id = {result.message.tool_call_id: result for result in step.new}
+    for call, message in zip(step.batch.calls, step.results, strict=True):
+        if call.kind == "finish":
+            arguments = next(each.arguments for each in step.reply.tool_calls if each.id == call.tool_call_id)
+            assert scope.agent.output_type is not None
+            return Finished(output=scope.agent.output_type.parse(arguments))
+        result = by_id.get(call.tool_call_id)
+        if result is not None and result.finishes:
+            return Finished(output=result.output)
+        if call.kind == "finish_with" and not message.error:
+            # Its result is of an earlier round, or somebody else knew of it.
+            with suppress(ToolOutputError):
+                return Finished(output=scope.agent.check_output(message.content, call.tool_name))
+    return None
+
+
+def _text_only(scope: RunScope, step: WholeStep) -> Verdict:
+    """The model has nothing more to do: that is the end, or a reminder that a result is still missing."""
+    if scope.agent.output_type is None:
+        return Finished(output=step.reply.text)
+    if scope.corrections.reminders >= scope.agent.output_retries:
+        return Failure("output_missing", "The model ended its turn without handing in the output it was asked for.")
+    limit = _limits(scope, step)
+    if limit is not None:
+        return limit
+    return GoOn(reminder=UserMessage(content=_REMINDER, hidden=True, metadata={"helix": OUTPUT_REMINDER}))
+
+
+def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
+    agent, number = scope.agent, step.batch.step
+    # A step that the user went on from with a new message ends nothing: the answer to that is still to come.
+    if agent.stop_when is not None and not scope.entered_meanwhile:
+        try:
+            with Contained("stop_when"):
+                stop = agent.stop_when(_completed_step(scope, step))
+        except FailRun as decision:
+            return Failure("hook_failed_run", decision.reason)
+        except (Exception, ControlFlow) as problem:
+            log_exception("stop_when.failed", problem, session_id=scope.session.session_id)
+            return Failure("stop_when_failed", f"stop_when raised {type(problem).__name__}: {said_by(problem)}")
+        if stop:
+            reason = storable(stop) if isinstance(stop, str) else "stop_when"
+            if agent.output_type is not None:
+                return Failure("stopped_without_output", f"stop_when ended the run before its output: {reason}")
+            return Finished(output=step.reply.text, reason=reason)
+    if number >= agent.max_steps:
+        return Failure(
+            "max_steps", f"The run took all the steps it may ({number}); retry continues with a fresh budget.", True
+        )
+    return None
+
+
+def _completed_step(scope: RunScope, step: WholeStep) -> CompletedStep[Any]:
+    return CompletedStep(
+        number=step.batch.step,
+        max_steps=scope.agent.max_steps,
+        reply=step.reply,
+        results=step.results,
+        usage=step.tokens,
+        draft=scope.draft(*step.writes),
+    )
