@@ -15,31 +15,34 @@ from helix_agents.cli.exit_codes import MEANINGS, ExitCode, exit_code_for
 from helix_agents.cli.here import is_folder_gone
 from helix_agents.cli.output import Output
 
-# Each command is one module with a click command called `command`, imported when somebody asks for it, so that
+# Each is a module of `commands/` with a click command called `command`, imported when somebody asks for it, so that
 # `helix --version` and a typing mistake are answered at once.
 COMMANDS = {
-    "abort": "helix_agents.cli.abort",
-    "audit": "helix_agents.cli.audit",
-    "backup": "helix_agents.cli.backup",
-    "briefing": "helix_agents.cli.briefing",
-    "chat": "helix_agents.cli.chat",
-    "demo": "helix_agents.cli.demo",
-    "doctor": "helix_agents.cli.doctor",
-    "interrupt": "helix_agents.cli.interrupt",
-    "janitor": "helix_agents.cli.janitor",
-    "mcp": "helix_agents.cli.mcp",
-    "migrate": "helix_agents.cli.migrate",
-    "pending": "helix_agents.cli.pending",
-    "resume": "helix_agents.cli.resume",
-    "retry": "helix_agents.cli.retry",
-    "run": "helix_agents.cli.run",
-    "serve": "helix_agents.cli.serve",
-    "sessions": "helix_agents.cli.sessions",
-    "snapshot": "helix_agents.cli.snapshot",
-    "state": "helix_agents.cli.state",
-    "usage": "helix_agents.cli.usage",
-    "vault": "helix_agents.cli.vault",
-    "worker": "helix_agents.cli.worker",
+    name: f"helix_agents.cli.commands.{name}"
+    for name in (
+        "abort",
+        "audit",
+        "backup",
+        "briefing",
+        "chat",
+        "demo",
+        "doctor",
+        "interrupt",
+        "janitor",
+        "mcp",
+        "migrate",
+        "pending",
+        "resume",
+        "retry",
+        "run",
+        "serve",
+        "sessions",
+        "snapshot",
+        "state",
+        "usage",
+        "vault",
+        "worker",
+    )
 }
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from helix_agents.cli import typed as typing_module
-from helix_agents.cli.demo.casting import REAL_MODELS, choose_model
+from helix_agents.cli.commands.demo.casting import REAL_MODELS, choose_model
 from helix_agents.cli.typed import typed
 from helix_agents.domain.errors import UnknownModelError
 from helix_agents.llm import pydantic_ai as providers

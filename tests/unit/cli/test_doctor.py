@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helix_agents.cli.app import run
-from helix_agents.cli.doctor import EXTRAS
+from helix_agents.cli.commands.doctor import EXTRAS
 from helix_agents.cli.exit_codes import ExitCode
 
 

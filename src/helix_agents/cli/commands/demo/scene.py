@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from helix_agents.cli.demo.shop import Entry
+from helix_agents.cli.commands.demo.shop import Entry
 from helix_agents.domain.chunks import (
     Output,
     StepCommitted,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import click
 
-from helix_agents.cli.demo.scene import Scene
+from helix_agents.cli.commands.demo.scene import Scene
 from helix_agents.cli.output import Output
 
 
@@ -75,6 +75,6 @@ def choose_view(output: Output, *, plain: bool, asks: bool, svg: Path | None) ->
     """The best view this terminal can show."""
     if svg is None and (plain or output.as_json or not sys.stdout.isatty()):
         return LinesView(output, asks=asks)
-    from helix_agents.cli.demo.screen import Screen
+    from helix_agents.cli.commands.demo.screen import Screen
 
     return Screen(asks=asks, svg=svg)

@@ -12,7 +12,7 @@ LEASE_MS = 1_500
 
 async def work(task: str, url: str, folder: str, model: str) -> None:
     """Do one task and leave when the run ends or waits for somebody."""
-    from helix_agents.cli.demo.desk import TASK, build_agents, open_shop, scripted_model
+    from helix_agents.cli.commands.demo.desk import TASK, build_agents, open_shop, scripted_model
     from helix_agents.engine.services import EngineOptions
     from helix_agents.runtimes.in_process import Executor
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from helix_agents.cli.demo.shop import Entry
+from helix_agents.cli.commands.demo.shop import Entry
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.records import Record

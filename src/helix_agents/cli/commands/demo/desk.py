@@ -12,7 +12,7 @@ from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.outcomes import DidNotHappen, Happened, Reconciled
 from helix_agents.agent.tools import tool
-from helix_agents.cli.demo.shop import Shop
+from helix_agents.cli.commands.demo.shop import Shop
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.llm.script import Step, call, finish, reply

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from helix_agents.cli.demo.casting import Cast
-from helix_agents.cli.demo.closing import closing_words
-from helix_agents.cli.demo.desk import FINDINGS, TASK
-from helix_agents.cli.demo.proof import Check, count
-from helix_agents.cli.demo.scene import Process, Scene, quoted
-from helix_agents.cli.demo.shop import Shop
-from helix_agents.cli.demo.views import View
-from helix_agents.cli.demo.worker import SESSION_ID
+from helix_agents.cli.commands.demo.casting import Cast
+from helix_agents.cli.commands.demo.closing import closing_words
+from helix_agents.cli.commands.demo.desk import FINDINGS, TASK
+from helix_agents.cli.commands.demo.proof import Check, count
+from helix_agents.cli.commands.demo.scene import Process, Scene, quoted
+from helix_agents.cli.commands.demo.shop import Shop
+from helix_agents.cli.commands.demo.views import View
+from helix_agents.cli.commands.demo.worker import SESSION_ID
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.opened import open_desk
 from helix_agents.cli.output import Output
@@ -263,7 +263,7 @@ class Director:
         worker = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "helix_agents.cli.demo.worker",
+            "helix_agents.cli.commands.demo.worker",
             task,
             self._url,
             str(self._folder),

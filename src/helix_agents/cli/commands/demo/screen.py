@@ -13,8 +13,8 @@ from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
 
-from helix_agents.cli.demo.closing import HELD
-from helix_agents.cli.demo.scene import Process, Scene, Speaker, quoted
+from helix_agents.cli.commands.demo.closing import HELD
+from helix_agents.cli.commands.demo.scene import Process, Scene, Speaker, quoted
 
 WIDTH = 100
 EVENTS_SHOWN = 10

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from helix_agents.cli.demo import desk
-from helix_agents.cli.demo.proof import Check
-from helix_agents.cli.demo.worker import SESSION_ID
+from helix_agents.cli.commands.demo import desk
+from helix_agents.cli.commands.demo.proof import Check
+from helix_agents.cli.commands.demo.worker import SESSION_ID
 from helix_agents.cli.typed import typed
 
 HELD = "Nothing was lost, and nothing was done twice."

@@ -48,9 +48,9 @@ def command(
     import asyncio
     from tempfile import TemporaryDirectory
 
-    from helix_agents.cli.demo.casting import choose_model
-    from helix_agents.cli.demo.director import Director
-    from helix_agents.cli.demo.views import choose_view
+    from helix_agents.cli.commands.demo.casting import choose_model
+    from helix_agents.cli.commands.demo.director import Director
+    from helix_agents.cli.commands.demo.views import choose_view
 
     if model is not None and scripted:
         raise click.UsageError("--model names a real model and --scripted wants none; give one of them.")
@@ -64,8 +64,8 @@ def command(
 
 def clear(folder: Path) -> None:
     """Make the folder, and remove what an earlier demonstration left in it."""
-    from helix_agents.cli.demo.director import STORE_FILE
-    from helix_agents.cli.demo.shop import Shop
+    from helix_agents.cli.commands.demo.director import STORE_FILE
+    from helix_agents.cli.commands.demo.shop import Shop
 
     folder.mkdir(parents=True, exist_ok=True)
     for file in folder.glob(f"{STORE_FILE}*"):
