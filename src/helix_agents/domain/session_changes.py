@@ -43,15 +43,15 @@ def created(session_id: SessionId, options: CreateSession, now: int, *, parent: 
 
 
 def branched(
-    session_id: SessionId, source: SessionState, options: CreateSession, now: int, *, at: int | None = None
+    session_id: SessionId, source: SessionState, options: CreateSession, now: int, *, agent_version: int
 ) -> SessionState:
     """A new root session that takes agent and user from its source, and the rest from what its maker said. Its state is
-    that of the source `at` one of its versions, or as it is."""
+    of this version of its agent."""
     began = version_at(source, 0)
     return msgspec.structs.replace(
         created(session_id, options, now, parent=None),
         agent_type=source.agent_type,
-        agent_version=source.agent_version if at is None else version_at(source, at),
+        agent_version=agent_version,
         # Its beginning is that of its source.
         earlier_versions=(EarlierVersion(agent_version=began, until=0),) if source.earlier_versions else (),
         user_id=options.user_id if options.user_id is not None else source.user_id,
@@ -67,6 +67,10 @@ def of_version(session: SessionState, agent_version: int, *, until: int) -> Sess
     earlier = EarlierVersion(agent_version=session.agent_version, until=until)
     earlier_versions = (*session.earlier_versions, earlier)[-MOST_EARLIER:]
     return msgspec.structs.replace(session, agent_version=agent_version, earlier_versions=earlier_versions)
+
+
+BEGAN = 1
+"""The version that a session is made with."""
 
 
 def version_at(session: SessionState, version: int) -> int:
@@ -188,13 +192,13 @@ def patched(metadata: dict[str, str], patch: dict[str, str | None]) -> dict[str,
 
 
 def started(
-    session: SessionState, start: StartRun, message_count: int, now: int, *, back_at: int | None = None
+    session: SessionState, start: StartRun, message_count: int, now: int, *, back_to: int | None = None
 ) -> SessionState:
     """The record as a new run finds it: active, at step 0, and without the traces of the run before. One that was
-    rewound is `back_at` one of its versions."""
+    rewound has a state of this version of its agent again."""
     ready = session if start.keep_suspension else _without_suspension(session)
-    if back_at is not None:
-        ready = of_version(ready, version_at(session, back_at), until=session.version)
+    if back_to is not None:
+        ready = of_version(ready, back_to, until=session.version)
     if start.agent_version is not None:
         # What it writes comes with it, and no checkpoint before its first step.
         ready = of_version(ready, start.agent_version, until=session.version + 1)

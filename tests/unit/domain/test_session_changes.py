@@ -10,6 +10,7 @@ from helix_agents.domain.commits import RunStartCommitted, SettleSession, StartR
 from helix_agents.domain.errors import ModeIsWriteOnceError
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.session_changes import (
+    BEGAN,
     MOST_EARLIER,
     branched,
     changed,
@@ -108,7 +109,7 @@ def test_a_branch_is_a_root_with_agent_and_user_of_its_source():
         expires_at=9,
     )
     options = CreateSession(tags=("new",), expires_at=99, parent_session_id="p")
-    assert branched("branch", source, options, NOW) == SessionState(
+    assert branched("branch", source, options, NOW, agent_version=4) == SessionState(
         session_id="branch",
         root_session_id="branch",
         agent_type="writer",
@@ -119,7 +120,7 @@ def test_a_branch_is_a_root_with_agent_and_user_of_its_source():
         created_at=NOW,
         updated_at=NOW,
     )
-    assert branched("branch", source, CreateSession(user_id="bob"), NOW).user_id == "bob"
+    assert branched("branch", source, CreateSession(user_id="bob"), NOW, agent_version=4).user_id == "bob"
 
 
 def test_a_change_is_one_version():
@@ -239,13 +240,12 @@ def test_a_session_that_goes_back_is_of_the_version_that_its_state_was_of_there(
     earlier = (EarlierVersion(agent_version=1, until=3), EarlierVersion(agent_version=2, until=5))
     now = session(version=8, agent_version=3, earlier_versions=earlier)
     assert [version_at(now, version) for version in (0, 3, 4, 5, 6)] == [1, 1, 2, 2, 3]
-    assert branched("branch", now, CreateSession(), NOW, at=4).agent_version == 2
-    assert branched("branch", now, CreateSession(), NOW).agent_version == 3
-    assert version_at(branched("branch", now, CreateSession(), NOW), 0) == 1
+    branch = branched("branch", now, CreateSession(), NOW, agent_version=2)
+    assert [version_at(branch, version) for version in (0, BEGAN)] == [1, 2]
     start = StartRun(session_id="s-1", run_id="r-2")
-    back = started(now, start, 0, NOW, back_at=3)
+    back = started(now, start, 0, NOW, back_to=1)
     assert (back.agent_version, version_at(back, 8), version_at(back, 4)) == (1, 3, 2)
-    moved = started(now, replace(start, agent_version=3), 0, NOW, back_at=3)
+    moved = started(now, replace(start, agent_version=3), 0, NOW, back_to=1)
     assert [version_at(moved, version) for version in (3, 8, 9, 10)] == [1, 3, 1, 3]
 
 

@@ -68,15 +68,16 @@ def _start(tx: Transaction, start: StartRun, claim: ClaimStream) -> RunStartComm
         _link_parent(tx, start.parent)
     row = _expected_session(tx, start)
     settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
-    to: int | None = None
+    back_to: int | None = None
     if start.rewind_to is not None:
         to = version_at(tx.tables, start.session_id, start.rewind_to)
         rewind_session_entries(tx, start.session_id, to=to, mark=row.record.version + 1)
-        row = _rewound(tx, row, start.rewind_to)
+        row, back_to = _rewound(tx, row, start.rewind_to)
     for call in given_up(start, driven_calls(tx.tables, start.session_id)):
         put_call(tx, call)
     row = with_state(tx, with_messages(tx, row, start.append_messages), start.writes.ops)
-    row = replace(row, record=started(row.record, start, row.record.message_count, tx.now, back_at=to), remembered=None)
+    record = started(row.record, start, row.record.message_count, tx.now, back_to=back_to)
+    row = replace(row, record=record, remembered=None)
     if not has_open_step(row.record):
         discard(tx, start.session_id, staged_for(tx.tables, start.session_id, None))
     store(tx, row)
@@ -112,18 +113,19 @@ def _expected_session(tx: Transaction, start: StartRun) -> SessionRow:
     return row
 
 
-def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> SessionRow:
-    """The session back at one of its checkpoints, with nothing staged; calls that were open there get results."""
+def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> tuple[SessionRow, int]:
+    """The session back at one of its checkpoints, with nothing staged, and the version of its agent that its state is
+    of there; calls that were open there get results."""
     session_id = row.record.session_id
     point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
-    segment, messages, states = place_of(tx.tables, row, point)
+    segment, messages, states, version = place_of(tx.tables, row, point)
     results = results_missing_at(tx.tables, point, segment, messages)
     row = _with_held_results(tx, row)
     discard(tx, session_id, staged_for(tx.tables, session_id, None))
     # What the ledger says is left behind, and its calls' ids may come again.
     tx.remove(tx.tables.effects, session_id)
     row = standing_at(tx, row, segment, messages=messages, states=states)
-    return with_messages(tx, row, results)
+    return with_messages(tx, row, results), version
 
 
 def _with_held_results(tx: Transaction, row: SessionRow) -> SessionRow:

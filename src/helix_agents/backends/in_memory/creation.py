@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from helix_agents.backends.in_memory.checkpoints import checkpoint_row, version_at
+from helix_agents.backends.in_memory.checkpoints import checkpoint_row
 from helix_agents.backends.in_memory.history import standing_at, with_checkpoint, with_messages, with_state
 from helix_agents.backends.in_memory.lineage import Segment, messages_after, newest_messages
 from helix_agents.backends.in_memory.messages import message_of
@@ -14,7 +14,7 @@ from helix_agents.domain.checkpoints import BEGINNING, Cut, check_cut
 from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, ToolMessage
-from helix_agents.domain.session_changes import branched, created
+from helix_agents.domain.session_changes import BEGAN, branched, created, version_at
 from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.domain.transcript import missing_results, open_step, open_tail
 from helix_agents.domain.writes import difference
@@ -49,9 +49,9 @@ def create(tx: Transaction, session_id: SessionId, options: CreateSession) -> Se
 
 def _branch(tx: Transaction, session_id: SessionId, options: CreateSession, point: BranchPoint) -> SessionRow:
     source = session_row(tx.tables, point.from_session_id)
-    segment, messages, states = place_of(tx.tables, source, point)
-    at = None if point.checkpoint_id is None else version_at(tx.tables, point.from_session_id, point.checkpoint_id)
-    blank = replace(source, record=branched(session_id, source.record, options, tx.now, at=at), remembered=None)
+    segment, messages, states, version = place_of(tx.tables, source, point)
+    record = branched(session_id, source.record, options, tx.now, agent_version=version)
+    blank = replace(source, record=record, remembered=None)
     row = standing_at(tx, blank, segment, messages=messages, states=states)
     row = replace(row, first_state_count=row.state_count)
     results = results_missing_at(tx.tables, point, segment, messages)
@@ -87,27 +87,31 @@ def results_missing_at(tables: Tables, point: BranchPoint, segment: Segment, mes
     )
 
 
-def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int]:
-    """The segment, message count and state count that a branch starts from, or a rewind leads to."""
+def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int, int]:
+    """The segment, message count and state count that a branch starts from, or a rewind leads to, and the version of
+    its agent that the state is of there."""
     session_id = source.record.session_id
     messages = 0 if point.checkpoint_id == BEGINNING else point.message_count
     if point.checkpoint_id is not None and point.checkpoint_id != BEGINNING:
         found = checkpoint_row(tables, session_id, point.checkpoint_id)
-        return found.segment, found.checkpoint.message_count, found.state_count
+        version = version_at(source.record, found.checkpoint.version)
+        return found.segment, found.checkpoint.message_count, found.state_count, version
     if messages is None:
-        return source.segment, source.record.message_count, source.state_count
+        return source.segment, source.record.message_count, source.state_count, source.record.agent_version
     check_cut(session_id, messages, source.record.message_count)
-    return source.segment, messages, _states_at(tables, source, messages)
+    return source.segment, messages, *_states_at(tables, source, messages)
 
 
-def _states_at(tables: Tables, source: SessionRow, messages: int) -> int:
-    """How many state writes belong to the first so many messages of a session."""
+def _states_at(tables: Tables, source: SessionRow, messages: int) -> tuple[int, int]:
+    """How many state writes belong to the first so many messages of a session, and the version of its agent that the
+    state is of after them."""
     cut, part = Cut(messages, source.state_count), source.segment
     while True:
+        whose = (source if part.owner is None else tables.sessions[part.owner]).record
         rows = tables.checkpoints.get(part.owner, {}).values() if part.owner is not None else ()
         for row in reversed(rows):
             if row.segment is part and row.checkpoint.message_count <= cut.messages and row.state_count <= cut.states:
-                return row.state_count
+                return row.state_count, version_at(whose, row.checkpoint.version)
         count = cut.without_checkpoint(
             owned=part.owner is not None,
             made_with=_made_with(tables, part),
@@ -115,7 +119,7 @@ def _states_at(tables: Tables, source: SessionRow, messages: int) -> int:
             states=part.state_boundary,
         )
         if count is not None:
-            return count
+            return count, version_at(whose, BEGAN)
         assert part.parent is not None
         part = part.parent
 

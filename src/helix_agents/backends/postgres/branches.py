@@ -13,7 +13,7 @@ from helix_agents.domain.checkpoints import BEGINNING, check_cut
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.records import encode
-from helix_agents.domain.session_changes import branched
+from helix_agents.domain.session_changes import branched, version_at
 from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.domain.transcript import missing_results, only_held, open_step, open_tail
 
@@ -27,13 +27,12 @@ async def open_branch(
     """The row, not stored yet, of a session that starts where another one stood."""
     assert options.branch is not None
     source = await load_session(connection, namespace, options.branch.from_session_id)
-    segment, messages, writes = await _branch_point(connection, namespace, source, options.branch)
+    segment, messages, writes, version = await _branch_point(connection, namespace, source, options.branch)
     own = await new_segment(
         connection, namespace, session_id, parent=segment, message_boundary=messages, state_boundary=writes
     )
-    there = options.branch.checkpoint_id
-    at = None if there is None else version_of(there)
-    row = new_row(namespace, branched(session_id, record_of(source), options, now, at=at), own)
+    record = branched(session_id, record_of(source), options, now, agent_version=version)
+    row = new_row(namespace, record, own)
     row.message_count, row.state_count = messages, writes
     results = await _missing_results(connection, namespace, options.branch, segment, messages)
     await _append(connection, row, results, now)
@@ -55,14 +54,15 @@ async def cut_back(connection: Connection, row: SessionRow, segment: int, messag
     row.state_base_bytes = row.state_since_bytes = 0
 
 
-async def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId, now: int) -> None:
+async def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId, now: int) -> int:
     """Put a session's messages and state back to one of its checkpoints; calls that were open there get results.
+    Answers the version of its agent that the state is of there.
 
     Raises:
         CheckpointNotFoundError: the session has no such checkpoint.
     """
     point = BranchPoint(from_session_id=row.session_id, checkpoint_id=checkpoint_id)
-    segment, messages, writes = await _branch_point(connection, row.namespace, row, point)
+    segment, messages, writes, version = await _branch_point(connection, row.namespace, row, point)
     results = await _missing_results(connection, row.namespace, point, segment, messages)
     # Whoever comes back to where the session leaves finds what its open step held.
     here = BranchPoint(from_session_id=row.session_id)
@@ -70,19 +70,22 @@ async def rewind(connection: Connection, row: SessionRow, checkpoint_id: Checkpo
     await _append(connection, row, only_held(left), now)
     await cut_back(connection, row, segment, messages, writes)
     await _append(connection, row, results, now)
+    return version
 
 
 async def _branch_point(
     connection: Connection, namespace: str, source: SessionRow, at: BranchPoint
-) -> tuple[int, int, int]:
-    """Segment, message count and state count to branch from, or to rewind to."""
+) -> tuple[int, int, int, int]:
+    """Segment, message count and state count to branch from, or to rewind to, and the version of its agent that the
+    state is of there."""
     messages = 0 if at.checkpoint_id == BEGINNING else at.message_count
     if at.checkpoint_id is not None and at.checkpoint_id != BEGINNING:
-        return await own_checkpoint(connection, namespace, source.session_id, at.checkpoint_id)
+        there = await own_checkpoint(connection, namespace, source.session_id, at.checkpoint_id)
+        return *there, version_at(record_of(source), version_of(at.checkpoint_id))
     if messages is None:
-        return source.segment, source.message_count, source.state_count
+        return source.segment, source.message_count, source.state_count, record_of(source).agent_version
     check_cut(source.session_id, messages, source.message_count)
-    return source.segment, messages, await state_count_at(connection, source, messages)
+    return source.segment, messages, *(await state_count_at(connection, source, messages))
 
 
 async def _missing_results(

@@ -211,15 +211,15 @@ class PostgresCommits(PostgresSessions):
         row = await self._expected_session(connection, row, start, now)
         before = row.version
         await settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
+        back_to: int | None = None
         if start.rewind_to is not None:
-            await rewind(connection, row, start.rewind_to, now)
+            back_to = await rewind(connection, row, start.rewind_to, now)
             await drop_staged(connection, row, None)
             await forget_every_effect(connection, self._namespace, row.session_id)
         if start.abandon_pending or start.drop_unanswered or start.rewind_to is not None:
             await save_calls(connection, self._namespace, given_up(start, await driven_calls(connection, row)))
         await append_messages(connection, row, bodies, now)
-        back_at = None if start.rewind_to is None else version_of(start.rewind_to)
-        record = started(record_of(row), start, row.message_count, now, back_at=back_at)
+        record = started(record_of(row), start, row.message_count, now, back_to=back_to)
         put(row, record)
         if start.create is None and not has_open_step(record):
             await drop_staged(connection, row, None)

@@ -9,7 +9,7 @@ from helix_agents.backends.redis.lineage import line_of, state_at, writes_at
 from helix_agents.backends.redis.rows import Session, StatePlace, find_session, load_session, save_session
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
-from helix_agents.domain.checkpoints import BEGINNING, Checkpoint, CheckpointMeta
+from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta
 from helix_agents.domain.errors import CheckpointNotFoundError, SessionCorruptError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
@@ -67,11 +67,6 @@ def _number(session: Session, checkpoint_id: CheckpointId) -> int | None:
     if name != session.row.name or not number.isdecimal() or not number.isascii():
         return None
     return int(number) if int(number) < session.row.checkpoints else None
-
-
-async def version_at(tx: Transaction, session: Session, checkpoint_id: CheckpointId) -> int:
-    """The session's version that a checkpoint marks; raises like `checkpoint_row`."""
-    return 0 if checkpoint_id == BEGINNING else (await checkpoint_row(tx, session, checkpoint_id)).checkpoint.version
 
 
 async def checkpoint_row(tx: Transaction, session: Session, checkpoint_id: CheckpointId) -> CheckpointRow:

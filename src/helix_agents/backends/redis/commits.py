@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from helix_agents.backends.redis.checkpoints import version_at
 from helix_agents.backends.redis.creation import bring_claim, create, place_of, results_missing_at
 from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
@@ -77,16 +76,15 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
         check_expectations(start, known.value.record, known.value.run)
     session = known.value
     settle_current_run(tx, known, start.replaced_status, start.replaced_reason)
-    to: int | None = None
+    back_to: int | None = None
     if start.rewind_to is not None:
-        to = await version_at(tx, session, start.rewind_to)
-        await _rewind(tx, known, start.rewind_to)
+        back_to = await _rewind(tx, known, start.rewind_to)
     if start.abandon_pending or start.rewind_to is not None or start.drop_unanswered:
         for call in given_up(start, await driven_calls(tx, start.session_id)):
             await put_call(tx, call)
     add_messages(tx, known, start.append_messages)
     await add_writes(tx, known, start.writes.ops)
-    session.record = started(session.record, start, session.record.message_count, tx.now, back_at=to)
+    session.record = started(session.record, start, session.record.message_count, tx.now, back_to=back_to)
     if session.row.staged and not has_open_step(session.record):
         discard(tx, known, await staged_for(tx, known, None))
         session.set(staged=False)
@@ -131,11 +129,12 @@ async def _link_parent(tx: Transaction, link: ParentLink) -> None:
     stage(tx, parent, link.stage)
 
 
-async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: CheckpointId) -> None:
-    """Put the session back at one of its checkpoints, with nothing staged; calls that were open there get results."""
+async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: CheckpointId) -> int:
+    """Put the session back at one of its checkpoints, with nothing staged; calls that were open there get results.
+    Answers the version of its agent that the state is of there."""
     session = known.value
     point = BranchPoint(from_session_id=session.record.session_id, checkpoint_id=checkpoint_id)
-    there, messages, state = await place_of(tx, session, point)
+    there, messages, state, version = await place_of(tx, session, point)
     results = await results_missing_at(tx, known, point, there, messages)
     # Whoever comes back to where the session leaves finds what its open step held.
     here, count = BranchPoint(from_session_id=session.record.session_id), session.record.message_count
@@ -148,6 +147,7 @@ async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: Checkpo
     tx.do("DEL", tx.slot.effects(session.record.session_id))
     await stand_at(tx, known, there, messages=messages, state=state)
     add_messages(tx, known, results)
+    return version
 
 
 async def _settle(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from helix_agents.backends.redis.checkpoints import add_checkpoint, checkpoint_row, checkpoints_of, version_at
+from helix_agents.backends.redis.checkpoints import add_checkpoint, checkpoint_row, checkpoints_of
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.lineage import (
     add_messages,
@@ -35,7 +35,7 @@ from helix_agents.domain.checkpoints import BEGINNING, Cut, check_cut
 from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
-from helix_agents.domain.session_changes import branched, created
+from helix_agents.domain.session_changes import BEGAN, branched, created, version_at
 from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.domain.transcript import missing_results, open_step, open_tail
 from helix_agents.domain.writes import difference
@@ -174,10 +174,9 @@ async def _branch(
     tx: Transaction, known: Known[Session], session_id: SessionId, options: CreateSession, point: BranchPoint
 ) -> None:
     source = await load_session(tx, point.from_session_id)
-    line, messages, state = await place_of(tx, source.value, point)
+    line, messages, state, version = await place_of(tx, source.value, point)
     results = await results_missing_at(tx, source, point, line, messages)
-    at = None if point.checkpoint_id is None else await version_at(tx, source.value, point.checkpoint_id)
-    record = branched(session_id, source.value.record, options, tx.now, at=at)
+    record = branched(session_id, source.value.record, options, tx.now, agent_version=version)
     known.value = Session(SessionRow(record=record, segment="", name=tx.ids.new("s")), new=True)
     await stand_at(tx, known, line, messages=messages, state=state)
     known.value.set(first_state=state)
@@ -210,26 +209,32 @@ async def results_missing_at(
     )
 
 
-async def place_of(tx: Transaction, source: Session, point: BranchPoint) -> tuple[tuple[Stretch, ...], int, StatePlace]:
-    """The line, message count and place in the state log that a branch starts from, or a rewind leads to."""
+async def place_of(
+    tx: Transaction, source: Session, point: BranchPoint
+) -> tuple[tuple[Stretch, ...], int, StatePlace, int]:
+    """The line, message count and place in the state log that a branch starts from, or a rewind leads to, and the
+    version of its agent that the state is of there."""
     session_id = source.record.session_id
     messages = 0 if point.checkpoint_id == BEGINNING else point.message_count
     if point.checkpoint_id is not None and point.checkpoint_id != BEGINNING:
         found = await checkpoint_row(tx, source, point.checkpoint_id)
-        return await line_of(tx, found.segment), found.checkpoint.message_count, found.state
+        version = version_at(source.record, found.checkpoint.version)
+        return await line_of(tx, found.segment), found.checkpoint.message_count, found.state, version
     line = await session_line(tx, source)
     if messages is None:
-        return line, source.record.message_count, source.row.state
+        return line, source.record.message_count, source.row.state, source.record.agent_version
     check_cut(session_id, messages, source.record.message_count)
-    return line, messages, await _state_at(tx, source, line, messages)
+    return line, messages, *(await _state_at(tx, source, line, messages))
 
 
-async def _state_at(tx: Transaction, source: Session, line: Sequence[Stretch], messages: int) -> StatePlace:
-    """The place in the state log that belongs to the first so many messages of a session."""
+async def _state_at(tx: Transaction, source: Session, line: Sequence[Stretch], messages: int) -> tuple[StatePlace, int]:
+    """The place in the state log that belongs to the first so many messages of a session, and the version of its agent
+    that the state is of there."""
     cut = Cut(messages, source.row.state.count)
     for owner, parts in groupby(zip(line, await owners_of(tx, line), strict=True), key=lambda each: each[1]):
         stretches = [part for part, _ in parts]
         session = await find_session(tx, owner) if owner is not None else None
+        whose = (source if session is None else session.value).record
         within: dict[str, tuple[int, int]] = {}
         count: int | None = None
         for part in stretches:
@@ -249,9 +254,9 @@ async def _state_at(tx: Transaction, source: Session, line: Sequence[Stretch], m
             async for row in checkpoints_of(tx, session.value):
                 most = within.get(row.segment, (-1, -1))
                 if row.checkpoint.message_count <= most[0] and row.state.count <= most[1]:
-                    return row.state
+                    return row.state, version_at(whose, row.checkpoint.version)
             if count is not None and stretches[-1] is line[-1]:
-                return session.value.row.first_state
+                return session.value.row.first_state, version_at(whose, BEGAN)
         if count is not None:
-            return await place_at(tx, line, count)
+            return await place_at(tx, line, count), version_at(whose, BEGAN)
     raise AssertionError("a line of history has an end")

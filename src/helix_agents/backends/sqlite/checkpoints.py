@@ -20,7 +20,7 @@ from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import JSON, decode
-from helix_agents.domain.session_changes import changed
+from helix_agents.domain.session_changes import BEGAN, changed, version_at
 from helix_agents.domain.sessions import CheckpointSource
 from helix_agents.domain.writes import StepWrites, WriteOp, merge_warnings
 
@@ -126,18 +126,22 @@ def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int:
     return row[0]
 
 
-def state_count_at(connection: Connection, row: Place, message_count: int) -> int:
-    """How many state writes belong to the first `message_count` messages of a session."""
+def state_count_at(connection: Connection, row: SessionRow, message_count: int) -> tuple[int, int]:
+    """How many state writes belong to the first `message_count` messages of a session, and the version of its agent
+    that the state is of after them."""
     cut, at = Cut(message_count, row.state_count), row.segment
     while True:
         found = connection.one(
-            "SELECT state_count FROM __agents_checkpoints WHERE id BETWEEN ? AND ? AND message_count <= ?"
+            "SELECT state_count, id FROM __agents_checkpoints WHERE id BETWEEN ? AND ? AND message_count <= ?"
             " AND state_count <= ? ORDER BY id DESC LIMIT 1",
             (at << 32, at << 32 | _LOW, *cut.within),
         )
-        if found is not None:
-            return found[0]
         here = load_segment(connection, at)
+        whose = row
+        if here.owned and here.session_id != row.session_id:
+            whose = load_session(connection, row.namespace, here.session_id)
+        if found is not None:
+            return found[0], version_at(record_of(whose), found[1] & _LOW)
         count = cut.without_checkpoint(
             owned=bool(here.owned),
             made_with=_made_with(connection, here),
@@ -145,7 +149,7 @@ def state_count_at(connection: Connection, row: Place, message_count: int) -> in
             states=here.state_boundary,
         )
         if count is not None:
-            return count
+            return count, version_at(record_of(whose), BEGAN)
         assert here.parent is not None
         at = here.parent
 

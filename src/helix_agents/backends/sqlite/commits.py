@@ -123,8 +123,9 @@ class SQLiteCommits(SQLiteSessions):
         row = self._expected_session(connection, row, start, now)
         before = row.version
         settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
+        back_to: int | None = None
         if start.rewind_to is not None:
-            rewind(connection, row, start.rewind_to, now)
+            back_to = rewind(connection, row, start.rewind_to, now)
             drop_staged(connection, row, None)
             forget_every_effect(connection, self._namespace, row.session_id)
             to, mark = version_of(start.rewind_to), before + 1
@@ -132,8 +133,7 @@ class SQLiteCommits(SQLiteSessions):
         for call in given_up(start, driven_calls(connection, row)):
             save_call(connection, self._namespace, call)
         append_messages(connection, row, bodies, now)
-        back_at = None if start.rewind_to is None else version_of(start.rewind_to)
-        record = started(record_of(row), start, row.message_count, now, back_at=back_at)
+        record = started(record_of(row), start, row.message_count, now, back_to=back_to)
         put_record(row, record)
         if row.staged and not has_open_step(record):
             drop_staged(connection, row, None)

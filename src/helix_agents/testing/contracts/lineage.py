@@ -336,6 +336,28 @@ class LineageContract(StoreContract):
             await start(store, run_id=f"r-{turn}", rewind_to=there)
             assert (await store.load_state(SESSION)).agent_version == version
 
+    @proves("lineage.of-its-version", "lineage.branch-at-message")
+    async def test_a_branch_at_a_message_is_of_the_version_that_its_state_was_of_there(
+        self, store: SessionStateStore
+    ) -> None:
+        for turn in (1, 2, 3):
+            await start(store, run_id=f"r-{turn}", agent_version=turn)
+            messages, fence = [said(f"m{turn}")], fence_of(f"r-{turn}")
+            await commit(store, messages=messages, fence=fence, writes=set_key("of", turn))
+        await _branch(store, "b", message_count=2)
+        await store.append_messages("b", [said("b3")])
+        await _branch(store, "c", source="b")
+        for source, most in ((SESSION, 3), ("b", 2), ("c", 2)):
+            for count in (1, 2, 3):
+                branch = await _branch(store, f"{source}-{count}", source=source, message_count=count)
+                assert branch.agent_version == branch.custom_state["of"] == min(count, most)
+        await store.delete_session(SESSION)
+        branch = await _branch(store, "gone", source="b", message_count=1)
+        assert branch.agent_version == branch.custom_state["of"] == 2
+        await start(store, session_id="b", run_id="r-b", rewind_to=BEGINNING)
+        back = await store.load_state("b")
+        assert back.agent_version == back.custom_state["of"] == 2
+
     @proves("lineage.branch-is-apart")
     async def test_source_and_branch_go_their_own_ways(self, store: SessionStateStore) -> None:
         await _three_steps(store)

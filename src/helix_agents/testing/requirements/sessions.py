@@ -152,8 +152,7 @@ _LINEAGE = promised_by(
         "lineage.branch-tells-begun-calls": "Calls that a child worked on by then are answered as cut short, and those "
         "that somebody was asked about, or that the ledger has, with its result or as of unknown outcome, not as not "
         "executed.",
-        "lineage.of-its-version": "A branch or a rewind at a checkpoint is of the agent version that the state was of "
-        "there.",
+        "lineage.of-its-version": "A branch or a rewind is of the agent version that the state was of there.",
         "lineage.branch-is-apart": "What source and branch do afterwards, neither sees of the other.",
         "lineage.branch-survives-its-source": "Truncating, rewinding or deleting the source leaves the branch whole.",
         "lineage.source-survives-its-branch": "Deleting a branch leaves its source whole.",
