@@ -206,12 +206,15 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         """
         return self.state_type.initial(given)
 
-    def load_state(self, custom_state: Mapping[str, JSON], from_version: int) -> LoadedState:
+    def load_state(
+        self, custom_state: Mapping[str, JSON], from_version: int, *, most_bytes: int | None = None
+    ) -> LoadedState:
         """Stored state as the present version needs it: state of an earlier version, or that no longer fits, goes
         through `migrate_state`, and fields that were added since get their defaults. Keys the type does not know stay.
 
         Raises:
-            StateSchemaChangedError: it does not fit, and `migrate_state` does not help. Nothing was written.
+            StateSchemaChangedError: it does not fit, and `migrate_state` does not help, or what that makes of it is
+                more than `most_bytes`, the most that its store takes. Nothing was written.
         """
         try:
             present = self._migrated(custom_state, from_version)
@@ -219,7 +222,11 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         except InvalidStateError as problem:
             raise StateSchemaChangedError(self.name, self.version, from_version, problem.problem) from problem
         complete = {**present, **{key: value for key, value in defaults.items() if key not in present}}
-        return LoadedState(custom_state=complete, writes=difference(custom_state, complete))
+        writes = difference(custom_state, complete)
+        if writes and most_bytes is not None and (size := len(encode(complete))) > most_bytes:
+            problem = f"it would have {size} bytes, and the store takes at most {most_bytes}"
+            raise StateSchemaChangedError(self.name, self.version, from_version, problem)
+        return LoadedState(custom_state=complete, writes=writes)
 
     def check_writes(self, custom_state: Mapping[str, JSON], from_version: int, writes: StepWrites) -> None:
         """Refuse writes to stored state that would leave what the agent cannot read.

@@ -1,18 +1,19 @@
 """What the effect bodies work with: ports, the agents they know, and a few settings."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.agent import AnyAgent, LoadedState
 from helix_agents.agent.calling import RunInThread
 from helix_agents.agent.choices import check_whole
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import SessionId, StreamId, ToolCallId
+from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.streams import StreamClaim
 from helix_agents.engine.effects import RunEnd
@@ -134,6 +135,14 @@ class Services:
     def chunks_ride_in_commits(self) -> bool:
         """Whether stream and state share a backend, so that a step's chunks can be stored in its transaction."""
         return self.streams.shares_transactions_with(self.store)
+
+    def present_state(self, agent: AnyAgent, custom_state: Mapping[str, JSON], from_version: int) -> LoadedState:
+        """Stored state as the agent needs it now, and as its store would take it.
+
+        Raises:
+            StateSchemaChangedError: there is no such thing.
+        """
+        return agent.load_state(custom_state, from_version, most_bytes=self.store.limits.state_bytes)
 
     def claim_stream(self, stream_id: StreamId, agent_type: str) -> StreamClaim | None:
         """What a start carries to become its stream's writer; None where the stream lies elsewhere."""

@@ -310,7 +310,8 @@ class _CompanionCall:
             StateSchemaChangedError: its stored state no longer fits the agent.
         """
         session = await self._store.load_state(ref.sub_session_id)
-        self._kind(ref.agent_type).agent.load_state(session.custom_state, session.agent_version)
+        agent = self._kind(ref.agent_type).agent
+        self._scope.services.present_state(agent, session.custom_state, session.agent_version)
 
     async def _terminate(self, ref: SubSessionRef) -> RestingResult:
         child, reason = ref.sub_session_id, "terminated by its parent"
@@ -399,15 +400,17 @@ class _CompanionCall:
             StateSchemaChangedError: its stored state no longer fits the agent; nothing was written.
         """
         run = await self._store.get_current_run(session.session_id)
+        services = self._scope.services
+        present = services.present_state(agent.agent, session.custom_state, session.agent_version)
         return StartRun(
             session_id=session.session_id,
             run_id=self._run_id,
             expected_version=session.version,
             expected_run=run.fence if run is not None else None,
-            writes=agent.agent.load_state(session.custom_state, session.agent_version).writes,
+            writes=present.writes,
             append_messages=(*await self._left_behind(session, run), UserMessage(content=message)),
             abandon_pending=True,
-            workflow_id=self._scope.services.name_workflow(
+            workflow_id=services.name_workflow(
                 session.agent_type, session.session_id, run.turn + 1 if run is not None else 1
             ),
             previous_run_id=run.run_id if run is not None else None,

@@ -125,7 +125,7 @@ async def _resume(services: Services, session: SessionState, run: RunRecord, own
     if agent is None:
         return None
     try:
-        writes = agent.load_state(session.custom_state, session.agent_version).writes
+        writes = services.present_state(agent, session.custom_state, session.agent_version).writes
         present = msgspec.structs.replace(start, agent_version=agent.version, writes=writes)
         return (await services.store.start_run(present)).run
     except ConflictError:

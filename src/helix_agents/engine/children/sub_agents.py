@@ -203,7 +203,9 @@ def next_start(scope: RunScope, agent: AnyAgent | None, session: SessionState, r
     Raises:
         StateSchemaChangedError: its stored state no longer fits the agent.
     """
-    fitted = agent.load_state(session.custom_state, session.agent_version).writes if agent is not None else NO_WRITES
+    fitted = NO_WRITES
+    if agent is not None:
+        fitted = scope.services.present_state(agent, session.custom_state, session.agent_version).writes
     return StartRun(
         session_id=session.session_id,
         run_id=scope.services.ids.new("run"),

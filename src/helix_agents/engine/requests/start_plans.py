@@ -191,7 +191,7 @@ async def plan_execute(
     if new.required or new.branch is not None:
         raise SessionAlreadyExistsError(session_id)
     _check_agent(agent, standing.session)
-    writes = _checked_state(agent, standing.session, new.state)
+    writes = _checked_state(services, agent, standing.session, new.state)
     return await _next_turn(services, agent, standing, expires_at, messages, writes=writes)
 
 
@@ -209,7 +209,7 @@ async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> Star
     if standing.session.status != "completed" and not (waits and wakeup.gives_up_waiting):
         return None
     messages = tuple(news_message(text) for text in wakeup.texts)
-    writes = _checked_state(agent, standing.session, None)
+    writes = _checked_state(services, agent, standing.session, None)
     # Nobody has come back to the session: it expires when it would have.
     return await _next_turn(services, agent, standing, None, messages, writes=writes, entries=wakeup.changes)
 
@@ -240,7 +240,7 @@ async def plan_resume(
         point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
         state, from_version = await _state_at(services.store, session, point)
         if state is not None:
-            agent.load_state(state, from_version)
+            services.present_state(agent, state, from_version)
         return _start(
             services,
             standing,
@@ -251,7 +251,7 @@ async def plan_resume(
             count_resume=True,
             ref_updates=await untold_at(services.store, session_id, checkpoint_id),
         )
-    writes = _checked_state(agent, session, None)
+    writes = _checked_state(services, agent, session, None)
     if session.suspension_context is not None:
         return _resume_suspended(services, standing, common, mode, messages, writes)
     if standing.crashed is None and session.status not in ("interrupted", "paused"):
@@ -295,7 +295,8 @@ async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId)
         raise NothingToRetryError(session_id, f"its last run is {standing.run.status if standing.run else 'missing'}")
     common = await _common(services, agent, standing, _expiry(services, agent, None))
     healed = await _healed(services, standing)
-    return _start(services, standing, common, append_messages=healed, writes=_checked_state(agent, session, None))
+    writes = _checked_state(services, agent, session, None)
+    return _start(services, standing, common, append_messages=healed, writes=writes)
 
 
 async def _next_turn(
@@ -357,11 +358,13 @@ async def _on_branch(services: Services, agent: AnyAgent, start: StartRun, point
     source = await services.store.load_state(point.from_session_id)
     _check_agent(agent, source)
     state, from_version = await _state_at(services.store, source, point)
-    loaded = None if state is None else agent.load_state(state, from_version)
     if given is None:
+        if state is not None:
+            services.present_state(agent, state, from_version)
         return start
-    if state is None or loaded is None:
+    if state is None:
         return msgspec.structs.replace(start, writes=difference({}, _given_state(agent, given)))
+    loaded = agent.load_state(state, from_version)
     writes = difference(state, {**loaded.custom_state, **_given_state(agent, given)})
     return msgspec.structs.replace(start, writes=writes, agent_version=agent.version)
 
@@ -469,11 +472,11 @@ def _start(services: Services, standing: Standing, common: dict[str, Any], **fie
     )
 
 
-def _checked_state(agent: AnyAgent, session: SessionState, given: Any) -> StepWrites:
+def _checked_state(services: Services, agent: AnyAgent, session: SessionState, given: Any) -> StepWrites:
     """Refuse stored state that no longer fits before anything is written; then what the entry itself sets."""
-    loaded = agent.load_state(session.custom_state, session.agent_version)
     if given is None:
-        return loaded.writes
+        return services.present_state(agent, session.custom_state, session.agent_version).writes
+    loaded = agent.load_state(session.custom_state, session.agent_version)
     changed = {**loaded.custom_state, **_given_state(agent, given)}
     return difference(session.custom_state, changed)
 

@@ -72,7 +72,7 @@ async def open_scope(
         if run is None or run.fence != fence or run.status != "running":
             return _elsewhere(session, run, fence)
         agent, above = await _who(services, session, parent)
-        loaded = agent.load_state(session.custom_state, session.agent_version)
+        loaded = services.present_state(agent, session.custom_state, session.agent_version)
         if begun is not None and begun.stream is not None:
             writer = services.streams.writer_at(session.stream_id or session.session_id, run.run_id, begun.stream)
         else:

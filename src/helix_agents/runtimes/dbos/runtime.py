@@ -398,7 +398,7 @@ class DBOSRuntime(OwnedRuns):
             self._outside(workflows.give_back(self._prefix, workflows.current()))
             raise LetGo
         try:
-            agent.load_state(session.custom_state, session.agent_version)
+            self.services.present_state(agent, session.custom_state, session.agent_version)
             return await claim(store, run, self._lease.owner)
         except HelixError as problem:
             log_exception("run.not_taken", problem, session_id=run.session_id, run_id=run.run_id)

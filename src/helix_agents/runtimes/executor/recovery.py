@@ -106,7 +106,7 @@ async def _recover(
     if agent is None:
         return "unknown_agent"
     # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.
-    agent.load_state(session.custom_state, session.agent_version)
+    services.present_state(agent, session.custom_state, session.agent_version)
     if standing == "missing":
         await runtime.submit(orphan)
     elif session.parent_session_id is None:

@@ -18,10 +18,11 @@ from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import StateSchemaChangedError
-from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
+from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
+from helix_agents.ports.state_store import StoreLimits
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process.executor import Executor as InProcess
@@ -118,6 +119,10 @@ def _old() -> AnyAgent:
 def _renamed(old: dict[str, Any], from_version: int) -> dict[str, Any]:
     assert from_version == 1
     return {"entries": old.pop("notes"), **old}
+
+
+def _grown(old: dict[str, Any], from_version: int) -> dict[str, Any]:
+    return {**_renamed(old, from_version), "owner": "ann" * 1_000}
 
 
 def _new(**fields: Any) -> AnyAgent:
@@ -402,6 +407,44 @@ class DeploysContract(ScenarioContract):
             said = await spoken(helix)
             assert said[2].startswith("error subagent__clerk#delegated: ")
             assert (await helix.list_pending()).items == ()
+
+    async def test_state_that_a_migration_makes_too_large_does_not_fit_whoever_goes_on_with_it(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        async with open_executor(limits=StoreLimits(state_bytes=1_000)) as helix:
+            await completed(await helix.execute(_noting(_old()), "Go", SESSION))
+            first = (await helix.sessions.checkpoints(SESSION)).items[-1].checkpoint_id
+            await completed(await helix.execute(_noting(_new()), "Go", SESSION))
+            bad, before = _noting(_new(migrate_state=_grown)), (await helix.sessions.get(SESSION), await runs_of(helix))
+            with pytest.raises(StateSchemaChangedError, match="the store takes at most 1000"):
+                await helix.resume(bad, SESSION, mode="from_checkpoint", checkpoint_id=first)
+            branch = BranchPoint(from_session_id=SESSION, checkpoint_id=first)
+            with pytest.raises(StateSchemaChangedError):
+                await helix.execute(bad, "Go", "branch", branch=branch)
+            assert (await helix.sessions.get(SESSION), await runs_of(helix)) == before
+            branch = BranchPoint(from_session_id=SESSION, message_count=2)
+            for session_id, start in (
+                ("branch", helix.execute(bad, "Go", "branch", branch=branch)),
+                (SESSION, helix.resume(bad, SESSION, mode="from_checkpoint", checkpoint_id=BEGINNING, message="Go")),
+            ):
+                assert (await failed(await start)).code == StateSchemaChangedError.code
+                session = await helix.sessions.get(session_id)
+                assert (session.agent_version, "notes" in session.custom_state) == (1, True)
+                with pytest.raises(StateSchemaChangedError):
+                    await helix.retry(bad, session_id)
+                assert await completed(await helix.retry(_noting(_new()), session_id)) == "Done."
+                assert (await helix.sessions.get(session_id)).agent_version == 2
+
+    async def test_a_child_whose_state_a_migration_makes_too_large_fails_its_own_call(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        await _park_below(open_executor)
+        async with open_executor(limits=StoreLimits(state_bytes=1_000)) as helix:
+            bad = _above(_new(migrate_state=_grown))
+            assert await completed(await helix.resume(bad, SESSION)) == "Done without."
+            assert (await spoken(helix))[2].startswith("error subagent__clerk#delegated: ")
+            waiting = PendingFilter(states=("waiting", "answered", "expired"))
+            assert (await helix.list_pending(waiting)).items == ()
 
     async def test_the_state_of_a_child_is_migrated_from_the_version_that_stored_it(
         self, open_executor: OpenExecutor, parts: Backend
