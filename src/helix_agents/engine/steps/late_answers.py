@@ -2,7 +2,7 @@
 
 import msgspec
 
-from helix_agents.domain.messages import ToolMessage, UserMessage
+from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.records import encode
@@ -29,7 +29,14 @@ async def with_late_answers(scope: RunScope, beginning: Note) -> Note:
         return beginning
     where, store = PendingFilter(session_id=scope.session.session_id, states=("consumed",)), scope.services.store
     done_with = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
-    late = {call.tool_call_id: _late_notice(call) for call in done_with if call.late_answer is not None}
+    replies = (message for message in scope.transcript if isinstance(message, AssistantMessage))
+    made_in = {call.id: reply.id for reply in replies for call in reply.tool_calls}
+    late = {
+        call.tool_call_id: _late_notice(call)
+        for call in done_with
+        # A call of the same id may have been given up before a rewind.
+        if call.late_answer is not None and made_in.get(call.tool_call_id) in (None, call.step_id)
+    }
     told = {message.content for message in scope.transcript if isinstance(message, UserMessage) and message.hidden}
     due = {call_id: notice for call_id, notice in late.items() if call_id in given_up and notice.content not in told}
     return msgspec.structs.replace(beginning, notices=tuple(due.values()), late_answers=tuple(due))

@@ -68,12 +68,13 @@ async def _known_results(
     store: SessionStateStore, session: SessionState, newest_first: Iterable[Message], calls: tuple[ToolCall, ...]
 ) -> dict[ToolCallId, ToolMessage]:
     known = await known_of_open_calls(store, session.session_id, {call.id: call.name for call in calls})
-    for call in calls:
-        row = await store.get_pending_call(session.session_id, call.id)
-        if row is not None and isinstance(row.answer, ToolAnswer):
-            known[call.id] = answered_message(row, row.answer)
     # A session that was settled with the one above it does not say any more which step was open; its reply does.
     reply = next(message for message in newest_first if isinstance(message, AssistantMessage))
+    for call in calls:
+        row = await store.get_pending_call(session.session_id, call.id)
+        # A call of the same id may have been answered before a rewind.
+        if row is not None and isinstance(row.answer, ToolAnswer) and reply.id in (None, row.step_id):
+            known[call.id] = answered_message(row, row.answer)
     held = await store.get_staged_changes(session.session_id, reply.id) if reply.id is not None else ()
     return known | held_results(held)
 

@@ -48,7 +48,7 @@ async def _run_kind(scope: RunScope, batch: Batch, planned: PlannedCall) -> Call
 
 
 async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
-    if batch.round > 0 and await _was_asked_about(scope, planned):
+    if batch.round > 0 and await _was_asked_about(scope, batch, planned):
         return await run_answered(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
     call = await open_call(scope, batch, planned)
@@ -97,10 +97,11 @@ def _lost(planned: PlannedCall, gave_up: str) -> RestingResult:
     return RestingResult(message=message)
 
 
-async def _was_asked_about(scope: RunScope, planned: PlannedCall) -> bool:
-    """Whether nobody knew what became of the call, so that a person has a say in it like in a gated one."""
+async def _was_asked_about(scope: RunScope, batch: Batch, planned: PlannedCall) -> bool:
+    """Whether nobody knew what became of the call, so that a person has a say in it like in a gated one. What was asked
+    about a call of the same id before a rewind is not about this one."""
     row = await scope.services.store.get_pending_call(scope.session.session_id, planned.tool_call_id)
-    return row is not None
+    return row is not None and row.step_id == scope.step_id(batch.step)
 
 
 async def _rejection(scope: RunScope, batch: Batch, planned: PlannedCall) -> RestingResult:

@@ -187,6 +187,26 @@ class DeadlinesContract(ScenarioContract):
             await completed(await helix.execute(_agent(*["Well."] * 6), "Go on", SESSION))
             assert (await spoken(helix)).count("hidden: late_answer") == notices
 
+    async def test_a_late_answer_is_not_told_of_a_call_that_is_called_the_same_after_a_rewind(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        @tool
+        async def look() -> str:
+            """Look."""
+            return "Rome"
+
+        agent = _agent(*LOCATING)
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        clock.advance(2 * HOUR_MS)
+        await completed(await helix.resume(agent, SESSION))
+        await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="Rome, sorry"))
+        await helix.rewind(SESSION, BEGINNING)
+        again = _agent(call("look"), "There.", "Well.", tools=[look])
+        for text in ("Where?", "And now?"):
+            await completed(await helix.execute(again, text, SESSION))
+        assert (await spoken(helix))[2] == "result look#call_1_1: Rome"
+        assert "hidden: late_answer" not in await spoken(helix)
+
     async def test_a_companion_is_told_of_an_answer_that_came_too_late_when_it_is_spoken_to(
         self, helix: Executor, clock: ManualClock
     ) -> None:

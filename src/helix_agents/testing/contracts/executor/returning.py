@@ -178,6 +178,33 @@ class ReturningContract(ScenarioContract):
             await helix.rewind(SESSION, BEGINNING)
         assert len(keys) == len(set(keys)) == 2
 
+    @pytest.mark.parametrize("then", ["answered", "stopped"])
+    async def test_what_somebody_answered_before_a_rewind_is_no_result_of_a_call_that_is_called_the_same(
+        self, helix: Executor, then: str
+    ) -> None:
+        @tool(finish_with=True)
+        async def finish() -> str:
+            """Finish."""
+            return "Finished."
+
+        def asking(*last: Any) -> AnyAgent:
+            return _agent(reply(calls=[call("locate", {"city": "Rome"}), *last]), "Done.", tools=[locate, finish])
+
+        before = asking(call("locate", {"city": "Oslo"}))
+        for waits in (await suspended(await helix.execute(before, "Go", SESSION))).pending:
+            await helix.submit_tool_result(SESSION, waits.tool_call_id, ToolAnswer(result="an old answer"))
+        await completed(await helix.resume(before, SESSION))
+        await helix.rewind(SESSION, BEGINNING)
+        agent = asking(call("finish"))
+        (waits,) = (await suspended(await helix.execute(agent, "Go", SESSION))).pending
+        if then == "answered":
+            await helix.submit_tool_result(SESSION, waits.tool_call_id, ToolAnswer(result="here"))
+            assert await completed(await helix.resume(agent, SESSION)) == "Finished."
+            assert (await spoken(helix))[-1] == "result finish#call_1_2: Finished."
+        else:
+            await helix.interrupt(SESSION)
+            assert (await spoken(helix))[-1] == "error finish#call_1_2: run_stopped"
+
     async def test_a_rewind_alone_is_refused_while_somebody_works_and_where_nothing_is(self, helix: Executor) -> None:
         gate = PieceGate(1)
         model = ScriptedModel(["Slowly."], pace=gate)
