@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal, cast
 
 from helix_agents.cli.agent_modules import load_agents
-from helix_agents.cli.driving import Place
+from helix_agents.cli.driving import Workplace
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.opened import desk_of
 from helix_agents.cli.output import Output
@@ -82,7 +82,7 @@ async def answer_call(
         call = await _find(backend.state, session_id, tool_call_id, wants_approval=wants_approval)
         root = await backend.state.load_state(call.root_session_id)
         outcome = await helix.submit_tool_result(session_id, call.tool_call_id, to_answer(call))
-    place = Place(agents=agents or UNNAMED, store_url=url)
+    place = Workplace(agents=agents or UNNAMED, store_url=url)
     name, sentence, code = _told(call, outcome, place)
     next_step = outcome.next if isinstance(outcome, AnswerAccepted) else None
     still_waiting = outcome.still_waiting if isinstance(outcome, AnswerAccepted) else None
@@ -139,7 +139,7 @@ def _fits(call: PendingCall, *, wants_approval: bool) -> bool:
     return call.reason == UNKNOWN_OUTCOME or (call.kind == "approval") == wants_approval
 
 
-def _told(call: PendingCall, outcome: AnswerOutcome, place: Place) -> tuple[str, str, ExitCode]:
+def _told(call: PendingCall, outcome: AnswerOutcome, place: Workplace) -> tuple[str, str, ExitCode]:
     """The outcome by name, as sentences, and as an exit code."""
     match outcome:
         case AnswerAccepted(call=answered, next=next_step, still_waiting=count):
@@ -170,7 +170,9 @@ def _warned(call: PendingCall) -> str:
             return ""
 
 
-def _next(call: PendingCall, next_step: Literal["resume", "wait", "nothing"], still_waiting: int, place: Place) -> str:
+def _next(
+    call: PendingCall, next_step: Literal["resume", "wait", "nothing"], still_waiting: int, place: Workplace
+) -> str:
     match next_step:
         case "resume":
             return f"Go on with: {place.going_on('resume', call.root_session_id)}"

@@ -10,7 +10,7 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.cli.agent_modules import agent_of_session, choose_agent, load_agents
 from helix_agents.cli.chat_answers import ask_person
 from helix_agents.cli.chat_commands import COMMANDS, Leave, explain
-from helix_agents.cli.driving import Place, check_model, find_model, tell_output
+from helix_agents.cli.driving import Workplace, check_model, find_model, tell_output
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.following import follow
 from helix_agents.cli.keyboard import Keyboard
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 def chat(
     output: Output,
-    place: Place,
+    place: Workplace,
     *,
     session_id: str | None,
     agent_name: str | None,
@@ -81,7 +81,7 @@ class Chat:
     def __init__(
         self,
         output: Output,
-        place: Place,
+        place: Workplace,
         loop: LoopThread,
         helix: Executor,
         agent: AnyAgent,

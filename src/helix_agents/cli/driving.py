@@ -35,7 +35,7 @@ NOBODY_KNOWS = "its process died and nobody knows whether it took effect"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Workplace:
     """Where agents and sessions are, and which model is asked, as the command line said; for commands it suggests."""
 
     agents: str
@@ -64,7 +64,7 @@ class Begun:
 Begin: TypeAlias = Callable[[Executor], Awaitable[Begun]]
 
 
-async def drive(output: Output, place: Place, agents: AgentRegistry, begin: Begin) -> ExitCode:
+async def drive(output: Output, place: Workplace, agents: AgentRegistry, begin: Begin) -> ExitCode:
     """Begin a run, show it to its end, say how it ended and what can be done next."""
     async with open_driving(place.store_url, agents) as helix:
         try:
@@ -147,7 +147,7 @@ def document_of(result: RunResult[Any]) -> dict[str, Any]:
     }
 
 
-def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Place) -> None:
+def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Workplace) -> None:
     """Tell a person how a run ended, and the command that goes on."""
     session = result.session_id
     match result:
@@ -162,7 +162,7 @@ def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Pla
             output.note(f"try again from the last commit with\n  {place.going_on('retry', session)}")
 
 
-def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCall], place: Place) -> None:
+def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCall], place: Workplace) -> None:
     """Tell a person what a session waits for, and the commands that answer it."""
     for call in calls:
         output.note(f"waits: {described(call)}")

@@ -22,7 +22,7 @@ from helix_agents.engine.effects import (
     RunEnd,
     Within,
 )
-from helix_agents.engine.live_runs import LiveRuns, Place
+from helix_agents.engine.live_runs import EffectPlace, LiveRuns
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, Plain, from_plain, to_plain
 from helix_agents.engine.requests.settling import end_run, end_unheard, fail_run
@@ -96,16 +96,16 @@ class Effects:
     async def _perform(self, effect: EffectName, whose: _Whose, request: Plain) -> Record:
         match effect:
             case "open":
-                return await self._on(whose, Place.beginning(), _open)
+                return await self._on(whose, EffectPlace.beginning(), _open)
             case "ask_model":
                 return await self._ask(whose, from_plain(request, Ask))
             case "run_calls":
                 wanted = from_plain(request, CallsRequest)
-                place = Place(step=wanted.step, round=wanted.round, join=True)
+                place = EffectPlace(step=wanted.step, round=wanted.round, join=True)
                 return await self._on(whose, place, lambda scope: _run_calls(scope, wanted))
             case "commit":
                 commit = from_plain(request, CommitRequest)
-                place = Place(step=commit.batch.step, round=commit.batch.round, join=True)
+                place = EffectPlace(step=commit.batch.step, round=commit.batch.round, join=True)
                 return await self._on(whose, place, lambda scope: self._commit(scope, commit))
 
     async def _ask(self, whose: _Whose, ask: Ask) -> Record:
@@ -122,9 +122,9 @@ class Effects:
                 raise SupersededError(whose.session_id, whose.fence.run_id, whose.fence.attempt, reason)
             return await ask_model(scope, ask)
 
-        return await self._on(whose, Place(step=ask.step, round=0, join=False), body)
+        return await self._on(whose, EffectPlace(step=ask.step, round=0, join=False), body)
 
-    async def _on(self, whose: _Whose, place: Place, body: Callable[[RunScope], Awaitable[Record]]) -> Record:
+    async def _on(self, whose: _Whose, place: EffectPlace, body: Callable[[RunScope], Awaitable[Record]]) -> Record:
         async with self._runs.take(whose.session_id, whose.fence, place, whose.within) as taken:
             if isinstance(taken, RunScope):
                 return await body(taken)

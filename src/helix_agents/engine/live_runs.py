@@ -26,7 +26,7 @@ from helix_agents.ports.llm import LLMAdapter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class EffectPlace:
     """Where in its run an effect belongs, and whether it has to `join` others of its step in the stream."""
 
     step: int
@@ -94,7 +94,7 @@ class LiveRuns:
 
     @asynccontextmanager
     async def take(
-        self, session_id: SessionId, fence: Fence, place: Place, within: Within | None = None
+        self, session_id: SessionId, fence: Fence, place: EffectPlace, within: Within | None = None
     ) -> AsyncGenerator[RunScope | Position]:
         """The scope of a run while an effect needs it, or where the run stands if it is not there to be taken.
 
@@ -108,7 +108,7 @@ class LiveRuns:
                 yield taken
             return
         above = Fence(run_id=within.run_id, attempt=within.attempt)
-        async with self.take(within.session_id, above, Place.of_call(within), within.within) as parent:
+        async with self.take(within.session_id, above, EffectPlace.of_call(within), within.within) as parent:
             if isinstance(parent, Position):
                 raise SupersededError(within.session_id, within.run_id, within.attempt, "the parent's run is over")
             async with self._take(session_id, fence, place, Delegation(parent, within)) as taken:
@@ -116,7 +116,7 @@ class LiveRuns:
 
     @asynccontextmanager
     async def _take(
-        self, session_id: SessionId, fence: Fence, place: Place, delegation: "Delegation | None"
+        self, session_id: SessionId, fence: Fence, place: EffectPlace, delegation: "Delegation | None"
     ) -> AsyncGenerator[RunScope | Position]:
         door = self._doors.setdefault(fence, asyncio.Lock())
         async with door:
@@ -143,7 +143,7 @@ class LiveRuns:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def _find(self, fence: Fence, place: Place, delegation: "Delegation | None") -> _Kept | None:
+    async def _find(self, fence: Fence, place: EffectPlace, delegation: "Delegation | None") -> _Kept | None:
         """The run in hand, if it serves: nobody went on with it, and it works for the same scope as before."""
         kept = self._kept.get(fence)
         if kept is None:
@@ -168,7 +168,7 @@ class LiveRuns:
         return kept
 
     async def _open(
-        self, session_id: SessionId, fence: Fence, place: Place, delegation: "Delegation | None"
+        self, session_id: SessionId, fence: Fence, place: EffectPlace, delegation: "Delegation | None"
     ) -> _Kept | Position:
         live = LiveRun(
             self.services,

@@ -4,7 +4,7 @@ from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.lineage import Segment, load_custom_state, load_segment
 from helix_agents.backends.postgres.paging import read_page
-from helix_agents.backends.postgres.rows import Place, SessionRow, find_session, load_session, put, save_session
+from helix_agents.backends.postgres.rows import SessionHead, SessionRow, find_session, load_session, put, save_session
 from helix_agents.backends.session_rows import (
     CHECKPOINT_COLUMNS,
     checkpoint_name,
@@ -28,7 +28,7 @@ _LOW = 0xFFFFFFFF
 
 async def write_checkpoint(
     connection: Connection,
-    row: Place,
+    row: SessionHead,
     *,
     source: CheckpointSource,
     now: int,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from helix_agents.backends.postgres.connection import Connection, Row
-from helix_agents.backends.postgres.rows import Place
+from helix_agents.backends.postgres.rows import SessionHead
 from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
@@ -104,7 +104,7 @@ def messages_of(text: str | None) -> list[StoredMessage]:
     return decode(f"[{text}]", list[StoredMessage]) if text is not None else []
 
 
-async def append_messages(connection: Connection, row: Place, bodies: Sequence[str], now: int) -> None:
+async def append_messages(connection: Connection, row: SessionHead, bodies: Sequence[str], now: int) -> None:
     """Append encoded messages to the session; the row's count moves on."""
     if not bodies:
         return
@@ -133,7 +133,7 @@ def rebuilt(log: Sequence[Row]) -> dict[str, JSON]:
     return apply_writes(base, ops)
 
 
-async def log_writes(connection: Connection, row: Place, text: str) -> None:
+async def log_writes(connection: Connection, row: SessionHead, text: str) -> None:
     """Log encoded state writes; the row's count and sizes move on."""
     row.state_count += 1
     row.state_since_bytes += len(text.encode())
@@ -147,7 +147,7 @@ def outweighs(base_bytes: int, since_bytes: int) -> bool:
     return since_bytes > SMALLEST_BASE and since_bytes > base_bytes
 
 
-async def materialise(connection: Connection, row: Place, state: dict[str, JSON]) -> None:
+async def materialise(connection: Connection, row: SessionHead, state: dict[str, JSON]) -> None:
     """Keep a copy of the state beside its latest write, so that nobody has to go back further."""
     text = encode(state).decode()
     await connection.execute(
@@ -157,7 +157,7 @@ async def materialise(connection: Connection, row: Place, state: dict[str, JSON]
     row.state_since_bytes = 0
 
 
-async def start_state(connection: Connection, row: Place, state: dict[str, JSON]) -> None:
+async def start_state(connection: Connection, row: SessionHead, state: dict[str, JSON]) -> None:
     """Give a new session its first custom state."""
     if not state:
         return

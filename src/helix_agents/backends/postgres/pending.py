@@ -6,7 +6,7 @@ from helix_agents.backends.filters import pending_conditions
 from helix_agents.backends.postgres.connection import Connection, Row, Value, askable
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.paging import read_page
-from helix_agents.backends.postgres.rows import Place, children_of, find_run, find_session, lock_tree_of
+from helix_agents.backends.postgres.rows import SessionHead, children_of, find_run, find_session, lock_tree_of
 from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.commits import is_detached
 from helix_agents.domain.door import check_answer
@@ -86,7 +86,7 @@ async def find_call(
     return (await find_calls(connection, namespace, session_id, (call_id,))).get(call_id)
 
 
-async def calls_seen_from(connection: Connection, row: Place) -> list[PendingCall]:
+async def calls_seen_from(connection: Connection, row: SessionHead) -> list[PendingCall]:
     """A root's calls of its whole tree, or the calls a child owns."""
     column = "root_session_id" if row.root_session_id == row.session_id else "session_id"
     rows = await connection.all(
@@ -96,7 +96,7 @@ async def calls_seen_from(connection: Connection, row: Place) -> list[PendingCal
     return [call_of(found) for found in rows]
 
 
-async def calls_below(connection: Connection, row: Place) -> list[PendingCall]:
+async def calls_below(connection: Connection, row: SessionHead) -> list[PendingCall]:
     """The calls of a session and of every session below it, oldest first."""
     if row.root_session_id == row.session_id:
         calls = await calls_seen_from(connection, row)
@@ -126,7 +126,7 @@ async def driver_of(connection: Connection, namespace: str, session_id: SessionI
     return root
 
 
-async def driven_calls(connection: Connection, row: Place) -> list[PendingCall]:
+async def driven_calls(connection: Connection, row: SessionHead) -> list[PendingCall]:
     """The calls of a session and below it, without those of companions that are driven on their own."""
     root = row.root_session_id
     driver = await driver_of(connection, row.namespace, row.session_id, root)
@@ -137,12 +137,12 @@ async def driven_calls(connection: Connection, row: Place) -> list[PendingCall]:
     return [call for call in calls if drivers[call.session_id] == driver]
 
 
-async def own_calls(connection: Connection, row: Place) -> list[PendingCall]:
+async def own_calls(connection: Connection, row: SessionHead) -> list[PendingCall]:
     """The calls a session itself made."""
     return [call for call in await calls_below(connection, row) if call.session_id == row.session_id]
 
 
-async def ask_calls(connection: Connection, row: Place, calls: Sequence[PendingCall]) -> None:
+async def ask_calls(connection: Connection, row: SessionHead, calls: Sequence[PendingCall]) -> None:
     """Let calls wait; one that waits already stays as it is."""
     for root in {call.root_session_id for call in calls}:
         here = [call for call in calls if call.root_session_id == root]

@@ -17,7 +17,7 @@ LONGEST_LABEL = 4_000
 
 
 @dataclass(slots=True)
-class Place:
+class SessionHead:
     """Where a session stands: its version, its run, and the ends of its logs. All that writing a step needs."""
 
     namespace: str
@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class SessionRow(Place):
+class SessionRow(SessionHead):
     """One row of `__agents_sessions`, column by column."""
 
     agent_type: str = ""

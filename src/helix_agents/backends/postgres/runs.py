@@ -9,7 +9,7 @@ from helix_agents.backends.postgres.database_clock import SERVER_MS
 from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.rows import (
-    Place,
+    SessionHead,
     SessionRow,
     find_run,
     find_session,
@@ -45,12 +45,12 @@ from helix_agents.domain.session_changes import changed
 _RUN_OF_SESSION = ", ".join(f"r.{name}" for name in RUN_COLUMNS.split(", "))
 
 
-async def current_run(connection: Connection, row: Place) -> RunRecord | None:
+async def current_run(connection: Connection, row: SessionHead) -> RunRecord | None:
     """The run that was started last, or None before the first."""
     return await find_run(connection, row.namespace, row.run_id) if row.run_id is not None else None
 
 
-async def next_turn(connection: Connection, row: Place) -> int:
+async def next_turn(connection: Connection, row: SessionHead) -> int:
     """The number of the session's next run."""
     found = await connection.one(
         "SELECT max(turn) FROM __agents_runs WHERE namespace = ? AND session_id = ?", (row.namespace, row.session_id)
@@ -58,7 +58,7 @@ async def next_turn(connection: Connection, row: Place) -> int:
     return (found[0] or 0) + 1 if found is not None else 1
 
 
-async def settle_current(connection: Connection, row: Place, status: RunStatus, reason: str, now: int) -> None:
+async def settle_current(connection: Connection, row: SessionHead, status: RunStatus, reason: str, now: int) -> None:
     """End the session's current run, if it still runs, because another one takes its place."""
     replaced = settled(await current_run(connection, row), status, reason, now)
     if replaced is not None:
@@ -77,7 +77,7 @@ async def make_current(connection: Connection, row: SessionRow, run: RunRecord, 
     row.commit_checkpoint = row.commit_extra = None
 
 
-async def store_current(connection: Connection, row: Place, run: RunRecord) -> None:
+async def store_current(connection: Connection, row: SessionHead, run: RunRecord) -> None:
     """Store a change of the session's current run, its fence included."""
     await save_run(connection, row.namespace, run)
     row.attempt, row.running = run.attempt, run.status == "running"

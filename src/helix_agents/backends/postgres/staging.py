@@ -8,7 +8,7 @@ import msgspec
 from helix_agents.backends.postgres.checkpoints import commit_at
 from helix_agents.backends.postgres.connection import Connection, askable
 from helix_agents.backends.postgres.facet import Facet
-from helix_agents.backends.postgres.rows import Place, load_session, put
+from helix_agents.backends.postgres.rows import SessionHead, load_session, put
 from helix_agents.backends.postgres.runs import current_run
 from helix_agents.backends.session_rows import record_of
 from helix_agents.domain.checkpoints import CheckpointMeta
@@ -36,7 +36,7 @@ def staged_rows(changes: Iterable[StagedChange], now: int) -> list[dict[str, Any
     ]
 
 
-async def stage(connection: Connection, row: Place, changes: Iterable[StagedChange], now: int) -> None:
+async def stage(connection: Connection, row: SessionHead, changes: Iterable[StagedChange], now: int) -> None:
     """Upsert changes by step and call."""
     columns = ("step_id", "tool_call_id", "position")
     await connection.execute_many(
@@ -62,14 +62,14 @@ async def read_staged(
     return [decode(row[0], StagedChange) for row in rows]
 
 
-async def take_staged(connection: Connection, row: Place, step_id: StepId) -> tuple[WriteOp, ...]:
+async def take_staged(connection: Connection, row: SessionHead, step_id: StepId) -> tuple[WriteOp, ...]:
     """The staged writes of a step in call order; its rows are gone afterwards."""
     changes = await read_staged(connection, row.namespace, row.session_id, step_id)
     await drop_staged(connection, row, step_id)
     return tuple(op for change in changes for op in change.writes.ops)
 
 
-async def drop_staged(connection: Connection, row: Place, step_id: StepId | None) -> int:
+async def drop_staged(connection: Connection, row: SessionHead, step_id: StepId | None) -> int:
     """Remove what is staged, for one step or for all; says how many rows went."""
     return await connection.execute(
         "DELETE FROM __agents_staging WHERE namespace = ?1 AND session_id = ?2 AND (?3::text IS NULL OR step_id = ?3)",

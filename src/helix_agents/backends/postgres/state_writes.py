@@ -5,7 +5,7 @@ from functools import partial
 
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.lineage import load_custom_state, log_writes, materialise, outweighs
-from helix_agents.backends.postgres.rows import Place
+from helix_agents.backends.postgres.rows import SessionHead
 from helix_agents.domain.errors import InvalidWriteError
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.records import JSON, encode
@@ -26,7 +26,9 @@ class StateWrites:
         self.limit = limit
         self._not_lists: dict[str, tuple[int, int, frozenset[str]]] = {}
 
-    async def log(self, connection: Connection, row: Place, ops: tuple[WriteOp, ...], *, version_before: int) -> None:
+    async def log(
+        self, connection: Connection, row: SessionHead, ops: tuple[WriteOp, ...], *, version_before: int
+    ) -> None:
         """Log the writes of one commit; `row.version` is the version they lead to.
 
         Raises:
@@ -42,7 +44,9 @@ class StateWrites:
             self.check_size(row.session_id, state, ops)
             await materialise(connection, row, state)
 
-    async def check(self, connection: Connection, row: Place, ops: tuple[WriteOp, ...], *, version_before: int) -> None:
+    async def check(
+        self, connection: Connection, row: SessionHead, ops: tuple[WriteOp, ...], *, version_before: int
+    ) -> None:
         """Let appends pass that meet lists; reads the state if that is not known.
 
         Raises:
@@ -76,7 +80,7 @@ class StateWrites:
             self._not_lists.clear()
         self._not_lists[session_id] = (version, segment, not_lists)
 
-    def keep(self, row: Place, version_before: int, connection: Connection) -> None:
+    def keep(self, row: SessionHead, version_before: int, connection: Connection) -> None:
         """A commit left the state alone; what is remembered of it is true for the new version too."""
         known = self.known(row.session_id, version_before, row.segment)
         if known is not None:

@@ -22,7 +22,7 @@ from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, matc
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.usage_store import UsageStore
 
-Place = tuple[str, SessionId]
+TaggedSession = tuple[str, SessionId]
 
 
 class RedisUsageStore(Facet):
@@ -79,7 +79,7 @@ class RedisUsageStore(Facet):
         return Page(items=tuple(found[offset : offset + limit]), total=len(found), offset=offset, limit=limit)
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
-        async def work(tx: Transaction) -> set[Place]:
+        async def work(tx: Transaction) -> set[TaggedSession]:
             if await find_session(tx, session_id) is None:
                 return {(tx.tag, session_id)}
             return {(tx.tag, member) for member in await tree(tx, session_id)}
@@ -126,13 +126,13 @@ class RedisUsageStore(Facet):
         roots = () if session is None else (f"used/{session.session.root_session_id}",)
         return tuple(dict.fromkeys((f"used/{session_id}", *roots)))
 
-    async def _places(self, orders: Iterable[str]) -> list[Place]:
+    async def _places(self, orders: Iterable[str]) -> list[TaggedSession]:
         """Where usage lies that orders of the index name."""
         found = await self._space.find(*orders)
         named = dict.fromkeys(name for name, _ in found.entries)
         return [(tag, session_id) for tag, session_id in map(names_of, named)]
 
-    async def _entries(self, places: Iterable[Place]) -> list[UsageEntry]:
+    async def _entries(self, places: Iterable[TaggedSession]) -> list[UsageEntry]:
         async def read(tag: str, session_id: SessionId) -> list[UsageEntry]:
             command = ("HVALS", self._space.slot(tag).usage(session_id))
             (rows,) = (await self._space.run("usage", (), (command,), 0)).replies

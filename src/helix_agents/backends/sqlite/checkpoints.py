@@ -12,7 +12,7 @@ from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.lineage import Segment, load_custom_state, load_segment
 from helix_agents.backends.sqlite.paging import read_page
-from helix_agents.backends.sqlite.rows import Place, SessionRow, find_session, load_session, save_session
+from helix_agents.backends.sqlite.rows import SessionHead, SessionRow, find_session, load_session, save_session
 from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta, Cut
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_checkpoint
@@ -29,7 +29,7 @@ _LOW = 0xFFFFFFFF
 
 def write_checkpoint(
     connection: Connection,
-    row: Place,
+    row: SessionHead,
     *,
     source: CheckpointSource,
     now: int,

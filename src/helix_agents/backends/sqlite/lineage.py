@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from helix_agents.backends.sqlite.connection import Connection
-from helix_agents.backends.sqlite.rows import Place
+from helix_agents.backends.sqlite.rows import SessionHead
 from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
@@ -84,7 +84,7 @@ def _read_span(connection: Connection, low: int, high: int) -> list[StoredMessag
     return decode(f"[{row[0]}]", list[StoredMessage]) if row is not None and row[0] is not None else []
 
 
-def append_messages(connection: Connection, row: Place, bodies: Sequence[str], now: int) -> None:
+def append_messages(connection: Connection, row: SessionHead, bodies: Sequence[str], now: int) -> None:
     """Append encoded messages to the session; the row's count moves on."""
     key = row.segment << 32 | row.message_count
     connection.execute_many(
@@ -117,7 +117,7 @@ def load_custom_state(connection: Connection, segment: int, count: int) -> dict[
     return apply_writes(base, ops)
 
 
-def log_writes(connection: Connection, row: Place, text: str) -> None:
+def log_writes(connection: Connection, row: SessionHead, text: str) -> None:
     """Log encoded state writes; the row's count and sizes move on."""
     row.state_count += 1
     row.state_since_bytes += len(text)
@@ -126,12 +126,12 @@ def log_writes(connection: Connection, row: Place, text: str) -> None:
     )
 
 
-def outweighs(row: Place) -> bool:
+def outweighs(row: SessionHead) -> bool:
     """Whether the writes since the last materialised state weigh more than it does."""
     return row.state_since_bytes > SMALLEST_BASE and row.state_since_bytes > row.state_base_bytes
 
 
-def materialise(connection: Connection, row: Place, state: dict[str, JSON]) -> None:
+def materialise(connection: Connection, row: SessionHead, state: dict[str, JSON]) -> None:
     """Keep a copy of the state beside its latest write, so that nobody has to go back further."""
     text = encode(state).decode()
     connection.execute(
@@ -141,7 +141,7 @@ def materialise(connection: Connection, row: Place, state: dict[str, JSON]) -> N
     row.state_since_bytes = 0
 
 
-def start_state(connection: Connection, row: Place, state: dict[str, JSON]) -> None:
+def start_state(connection: Connection, row: SessionHead, state: dict[str, JSON]) -> None:
     """Give a new session its first custom state."""
     if not state:
         return

@@ -7,7 +7,7 @@ from helix_agents.backends.session_rows import record_of
 from helix_agents.backends.sqlite.connection import Connection, Row
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.paging import read_page
-from helix_agents.backends.sqlite.rows import Place, children_of, find_run, find_session
+from helix_agents.backends.sqlite.rows import SessionHead, children_of, find_run, find_session
 from helix_agents.domain.commits import is_detached
 from helix_agents.domain.door import check_answer
 from helix_agents.domain.ids import SessionId, ToolCallId
@@ -74,7 +74,7 @@ def find_call(connection: Connection, namespace: str, session_id: SessionId, cal
     return call_of(row) if row is not None else None
 
 
-def calls_seen_from(connection: Connection, row: Place) -> list[PendingCall]:
+def calls_seen_from(connection: Connection, row: SessionHead) -> list[PendingCall]:
     """A root's calls of its whole tree, or the calls a child owns."""
     column = "root_session_id" if row.root_session_id == row.session_id else "session_id"
     rows = connection.all(
@@ -83,7 +83,7 @@ def calls_seen_from(connection: Connection, row: Place) -> list[PendingCall]:
     return [call_of(found) for found in rows]
 
 
-def calls_below(connection: Connection, row: Place) -> list[PendingCall]:
+def calls_below(connection: Connection, row: SessionHead) -> list[PendingCall]:
     """The calls of a session and of every session below it, oldest first."""
     if row.root_session_id == row.session_id:
         calls = calls_seen_from(connection, row)
@@ -114,7 +114,7 @@ def driver_of(connection: Connection, namespace: str, session_id: SessionId, roo
     return root
 
 
-def driven_calls(connection: Connection, row: Place) -> Iterator[PendingCall]:
+def driven_calls(connection: Connection, row: SessionHead) -> Iterator[PendingCall]:
     """The calls of a session and below it, without those of companions that are driven on their own."""
     root = row.root_session_id
     driver = driver_of(connection, row.namespace, row.session_id, root)
@@ -123,7 +123,7 @@ def driven_calls(connection: Connection, row: Place) -> Iterator[PendingCall]:
             yield call
 
 
-def own_calls(connection: Connection, row: Place) -> list[PendingCall]:
+def own_calls(connection: Connection, row: SessionHead) -> list[PendingCall]:
     """The calls a session itself made."""
     return [call for call in calls_below(connection, row) if call.session_id == row.session_id]
 

@@ -12,7 +12,7 @@ from helix_agents.domain.sessions import SessionState
 
 
 @dataclass(slots=True)
-class Place:
+class SessionHead:
     """Where a session stands: its version, its run, and the ends of its logs. All that writing a step needs."""
 
     key: int
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class SessionRow(Place):
+class SessionRow(SessionHead):
     """One row of `__agents_sessions`, column by column."""
 
     agent_type: str = ""

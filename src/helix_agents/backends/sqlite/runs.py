@@ -7,7 +7,7 @@ from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.rows import (
-    Place,
+    SessionHead,
     SessionRow,
     find_run,
     insert_run,
@@ -38,12 +38,12 @@ from helix_agents.domain.runs import (
 from helix_agents.domain.session_changes import changed
 
 
-def current_run(connection: Connection, row: Place) -> RunRecord | None:
+def current_run(connection: Connection, row: SessionHead) -> RunRecord | None:
     """The run that was started last, or None before the first."""
     return find_run(connection, row.namespace, row.run_id) if row.run_id is not None else None
 
 
-def next_turn(connection: Connection, row: Place) -> int:
+def next_turn(connection: Connection, row: SessionHead) -> int:
     """The number of the session's next run."""
     found = connection.one(
         "SELECT max(turn) FROM __agents_runs WHERE namespace = ? AND session_id = ?", (row.namespace, row.session_id)
@@ -51,7 +51,7 @@ def next_turn(connection: Connection, row: Place) -> int:
     return (found[0] or 0) + 1 if found is not None else 1
 
 
-def settle_current(connection: Connection, row: Place, status: RunStatus, reason: str, now: int) -> None:
+def settle_current(connection: Connection, row: SessionHead, status: RunStatus, reason: str, now: int) -> None:
     """End the session's current run, if it still runs, because another one takes its place."""
     replaced = settled(current_run(connection, row), status, reason, now)
     if replaced is not None:
@@ -71,7 +71,7 @@ def make_current(
     row.commit_checkpoint = row.commit_extra = None
 
 
-def store_current(connection: Connection, row: Place, run: RunRecord) -> None:
+def store_current(connection: Connection, row: SessionHead, run: RunRecord) -> None:
     """Store a change of the session's current run, its fence included."""
     save_run(connection, row.namespace, run)
     row.attempt, row.running = run.attempt, int(run.status == "running")

@@ -8,7 +8,7 @@ from helix_agents.backends.session_rows import put_record, record_of
 from helix_agents.backends.sqlite.checkpoints import commit_at
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
-from helix_agents.backends.sqlite.rows import Place, load_session
+from helix_agents.backends.sqlite.rows import SessionHead, load_session
 from helix_agents.backends.sqlite.runs import current_run
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed
@@ -21,7 +21,7 @@ from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.writes import WriteOp
 
 
-def stage(connection: Connection, row: Place, changes: Iterable[StagedChange], now: int) -> None:
+def stage(connection: Connection, row: SessionHead, changes: Iterable[StagedChange], now: int) -> None:
     """Upsert changes by step and call; the row counts what is staged."""
     for change in changes:
         body = encode(msgspec.structs.replace(change, staged_at=now)).decode()
@@ -34,7 +34,7 @@ def stage(connection: Connection, row: Place, changes: Iterable[StagedChange], n
     count_staged(connection, row)
 
 
-def count_staged(connection: Connection, row: Place) -> None:
+def count_staged(connection: Connection, row: SessionHead) -> None:
     """Note on the session how many rows are staged, so that a commit without any needs no look."""
     found = connection.one(
         "UPDATE __agents_sessions SET staged = (SELECT count(*) FROM __agents_staging"
@@ -54,14 +54,14 @@ def read_staged(connection: Connection, namespace: str, session_id: SessionId, s
     return [decode(row[0], StagedChange) for row in rows]
 
 
-def take_staged(connection: Connection, row: Place, step_id: StepId) -> tuple[WriteOp, ...]:
+def take_staged(connection: Connection, row: SessionHead, step_id: StepId) -> tuple[WriteOp, ...]:
     """The staged writes of a step in call order; its rows are gone afterwards."""
     changes = read_staged(connection, row.namespace, row.session_id, step_id)
     drop_staged(connection, row, step_id)
     return tuple(op for change in changes for op in change.writes.ops)
 
 
-def drop_staged(connection: Connection, row: Place, step_id: StepId | None) -> int:
+def drop_staged(connection: Connection, row: SessionHead, step_id: StepId | None) -> int:
     """Remove what is staged, for one step or for all; says how many rows went."""
     step = "" if step_id is None else " AND step_id = ?"
     connection.execute(

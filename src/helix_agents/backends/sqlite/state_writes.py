@@ -2,7 +2,7 @@
 
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.lineage import load_custom_state, log_writes, materialise, outweighs
-from helix_agents.backends.sqlite.rows import Place
+from helix_agents.backends.sqlite.rows import SessionHead
 from helix_agents.domain.errors import InvalidWriteError
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.records import JSON, encode
@@ -30,7 +30,7 @@ class StateWrites:
     def log(
         self,
         connection: Connection,
-        row: Place,
+        row: SessionHead,
         ops: tuple[WriteOp, ...],
         *,
         version_before: int,
@@ -51,7 +51,7 @@ class StateWrites:
             self._check_size(row.session_id, state, ops)
             materialise(connection, row, state)
 
-    def keep(self, row: Place, version_before: int) -> None:
+    def keep(self, row: SessionHead, version_before: int) -> None:
         """A commit left the state alone; what is remembered of it is true for the new version too."""
         known = self._not_lists.get(row.segment)
         if known is not None and known[0] == version_before:
@@ -66,7 +66,9 @@ class StateWrites:
             keys = tuple(dict.fromkeys(op.key for op in ops))
             check_size(session_id, "state", len(encode(state)), self._limit, keys)
 
-    def _check_appends(self, connection: Connection, row: Place, ops: tuple[WriteOp, ...], version_before: int) -> None:
+    def _check_appends(
+        self, connection: Connection, row: SessionHead, ops: tuple[WriteOp, ...], version_before: int
+    ) -> None:
         # Taken out: a refusal half way leaves nothing remembered.
         known = self._not_lists.pop(row.segment, None)
         if known is not None and known[0] == version_before:

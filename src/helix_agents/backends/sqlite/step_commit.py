@@ -17,7 +17,7 @@ from helix_agents.backends.sqlite.pending import (
     find_call,
     own_calls,
 )
-from helix_agents.backends.sqlite.rows import Place, SessionRow, load_session
+from helix_agents.backends.sqlite.rows import SessionHead, SessionRow, load_session
 from helix_agents.backends.sqlite.runs import current_run, store_current
 from helix_agents.backends.sqlite.staging import stage, take_staged
 from helix_agents.backends.sqlite.state_writes import StateWrites
@@ -135,7 +135,7 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
     return committed
 
 
-def _advance(connection: Connection, step: EncodedStep) -> Place | None:
+def _advance(connection: Connection, step: EncodedStep) -> SessionHead | None:
     """Take the next version under the fence; None when the fence or the expectation does not hold."""
     state, commit, meta = step.state, step.commit, step.meta
     found = connection.one(
@@ -167,13 +167,13 @@ def _advance(connection: Connection, step: EncodedStep) -> Place | None:
         return None
     key, root, status, *ends = found
     of_run = (meta.step_count, commit.fence.run_id, commit.fence.attempt, 1)
-    return Place(key, step.namespace, state.session_id, root, status, *of_run, *ends)
+    return SessionHead(key, step.namespace, state.session_id, root, status, *of_run, *ends)
 
 
 def _log_writes(
     connection: Connection,
     step: EncodedStep,
-    row: Place,
+    row: SessionHead,
     state_writes: StateWrites,
     ops: tuple[WriteOp, ...],
     version_before: int,
@@ -192,7 +192,7 @@ def _log_writes(
         )
 
 
-def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitExtra:
+def _side_rows(connection: Connection, step: EncodedStep, row: SessionHead) -> CommitExtra:
     """Everything of the commit that is not messages, state and checkpoint; most steps have none of it."""
     commit, now, namespace = step.commit, step.now, step.namespace
     if commit.refs:
@@ -239,13 +239,13 @@ def _side_rows(connection: Connection, step: EncodedStep, row: Place) -> CommitE
     return extra
 
 
-def _named(connection: Connection, row: Place, call_ids: tuple[ToolCallId, ...]) -> list[PendingCall]:
+def _named(connection: Connection, row: SessionHead, call_ids: tuple[ToolCallId, ...]) -> list[PendingCall]:
     """The calls with these ids that the tree knows."""
     found = (find_call(connection, row.namespace, row.root_session_id, call_id) for call_id in call_ids)
     return [call for call in found if call is not None]
 
 
-def _update_run(connection: Connection, step: EncodedStep, row: Place, update: RunUpdate, *, again: bool) -> None:
+def _update_run(connection: Connection, step: EncodedStep, row: SessionHead, update: RunUpdate, *, again: bool) -> None:
     run = current_run(connection, row)
     assert run is not None
     changed = committed_run(run, update, step.meta.step_count, again=again, now=step.now)
@@ -254,7 +254,7 @@ def _update_run(connection: Connection, step: EncodedStep, row: Place, update: R
         connection.execute("UPDATE __agents_sessions SET running = 0 WHERE key = ?", (row.key,))
 
 
-def _check_mode(row: Place, state: SessionState) -> None:
+def _check_mode(row: SessionHead, state: SessionState) -> None:
     if row.mode != state.mode:
         raise ModeIsWriteOnceError(state.session_id, str(row.mode), str(state.mode))
 

@@ -31,7 +31,7 @@ def command(
     with --session goes on.
     """
     from helix_agents.cli.chatting import chat
-    from helix_agents.cli.driving import Place
+    from helix_agents.cli.driving import Workplace
 
-    place = Place(agents=agents, store_url=store_url, model=model)
+    place = Workplace(agents=agents, store_url=store_url, model=model)
     return chat(output, place, session_id=session_id, agent_name=agent_name, user_id=user_id, model=model)

@@ -43,7 +43,7 @@ def command(
     Answered calls are taken up, an interrupted turn continues. Exit code 6 says that somebody has to answer first.
     """
     from helix_agents.cli.agent_modules import agent_of_session, load_agents
-    from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
+    from helix_agents.cli.driving import Begun, Workplace, check_model, drive, find_model
 
     if message is not None and checkpoint_id is not None:
         raise click.UsageError("--message and --checkpoint exclude each other.")
@@ -61,4 +61,4 @@ def command(
         )
         return Begun(agent=agent, handle=handle)
 
-    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url, model=model), known, begin))
+    return asyncio.run(drive(output, Workplace(agents=agents, store_url=store_url, model=model), known, begin))

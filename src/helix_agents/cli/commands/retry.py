@@ -26,7 +26,7 @@ def command(output: Output, agents: str, session_id: str, model: str | None, sto
     It has a fresh budget of steps. What was committed before is not done again.
     """
     from helix_agents.cli.agent_modules import agent_of_session, load_agents
-    from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
+    from helix_agents.cli.driving import Begun, Workplace, check_model, drive, find_model
 
     known, adapter = load_agents(agents), find_model(model)
 
@@ -35,4 +35,4 @@ def command(output: Output, agents: str, session_id: str, model: str | None, sto
         check_model(agent, adapter)
         return Begun(agent=agent, handle=await helix.retry(agent, session_id, model=adapter))
 
-    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url, model=model), known, begin))
+    return asyncio.run(drive(output, Workplace(agents=agents, store_url=store_url, model=model), known, begin))

@@ -46,7 +46,7 @@ def command(
     interrupts the run; resume goes on.
     """
     from helix_agents.cli.agent_modules import choose_agent, load_agents
-    from helix_agents.cli.driving import Begun, Place, check_model, drive, find_model
+    from helix_agents.cli.driving import Begun, Workplace, check_model, drive, find_model
 
     text = _read_message() if message == "-" else message
     check_says_something(text, "What came from standard input" if message == "-" else "MESSAGE")
@@ -66,7 +66,7 @@ def command(
         )
         return Begun(agent=agent, handle=handle)
 
-    return asyncio.run(drive(output, Place(agents=agents, store_url=store_url, model=model), known, begin))
+    return asyncio.run(drive(output, Workplace(agents=agents, store_url=store_url, model=model), known, begin))
 
 
 def _read_message() -> str:

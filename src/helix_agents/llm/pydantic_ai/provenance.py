@@ -20,7 +20,7 @@ from helix_agents.ports.llm import StopReason
 METADATA_KEY = "provider"
 
 
-class Place(Record):
+class PartPlace(Record):
     """Where a part of the provider's reply stands in ours, and what else it carried."""
 
     thinking: int | None = None
@@ -38,7 +38,7 @@ class Provenance(Record):
     model: str | None = None
     response_id: str | None = None
     refusal: str | None = None
-    parts: tuple[Place, ...] = ()
+    parts: tuple[PartPlace, ...] = ()
 
     @classmethod
     def find(cls, message: AssistantMessage) -> Self | None:
@@ -76,7 +76,7 @@ def read_reply(response: ModelResponse, name: str, stop_reason: StopReason) -> A
     joints = TextJoints()
     thinking: list[Thinking] = []
     calls: list[ToolCall] = []
-    places: list[Place] = []
+    places: list[PartPlace] = []
     for index, part in enumerate(response.parts):
         match part:
             case TextPart(content=content) if content:
@@ -125,23 +125,23 @@ class TextJoints:
         return "\n\n" if apart else ""
 
 
-def _place(part: TextPart | ThinkingPart | ToolCallPart, **where: Any) -> Place:
+def _place(part: TextPart | ThinkingPart | ToolCallPart, **where: Any) -> PartPlace:
     details = to_jsonable_python(part.provider_details) if part.provider_details else None
-    return Place(id=part.id, details=details, **where)
+    return PartPlace(id=part.id, details=details, **where)
 
 
-def _plain_places(thinking: int, text: int, calls: int) -> list[Place]:
-    places = [Place(thinking=index) for index in range(thinking)]
+def _plain_places(thinking: int, text: int, calls: int) -> list[PartPlace]:
+    places = [PartPlace(thinking=index) for index in range(thinking)]
     if text:
-        places.append(Place(text=(0, text)))
-    return places + [Place(call=index) for index in range(calls)]
+        places.append(PartPlace(text=(0, text)))
+    return places + [PartPlace(call=index) for index in range(calls)]
 
 
-def _places_in(message: AssistantMessage) -> list[Place]:
+def _places_in(message: AssistantMessage) -> list[PartPlace]:
     return _plain_places(len(message.thinking), len(message.text), len(message.tool_calls))
 
 
-def _extent(places: Sequence[Place]) -> tuple[int, int, int]:
+def _extent(places: Sequence[PartPlace]) -> tuple[int, int, int]:
     return (
         sum(place.thinking is not None for place in places),
         max((place.text[1] for place in places if place.text is not None), default=0),
