@@ -41,7 +41,7 @@ NO_LIMITS = StoreLimits()
 NONE = b"-"
 
 
-class Place(NamedTuple):
+class Whereabouts(NamedTuple):
     """Where something lies; `settled` if a note or its creation said so, else for lack of any note."""
 
     tag: str
@@ -58,6 +58,39 @@ class ServerClock:
         return self._server.now_ms()
 
 
+class Announcement:
+    """The mark that a write leaves in the index, if that tells of it, before it is made: whoever finds it there brings
+    the index up to date. It stays where the write was made, or where nobody knows whether it was."""
+
+    def __init__(self, index: Index, ids: IdSource) -> None:
+        self._index = index
+        self._ids = ids
+        self._stays = False
+        self.token = ""
+        self.is_out = False
+
+    async def make(self, tx: Transaction) -> int:
+        """Say what is about to change; answers until when it may, 0 for ever."""
+        latest = 0
+        if tx.entries:
+            self.token = self.token or self._ids.new("mark")
+            self.is_out = True
+            latest = await self._index.mark(self.token, tuple(origin for _, _, origin in tx.entries.values()))
+        # Whatever interrupts the write from here on, nobody knows then whether it was made.
+        self._stays = True
+        return latest
+
+    def refused(self) -> None:
+        """Say that the write was not made."""
+        self._stays = False
+
+    async def withdraw(self) -> None:
+        """Take the mark away, unless it has to stay."""
+        if self.is_out and not self._stays:
+            with contextlib.suppress(StoreError):
+                await self._index.put((), unmark=(self.token,))
+
+
 class Keyspace:
     """What the parts of a backend share. It remembers what it wrote, so that the next change needs no reading."""
 
@@ -70,7 +103,7 @@ class Keyspace:
         self.expire: Expire | None = None
         self.state_ttl_ms: int | None = None
         self._cache: OrderedDict[str, Known[Any]] = OrderedDict()
-        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._places: OrderedDict[str, Whereabouts] = OrderedDict()
         self._turns: dict[str, asyncio.Lock] = {}
 
     # -- where things lie -------------------------------------------------------------------------------
@@ -90,7 +123,7 @@ class Keyspace:
     def place(self, name: SessionId, tag: str, *, settled: bool = True) -> None:
         """Remember where a session lies. What is not there is looked for again; a stream only if nobody was seen there
         either."""
-        self._places[name] = Place(tag, settled)
+        self._places[name] = Whereabouts(tag, settled)
         self._places.move_to_end(name)
         if len(self._places) > REMEMBERED:
             self._places.popitem(last=False)
@@ -141,67 +174,76 @@ class Keyspace:
 
         What is refused, and what needs no change, is decided on what the server says, never on memory alone.
         """
-        tries, token, mark = 0, "", ()
+        announcement = Announcement(self.index, self.ids)
+        tries = 0
         try:
             while True:
-                again = tries > 0
-                async with self._turn(tag or name) if again else contextlib.nullcontext():
-                    certain = again or tag is not None or name not in self._places
-                    here = tag or await self.locate(name, fresh=again)
-                    tx = self._transaction(what, name, here, clock, limits, fresh=again, certain=certain)
+                async with self._turn(tag or name) if tries else contextlib.nullcontext():
+                    tx = await self._begin(what, name, clock, limits, tag=tag, again=tries > 0)
                     try:
-                        result = await work(tx)
-                        if self.expire is not None:
-                            await self.expire(tx)
+                        result = await self._decide(tx, work)
+                        if not tx.writes:
+                            self._keep_all(tx)
+                            return result
+                        await self._commit(tx, announcement)
                     except LookAgainError:
                         tries = await self._next_try(tries)
                         continue
-                    except Exception:
-                        if not tx.used_cache:
-                            raise
-                        tries += 1
-                        continue
-                    for finish in tx.before_commit:
-                        finish()
-                    if not tx.writes:
-                        if tx.used_cache:
-                            tries += 1
-                            continue
-                        self._keep_all(tx)
-                        return result
-                    latest = 0
-                    if tx.entries:
-                        token = token or self.ids.new("mark")
-                        mark = tuple(origin for _, _, origin in tx.entries.values())
-                        latest = await self.index.mark(token, mark)
-                    # Whatever interrupts this, nobody knows then whether it was done: the mark has to stay.
-                    marked, mark = mark, ()
-                    if not await self._commit(tx, latest):
-                        mark = marked
-                        tries = await self._next_try(tries)
-                        continue
-                if marked:
-                    await self._follow(tx, token)
+                if announcement.is_out:
+                    await self._follow(tx, announcement.token)
                 return result
         finally:
-            if mark:
-                await self._unmark(token)
+            await announcement.withdraw()
 
-    async def _commit(self, tx: Transaction, latest: int) -> bool:
+    async def _begin(
+        self, what: str, name: SessionId, clock: Clock, limits: StoreLimits, *, tag: str | None, again: bool
+    ) -> Transaction:
+        """One try of a write: the first one trusts what is remembered, later ones ask the server."""
+        certain = again or tag is not None or name not in self._places
+        here = tag or await self.locate(name, fresh=again)
+        return self._transaction(what, name, here, clock, limits, fresh=again, certain=certain)
+
+    async def _decide(self, tx: Transaction, work: Work[T]) -> T:
+        """Have the work decide what is to change.
+
+        Raises:
+            LookAgainError: it refused, or found nothing to change, and what it looked at was remembered.
+        """
+        try:
+            result = await work(tx)
+            if self.expire is not None:
+                await self.expire(tx)
+        except Exception as refusal:
+            if tx.used_cache and not isinstance(refusal, LookAgainError):
+                raise LookAgainError(tx.what) from refusal
+            raise
+        for finish in tx.before_commit:
+            finish()
+        if tx.used_cache and not tx.writes:
+            raise LookAgainError(tx.what)
+        return result
+
+    async def _commit(self, tx: Transaction, announcement: Announcement) -> None:
+        """Make the change, announced before if the index tells of it, and remember what it led to.
+
+        Raises:
+            LookAgainError: something was not as expected any more; nothing was done.
+        """
+        latest = await announcement.make(tx)
         expectations = tx.expectations()
         ran = await self.run(tx.what, expectations, tx.commands, latest, write=True)
         tx.at_us = ran.at_us
         if ran.damaged:
             raise tx.damaged(str(ran.differs))
         if ran.differs is not None:
-            return False
+            announcement.refused()
+            raise LookAgainError(ran.differs)
         revisions = dict(zip((key for key, kind, _ in expectations if kind != "#"), ran.revisions, strict=True))
         for known in tx.known.values():
             known.revision = revisions[known.key]
             if known.key in tx.touched:
                 known.value = None
         self._keep_all(tx)
-        return True
 
     def _keep_all(self, tx: Transaction) -> None:
         for known in tx.known.values():
@@ -297,10 +339,6 @@ class Keyspace:
     def _revision_of(self, tx: Transaction, key: str) -> bytes:
         known = tx.known.get(key)
         return known.revision if known is not None and known.revision else tx.at_us
-
-    async def _unmark(self, token: str) -> None:
-        with contextlib.suppress(StoreError):
-            await self.index.put((), unmark=(token,))
 
     async def find(self, *orders: str, **options: Any) -> Found:
         """Ask the index, which is brought up to date first where it is marked."""
