@@ -24,7 +24,7 @@ from helix_agents.backends.postgres.pending import (
     find_calls,
     own_calls,
 )
-from helix_agents.backends.postgres.rows import SessionRow, labels_of, load_session, lock_tree_of
+from helix_agents.backends.postgres.rows import SessionHead, SessionRow, labels_of, load_session, lock_tree_of
 from helix_agents.backends.postgres.runs import current_run
 from helix_agents.backends.postgres.staging import stage, staged_rows, take_staged
 from helix_agents.backends.postgres.state_writes import StateWrites, not_lists_after
@@ -231,28 +231,45 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     # Rows of children come before the row of a stream, as in their own steps.
     went_on = commit.suspend and await some_went_on(connection, step.namespace, awaited_children(step.state))
     row.version += 1
-    if commit.stage:
-        await stage(connection, row, commit.stage, step.now)
-    staged = await take_staged(connection, row, step.meta.step_id) if commit.promote_staging else ()
-    ops = (*staged, *commit.writes.ops)
+    ops = (*await _staged_writes(connection, step, row), *commit.writes.ops)
     text = await _checked_writes(connection, row, ops, state_writes, before)
     sequence = None
     if commit.stream is not None:
         sequence = await append_chunks(connection, step.namespace, commit.stream, step.now)
     flag = await aimed_flag(connection, row) if commit.take_stop or commit.suspend else None
     extra = await _side_rows(connection, step, row, goes_on=went_on or comes_first(flag, commit))
+    more = _more_of(commit, extra, takes_stop=is_taken(flag, commit))
+    stored = await _store(connection, step, text, sequence, more)
+    if text is not None:
+        await _materialise_if_large(connection, row, stored, state_writes)
+    await _beside_the_state(connection, step, row)
+    return await _answered(connection, step, stored, ops, extra)
+
+
+async def _staged_writes(connection: Connection, step: Step, row: SessionHead) -> tuple[WriteOp, ...]:
+    """Stage what the commit brings for later, then take what was staged for this step, if it is to be promoted."""
+    if step.commit.stage:
+        await stage(connection, row, step.commit.stage, step.now)
+    return await take_staged(connection, row, step.meta.step_id) if step.commit.promote_staging else ()
+
+
+def _more_of(commit: StepCommit, extra: CommitExtra, *, takes_stop: bool) -> dict[str, Any]:
+    """What only some commits tell the function, as far as it was decided here."""
     more: dict[str, Any] = {}
     if commit.forget_effects:
         more["forget"] = commit.forget_effects
-    if is_taken(flag, commit):
+    if takes_stop:
         more["take_stop"] = True
     if commit.suspend:
         more["extra"] = extra
     if commit.run is not None:
         more["run"] = _run_update(commit.run, goes_on=extra.again)
-    stored = await _store(connection, step, text, sequence, more)
-    if text is not None:
-        await _materialise_if_large(connection, row, stored, state_writes)
+    return more
+
+
+async def _beside_the_state(connection: Connection, step: Step, row: SessionRow) -> None:
+    """Write what the function does not know of: metadata, and entries with their audit."""
+    commit = step.commit
     if commit.metadata:
         await _patch_metadata(connection, row, commit.metadata)
     if commit.entries or commit.audit:
@@ -265,7 +282,13 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
             mark=row.version,
             now=step.now,
         )
-    end = stream_end_of(commit, again=extra.again)
+
+
+async def _answered(
+    connection: Connection, step: Step, stored: Row, ops: Sequence[WriteOp], extra: CommitExtra
+) -> Committed:
+    """The answer, with which the stream ends if the run does."""
+    end = stream_end_of(step.commit, again=extra.again)
     answer = step.answer(stored, ops, extra, stream_ended=end is not None)
     if end is not None:
         await end_with_commit(connection, step.namespace, *end, answer, step.now)
