@@ -1,15 +1,20 @@
 """`helix doctor` and `helix migrate` tell people and scripts what they found, and create nothing by looking."""
 
+import contextlib
 import json
 import os
+import shutil
 import tomllib
 from pathlib import Path
 
+import apsw
 import pytest
 
+from helix_agents.backends.sqlite import SQLiteStateStore
 from helix_agents.cli.app import run
 from helix_agents.cli.commands.doctor import EXTRAS
 from helix_agents.cli.exit_codes import ExitCode
+from helix_agents.domain.errors import StoreFullError
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +43,38 @@ def test_doctor_says_when_the_default_store_cannot_be_made_here(
     *_, told = capsys.readouterr().out.splitlines()
     assert told.startswith("FAIL  store: sqlite:///helix.db does not exist yet")
     assert "may not make it in this folder" in told
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_doctor_says_when_there_is_hardly_room_on_the_disk(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], exists: bool
+) -> None:
+    """Whoever writes into a log that was made longer before gets on with a full disk, for a while."""
+    there = ["--store", f"sqlite:///{empty_folder}/mine.db"] if exists else []
+    if exists:
+        assert run(["migrate", *there]) == ExitCode.OK
+    whole = shutil.disk_usage(".")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: whole._replace(free=3_000_000))
+    assert run(["doctor", *there]) == ExitCode.SERVICE
+    assert "FAIL  disk: 3 MB free beside the store" in capsys.readouterr().out
+
+
+def test_doctor_tries_to_write_and_leaves_nothing_of_it(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = ["--store", f"sqlite:///{empty_folder}/mine.db"]
+    assert run(["migrate", *there]) == ExitCode.OK
+    assert run(["doctor", *there]) == ExitCode.OK
+    assert "ok    store writes: taken" in capsys.readouterr().out
+    with contextlib.closing(apsw.Connection(f"{empty_folder}/mine.db")) as connection:
+        assert connection.execute("SELECT * FROM __agents_leases").fetchall() == []
+
+    async def full(store: SQLiteStateStore, owner: str, ttl_ms: int) -> None:
+        raise StoreFullError("mine.db")
+
+    monkeypatch.setattr(SQLiteStateStore, "renew_lease", full)
+    assert run(["doctor", *there]) == ExitCode.SERVICE
+    assert "FAIL  store: mine.db has no space left" in capsys.readouterr().out
 
 
 def test_doctor_knows_every_extra() -> None:

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -39,6 +41,9 @@ EXTRAS = {
 # Leases and deadlines are measured on the store's clock; a machine this far off reads its own logs wrongly.
 MOST_SKEW_MS = 5_000
 
+# The log beside a SQLite file takes up to 16 MB before it is folded into the file, which may need as much again.
+LEAST_FREE_MB = 32
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -57,10 +62,10 @@ class Finding:
 @json_option
 @click.pass_obj
 def command(output: Output, store_url: str) -> ExitCode:
-    """Check the installation and the store; changes nothing.
+    """Check the installation and the store; leaves nothing changed.
 
-    Looks at versions, extras, the store's schema, clock and limits, and at what is stuck there. The exit code is that
-    of the worst finding.
+    Looks at versions, extras, the store's schema, clock and limits, at what is stuck there, and at whether it has room
+    and takes a write. The exit code is that of the worst finding.
     """
     findings: list[Finding] = []
     for finding in (*look_at_installation(), *asyncio.run(look_at_store(store_url))):
@@ -100,7 +105,7 @@ async def look_at_store(url: str) -> list[Finding]:
 
     # Looking must not create anything, and the default store is created by whoever uses it first.
     if await is_missing_default(url):
-        return [await asyncio.to_thread(look_for_room, url)]
+        return [await asyncio.to_thread(look_at_folder, url)]
     findings: list[Finding] = []
     try:
         async with await open_backend(url, migrate="check") as backend:
@@ -108,23 +113,63 @@ async def look_at_store(url: str) -> list[Finding]:
             findings.append(Finding(subject="store", detail=f"{shown_url(url)} opens, schema version {schema}"))
             findings.extend(look_at_settings(backend))
             findings.append(await look_for_stuck(backend))
+            findings.extend(await asyncio.to_thread(list, look_for_room(backend)))
+            findings.append(await try_to_write(backend))
     except HelixError as error:
         findings.append(Finding(subject="store", detail=str(error), exit_code=exit_code_for(error)))
     return findings
 
 
-def look_for_room(url: str) -> Finding:
+def look_at_folder(url: str) -> Finding:
     """Whether the first use can create the default store in this folder."""
-    if os.access(".", os.W_OK | os.X_OK) and not is_folder_gone():
-        return Finding(subject="store", detail=f"{url} does not exist yet; it is created on first use")
+    if not os.access(".", os.W_OK | os.X_OK) or is_folder_gone():
+        return Finding(
+            subject="store",
+            detail=(
+                f"{url} does not exist yet, and this process may not make it in this folder. Name a store with "
+                "--store URL or HELIX_STORE, or work in a folder you may write to."
+            ),
+            exit_code=ExitCode.SERVICE,
+        )
+    disk = look_at_disk(Path())
+    if disk.exit_code is not ExitCode.OK:
+        return disk
+    return Finding(subject="store", detail=f"{url} does not exist yet; it is created on first use")
+
+
+def look_at_disk(folder: Path) -> Finding:
+    """Whether a SQLite file in this folder has room to grow."""
+    free = shutil.disk_usage(folder).free / 1_000_000
+    is_full = free < LEAST_FREE_MB
+    detail = f"{free:,.0f} MB free beside the store"
     return Finding(
-        subject="store",
-        detail=(
-            f"{url} does not exist yet, and this process may not make it in this folder. Name a store with "
-            "--store URL or HELIX_STORE, or work in a folder you may write to."
-        ),
-        exit_code=ExitCode.SERVICE,
+        subject="disk",
+        detail=f"{detail}, which needs {LEAST_FREE_MB} MB to work in: free some space" if is_full else detail,
+        exit_code=ExitCode.SERVICE if is_full else ExitCode.OK,
     )
+
+
+def look_for_room(backend: "Backend") -> Iterator[Finding]:
+    """The room there is on a disk of this machine; a server's own is not seen from here."""
+    from helix_agents.backends.sqlite import SQLiteStateStore
+
+    if isinstance(backend.state, SQLiteStateStore):
+        yield look_at_disk(backend.state.database.path.parent)
+
+
+async def try_to_write(backend: "Backend") -> Finding:
+    """Whether the store takes a write: one that is full, or read-only, can be read all the same.
+
+    Raises:
+        StoreError: it does not; says why.
+    """
+    from helix_agents.system import RandomIds
+
+    # The lease of a process that drives nothing: kept like any other, and nothing is left of it.
+    nobody = RandomIds().new("doctor")
+    await backend.state.renew_lease(nobody, 1_000)
+    await backend.state.release_lease(nobody)
+    return Finding(subject="store writes", detail="taken")
 
 
 def look_at_settings(backend: "Backend") -> Iterator[Finding]:
