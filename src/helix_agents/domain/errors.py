@@ -76,7 +76,8 @@ HelixError
 │   └── RemoteSubAgentClientToolUnsupportedError
 └── StoreError                     look after the store
     ├── StoreUnavailableError
-    │   └── StoreNotOpenedError    it is not there, or not for this process
+    │   ├── StoreNotOpenedError    it is not there, or not for this process
+    │   └── StoreReplacedError     its file was deleted, moved or replaced while it was open
     ├── StoreFullError
     ├── StoreReadOnlyError
     ├── StoreCorruptError
@@ -1047,6 +1048,16 @@ class StoreNotOpenedError(StoreUnavailableError):
 
     def __str__(self) -> str:
         return f"{self.store} cannot be opened: {self.reason}. {self.cure}."
+
+
+class StoreReplacedError(StoreUnavailableError):
+    """The file of the store was deleted, moved or replaced while this process had it open."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store} is no longer the file this process has open: {self.reason}. What is written now would be "
+            "lost, so nothing is. Put the file back, or start the process again to go on with what is there now."
+        )
 
 
 class StoreFullError(StoreError):

@@ -20,6 +20,7 @@ from helix_agents.domain.errors import (
     StoreFullError,
     StoreNotOpenedError,
     StoreReadOnlyError,
+    StoreReplacedError,
     StoreUnavailableError,
     UnstorableValueError,
 )
@@ -28,6 +29,7 @@ from helix_agents.ports.seam import Seam
 Value: TypeAlias = str | int | float | bytes | None
 Row: TypeAlias = tuple[Any, ...]
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
+FileId: TypeAlias = tuple[int, int]
 
 
 UNTOLD = (apsw.Error, OverflowError, UnicodeEncodeError)
@@ -50,6 +52,7 @@ class Connection:
         self.path = path
         self.topics: set[str] = set()
         self._seam = seam
+        self._files: dict[str, FileId] = {}
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
         if not read_only:
             # Made, used and closed by the one thread that writes, so SQLite need not guard it against others. Readers
@@ -138,6 +141,26 @@ class Connection:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(random.uniform(0.001, 0.01))
+
+    def check_files(self) -> None:
+        """Refuse to go on with files that their names do not lead to any more. A log is made with the first commit.
+
+        Raises:
+            StoreReplacedError: one was deleted, moved or replaced; whatever is written to it, nobody would find.
+        """
+        for path in (self.path, f"{self.path}-wal"):
+            try:
+                found = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                if path in self._files:
+                    raise StoreReplacedError(self.path, f"{path} was deleted or moved") from None
+            except OSError:
+                # It cannot be looked at, which says nothing of what is there.
+                continue
+            else:
+                file = (found.st_dev, found.st_ino)
+                if self._files.setdefault(path, file) != file:
+                    raise StoreReplacedError(self.path, f"{path} was replaced by another file")
 
     def interrupt(self) -> None:
         """End the statement that another thread is running here, if there is one."""

@@ -190,6 +190,7 @@ class Database:
             create=self._create,
         )
         connection.enter_wal(self._busy_ms)
+        connection.check_files()
         return connection
 
     def open_reader(self) -> Connection:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ from helix_agents.domain.errors import StoreClosedError
 T = TypeVar("T")
 
 MAX_GROUP = 256
+LOOK_AGAIN_SECONDS = 0.1
+"""So long it is taken for granted that the file is still where it was."""
 
 
 class Job:
@@ -226,8 +229,17 @@ class WriteLane(Lane):
     ) -> None:
         self._ring = ring
         self._rung: set[str] = set()
+        self._look_at = 0.0
         self.on_rollback: list[Callable[[], None]] = []
         super().__init__(name, store, connect)
+
+    def _connected(self) -> Connection:
+        connection = super()._connected()
+        # One that is gone takes whatever is written. Who writes all the time need not look each time.
+        if (now := time.monotonic()) >= self._look_at:
+            connection.check_files()
+            self._look_at = now + LOOK_AGAIN_SECONDS
+        return connection
 
     def _work_off(self, jobs: list[Job]) -> None:
         if len(jobs) > 1 and all(job.transaction for job in jobs) and self._together(jobs):

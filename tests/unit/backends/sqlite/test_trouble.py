@@ -14,8 +14,9 @@ from typing import Any
 import apsw
 import pytest
 
-from helix_agents.backends.sqlite import Database, SQLiteEntryStore, SQLiteStateStore, database, open_backend
+from helix_agents.backends.sqlite import Database, SQLiteEntryStore, SQLiteStateStore, database, lanes, open_backend
 from helix_agents.backends.sqlite.connection import Connection
+from helix_agents.domain.commits import StartRun
 from helix_agents.domain.entries import Entry
 from helix_agents.domain.errors import (
     InvalidStoreUrlError,
@@ -26,6 +27,7 @@ from helix_agents.domain.errors import (
     StoreCorruptError,
     StoreFullError,
     StoreNotOpenedError,
+    StoreReplacedError,
     StoreUnavailableError,
     UnsafeSQLiteError,
     UnstorableValueError,
@@ -420,6 +422,86 @@ async def test_a_file_that_is_gone_is_told_to_a_loop_that_comes_later(tmp_path: 
 
     told = await asyncio.to_thread(look)
     assert isinstance(told, StoreUnavailableError), told
+    await store.close()
+
+
+def _delete(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+
+
+def _replace(folder: Path, name: str) -> None:
+    """As a restore does that renames its copy to the name of what it restores."""
+    shutil.copy(folder / name, folder / "copy")
+    (folder / "copy").rename(folder / name)
+
+
+def _delete_the_folder(folder: Path, name: str) -> None:
+    shutil.rmtree(folder)
+
+
+LOSSES = {
+    "deleted": _delete,
+    "replaced": _replace,
+    "gone with its folder": _delete_the_folder,
+}
+
+
+@pytest.fixture
+def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "LOOK_AGAIN_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("looks_each_time")
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("lost", ["helix.db", "helix.db-wal"])
+async def test_nothing_is_written_to_a_file_that_nobody_can_find_any_more(tmp_path: Path, lost: str, loss: str) -> None:
+    folder = tmp_path / "stored"
+    await asyncio.to_thread(folder.mkdir)
+    backend = await open_backend(f"sqlite:///{folder}/helix.db")
+    await backend.state.create_session("s-1")
+    await asyncio.to_thread(LOSSES[loss], folder, lost)
+    told = r"helix\.db is no longer the file this process has open: .*start the process again"
+    for write in (
+        lambda: backend.state.start_run(StartRun(session_id="s-1", run_id="r-1")),
+        lambda: backend.state.append_messages("s-1", [message()]),
+        lambda: backend.state.renew_lease("worker-1", 1_000),
+        lambda: backend.streams.create_writer("s-1", "r-1", "agent"),
+        lambda: backend.locks.acquire("door", ttl_ms=1_000),
+    ):
+        with pytest.raises(StoreReplacedError, match=told):
+            await write()
+    outcomes = await asyncio.gather(*(backend.state.create_session(f"n-{n}") for n in range(5)), return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {StoreReplacedError}
+    await backend.close()
+
+
+@pytest.mark.usefixtures("looks_each_time")
+async def test_a_file_that_is_put_back_is_written_to_again(tmp_path: Path) -> None:
+    store = await new_store(tmp_path / "helix.db")
+    (tmp_path / "helix.db").rename(tmp_path / "elsewhere.db")
+    with pytest.raises(StoreReplacedError, match="was deleted or moved"):
+        await store.append_messages("s-1", [message()])
+    (tmp_path / "elsewhere.db").rename(tmp_path / "helix.db")
+    assert await store.append_messages("s-1", [message()]) == 2
+    await store.close()
+
+
+@pytest.mark.usefixtures("looks_each_time")
+async def test_a_file_keeps_its_place_whatever_is_done_to_it_by_itself_and_others(tmp_path: Path) -> None:
+    """Rebuilding it, folding its log, and others who come and go: none of that is another file."""
+    path = tmp_path / "helix.db"
+    store = await new_store(path)
+    for number in range(3):
+        await _open_write_and_close(path, f"other-{number}")
+        await store.vacuum()
+        await store.create_session(f"mine-{number}")
+    assert (await store.list_sessions()).total == 7
+    await store.close()
+
+
+async def _open_write_and_close(path: Path, session_id: str) -> None:
+    store = await SQLiteStateStore.open(path)
+    await store.create_session(session_id)
     await store.close()
 
 
