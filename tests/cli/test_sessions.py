@@ -83,6 +83,14 @@ def test_at_a_terminal_a_deletion_is_asked_about(office: Path) -> None:
         assert terminal.wait() == ExitCode.FAILED
 
 
+def test_who_leaves_instead_of_answering_is_told_so_on_a_line_of_its_own(office: Path) -> None:
+    with Terminal(office, "sessions", "delete", TALKED) as terminal:
+        terminal.wait_for("for good? [y/N]: ")
+        terminal.press("\x04")
+        terminal.wait_for("\nInterrupted.")
+        assert terminal.wait() == ExitCode.INTERRUPTED
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

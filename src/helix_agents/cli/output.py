@@ -54,6 +54,14 @@ class Output:
             told = _harmless(sentence, sys.stderr)
             click.echo(click.style(told, dim=True) if _may_style() else told, err=True, nl=end)
 
+    def confirm(self, question: str, *, default: bool = False) -> bool:
+        """Ask the person at the terminal for a yes or a no; who leaves instead has the next line to be told so."""
+        try:
+            return click.confirm(_harmless(question, sys.stdout), default=default)
+        except click.Abort:
+            click.echo(err=True)
+            raise
+
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Show rows under headings, as wide as they are; the last column is cut where the terminal ends."""
         if self.as_json:

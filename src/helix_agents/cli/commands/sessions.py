@@ -171,7 +171,7 @@ def delete_command(output: Output, session_ids: tuple[str, ...], sure: bool, sto
     if not sure:
         if output.as_json or not sys.stdin.isatty():
             raise click.UsageError("Deleting cannot be undone; say --yes where nobody can be asked.")
-        if not click.confirm(f"Delete {', '.join(session_ids)} and everything below for good?"):
+        if not output.confirm(f"Delete {', '.join(session_ids)} and everything below for good?"):
             output.say("Nothing was deleted.")
             return ExitCode.FAILED
     return asyncio.run(delete_sessions(output, store_url, session_ids))

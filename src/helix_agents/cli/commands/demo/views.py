@@ -4,8 +4,6 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-import click
-
 from helix_agents.cli.commands.demo.scene import Scene
 from helix_agents.cli.output import Output
 
@@ -61,7 +59,7 @@ class LinesView:
 
     def ask(self, question: str) -> bool:
         if self._asks:
-            return click.confirm(question, default=True)
+            return self._output.confirm(question, default=True)
         self._output.say(f"         {question} yes (nobody here to ask)")
         return True
 
