@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human
-from helix_agents.domain.sessions import CreateSession, InterruptSet
+from helix_agents.domain.checkpoints import BEGINNING
+from helix_agents.domain.errors import StateSchemaChangedError
+from helix_agents.domain.sessions import BranchPoint, CreateSession, InterruptSet
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.ports.state_store import StoreLimits
 from helix_agents.runtimes.executor import core
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing import ScriptedModel, call
@@ -24,6 +28,7 @@ from helix_agents.testing.contracts.executor.stage import (
     OpenExecutor,
     OpenParts,
     completed,
+    failed,
     suspended,
     within,
 )
@@ -70,6 +75,41 @@ class InProcess(ExecutorContract):
                     await asyncio.sleep(0)
 
         await within(stop_and_leave())
+
+    async def test_state_that_is_found_too_large_once_its_run_has_begun_is_left_as_it_was(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        class Old(BaseModel):
+            name: str = "ann"
+
+        class New(BaseModel):
+            names: list[str] = []
+
+        def writer(copies: int) -> AnyAgent:
+            def migrate(old: dict[str, Any], _: int) -> dict[str, Any]:
+                return {"names": [old["name"]] * copies}
+
+            fields: dict[str, Any] = {"version": 2, "state": New, "migrate_state": migrate}
+            return Agent(name="writer", model=ScriptedModel(lambda _: "Well."), **fields)
+
+        async with open_executor(limits=StoreLimits(state_bytes=1_000)) as helix:
+            old = Agent(name="writer", model=ScriptedModel(["Well."]), state=Old)
+            await completed(await helix.execute(old, "Go", SESSION))
+            await completed(await helix.execute(writer(1), "Go", SESSION))
+            before = BranchPoint(from_session_id=SESSION, message_count=2)
+            bad = writer(1_000)
+            for session_id, start in (
+                ("branch", helix.execute(bad, "Go", "branch", branch=before)),
+                (SESSION, helix.resume(bad, SESSION, mode="from_checkpoint", checkpoint_id=BEGINNING, message="Go")),
+            ):
+                assert (await failed(await start)).code == StateSchemaChangedError.code
+                session = await helix.sessions.get(session_id)
+                assert (session.agent_version, session.custom_state) == (1, {"name": "ann"})
+                with pytest.raises(StateSchemaChangedError):
+                    await helix.retry(bad, session_id)
+                await completed(await helix.retry(writer(1), session_id))
+                session = await helix.sessions.get(session_id)
+                assert (session.agent_version, session.custom_state) == (2, {"names": ["ann"]})
 
     async def test_a_model_that_is_named_is_opened_once_and_closed_with_the_executor(
         self, open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,7 @@
 """The commit effect: hooks of the settled batch, the step's outcome, and then one write that makes it durable."""
 
 import logging
+from collections.abc import Mapping
 
 import msgspec
 
@@ -17,14 +18,21 @@ from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit
 from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError, SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
+from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamAppend, StreamEnd
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.transcript import held_results
 from helix_agents.domain.usage import ENTRIES_PER_ROUND, UsageEntry
-from helix_agents.domain.writes import NO_WRITES, StepWrites
+from helix_agents.domain.writes import (
+    NO_WRITES,
+    AppendToNonListError,
+    StepWrites,
+    apply_writes,
+)
 from helix_agents.engine.children.letting_go import end_children
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.desk import Failure, StepLost
@@ -53,6 +61,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
         work.fail(Failure("hook_failed_run", decision.reason))
     if work.ended in ("failed", "interrupted"):
         await end_children(scope, request.batch)
+    await _check_finish(scope, work)
     await _tell_end(scope, work)
     try:
         committed = await _store_what_fits(scope, work)
@@ -130,6 +139,35 @@ async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
             await _tell(scope, work, event)
 
 
+async def _check_finish(scope: RunScope, work: StepWork) -> None:
+    """A tool whose changes of the state do not go with what others made of it meanwhile has not finished the run; who
+    hears of an end must not hear of that one. What others do from here on, the commit finds."""
+    while work.ended == "completed" and any(result.finishes and result.writes for result in work.new):
+        stored = await scope.services.store.load_state(scope.session.session_id)
+        if stored.version == scope.session.version:
+            return
+        refused = _refusal(scope, work, stored.custom_state)
+        if refused is None:
+            return
+        if _drop_writes(scope, work, refused, stored.custom_state):
+            decide(scope, work)
+
+
+def _refusal(
+    scope: RunScope, work: StepWork, state: Mapping[str, JSON]
+) -> StateSizeExceededError | InvalidWriteError | None:
+    """What the store would have against the step's writes to this state."""
+    session_id, most = scope.session.session_id, scope.services.store.limits.state_bytes
+    keys = tuple(dict.fromkeys(op.key for op in work.ops))
+    try:
+        check_size(session_id, "state", len(encode(apply_writes(state, work.ops))), most, keys)
+    except AppendToNonListError as problem:
+        return InvalidWriteError(session_id, problem.key, str(problem))
+    except StateSizeExceededError as refused:
+        return refused
+    return None
+
+
 async def _tell_end(scope: RunScope, work: StepWork) -> None:
     """How the run ends is decided: hooks and capabilities hear of it before the commit, readers with it."""
     await _tell_end_hooks(scope, work)
@@ -173,15 +211,29 @@ async def _store_what_fits(scope: RunScope, work: StepWork) -> Committed:
     except (StateSizeExceededError, InvalidWriteError) as refused:
         if isinstance(refused, StateSizeExceededError) and refused.operation != "state":
             raise
-        # What is stored may not be what the run has in hand: others may change the state, too.
-        scope.take_state((await scope.services.store.load_state(scope.session.session_id)).custom_state)
-        finished_nothing = work.drop_writes(refused, scope.custom_state)
-        if not (finished_nothing and work.ended == "completed"):
+        stored = await scope.services.store.load_state(scope.session.session_id)
+        if not _drop_writes(scope, work, refused, stored.custom_state):
             return await _store(scope, work)
     # The tool that was to finish the run has failed with its writes, so that is not how it ends.
     decide(scope, work)
     await _tell_end(scope, work)
     return await _store_what_fits(scope, work)
+
+
+def _drop_writes(
+    scope: RunScope,
+    work: StepWork,
+    refused: StateSizeExceededError | InvalidWriteError,
+    stored: dict[str, JSON],
+) -> bool:
+    """Go on without the writes that do not fit what is stored; says whether what finished the run went with them."""
+    # It may not be what the run has in hand: others may change the state, too.
+    scope.take_state(stored)
+    finished_nothing = work.drop_writes(refused, stored)
+    if scope.migration and scope.migration not in work.writes:
+        # The session would be of a version that its state is not of.
+        raise refused
+    return finished_nothing and work.ended == "completed"
 
 
 async def _store(scope: RunScope, work: StepWork) -> Committed:

@@ -17,9 +17,10 @@ from helix_agents.agent.context import ToolContext
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.checkpoints import BEGINNING
-from helix_agents.domain.errors import StateSchemaChangedError
+from helix_agents.domain.errors import StateSchemaChangedError, StateSizeExceededError
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint
+from helix_agents.domain.writes import Replace, StepWrites
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.state_store import StoreLimits
@@ -422,18 +423,33 @@ class DeploysContract(ScenarioContract):
             with pytest.raises(StateSchemaChangedError):
                 await helix.execute(bad, "Go", "branch", branch=branch)
             assert (await helix.sessions.get(SESSION), await runs_of(helix)) == before
-            branch = BranchPoint(from_session_id=SESSION, message_count=2)
-            for session_id, start in (
-                ("branch", helix.execute(bad, "Go", "branch", branch=branch)),
-                (SESSION, helix.resume(bad, SESSION, mode="from_checkpoint", checkpoint_id=BEGINNING, message="Go")),
-            ):
-                assert (await failed(await start)).code == StateSchemaChangedError.code
-                session = await helix.sessions.get(session_id)
-                assert (session.agent_version, "notes" in session.custom_state) == (1, True)
-                with pytest.raises(StateSchemaChangedError):
-                    await helix.retry(bad, session_id)
-                assert await completed(await helix.retry(_noting(_new()), session_id)) == "Done."
-                assert (await helix.sessions.get(session_id)).agent_version == 2
+
+    async def test_a_migration_that_others_leave_no_room_for_meanwhile_is_not_taken_for_made(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def note(text: str) -> str:
+            """Write nothing down."""
+            await gate.wait()
+            return "noted"
+
+        def grown(old: dict[str, Any], from_version: int) -> dict[str, Any]:
+            return {**_renamed(old, from_version), "owner": "a" * 600}
+
+        async with open_executor(limits=StoreLimits(state_bytes=1_000)) as helix:
+            await completed(await helix.execute(_noting(_old()), "Go", SESSION))
+            first = (await helix.sessions.checkpoints(SESSION)).items[-1].checkpoint_id
+            new = _noting(_new(migrate_state=grown, tools=[note]))
+            handle = await helix.resume(new, SESSION, mode="from_checkpoint", checkpoint_id=first, message="Again")
+            await gate.until_reached()
+            large = StepWrites(ops=(Replace(key="aside", value="e" * 600),))
+            await helix.sessions.update_state(SESSION, large)
+            gate.opened.set()
+            assert (await failed(handle)).code == StateSizeExceededError.code
+            session = await helix.sessions.get(SESSION)
+            assert (session.agent_version, "notes" in session.custom_state) == (1, True)
 
     async def test_a_child_whose_state_a_migration_makes_too_large_fails_its_own_call(
         self, open_executor: OpenExecutor
