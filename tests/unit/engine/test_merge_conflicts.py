@@ -123,3 +123,11 @@ async def test_what_a_tool_that_finishes_changes_follows_what_it_saw_wherever_th
     async with Executor.open("memory://", agents=[biller]) as helix:
         assert await (await helix.execute(biller, "Settle", "s-1")).output() == "107 for [7, 5]"
         assert (await helix.sessions.get("s-1")).custom_state == {"total": 107, "costs": [7, 5]}
+
+
+async def test_a_tool_that_finishes_overwrites_knowingly_what_it_saw(caplog: pytest.LogCaptureFixture) -> None:
+    calls = [call("count", {"cents": 5}), call("settle")]
+    biller = Agent(name="biller", model=ScriptedModel([reply(calls=calls)]), tools=[count, settle], state=Bill)
+    async with Executor.open("memory://", agents=[biller]) as helix:
+        assert await (await helix.execute(biller, "Settle", "s-1")).output() == "105 for [5]"
+    assert [record for record in caplog.records if record.levelno == logging.WARNING] == []

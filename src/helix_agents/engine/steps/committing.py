@@ -30,8 +30,10 @@ from helix_agents.domain.usage import ENTRIES_PER_ROUND, UsageEntry
 from helix_agents.domain.writes import (
     NO_WRITES,
     AppendToNonListError,
+    MergeWarning,
     StepWrites,
     apply_writes,
+    merge_warnings,
 )
 from helix_agents.engine.children.letting_go import end_children
 from helix_agents.engine.coming_writer import ComingWriter
@@ -347,9 +349,15 @@ def _usage(scope: RunScope, work: StepWork) -> tuple[UsageEntry, ...]:
     return tuple(msgspec.structs.replace(entry, n=n) if n else entry for n, entry in enumerate(entries, first))
 
 
+def _conflicts(work: StepWork) -> tuple[MergeWarning, ...]:
+    """Changes that did not stand. A tool that finishes has seen those of all others, and changes them knowingly."""
+    finishing = {call.tool_call_id for call in work.batch.calls if call.kind == "finish_with"}
+    return merge_warnings([op for op in work.ops if op.tool_call_id not in finishing])
+
+
 async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None:
     """Bring what the scope holds in line with the store, and announce the commit."""
-    for warning in committed.warnings:
+    for warning in _conflicts(work) if committed.warnings else ():
         about = {"session_id": scope.session.session_id, "key": warning.key, "tool_call_ids": warning.tool_call_ids}
         log_event("state.merge_conflict", logging.WARNING, **about)
     if work.suspended:
