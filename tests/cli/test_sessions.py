@@ -114,6 +114,14 @@ def test_a_checkpoint_that_is_not_there_is_told(office: Path) -> None:
     assert (done.code, done.json["error"]["code"]) == (ExitCode.FAILED, "checkpoint_not_found")
 
 
+def test_a_branch_after_more_messages_than_there_are_is_told_how_many_there_are(office: Path) -> None:
+    done = helix(office, "sessions", "branch", WAITS, "copy", "--messages", "99")
+    assert (done.code, done.err) == (
+        ExitCode.FAILED,
+        f"Error: Session {WAITS!r} has 2 messages; it cannot be branched after 99.\n",
+    )
+
+
 def test_looking_does_not_create_a_store(tmp_path: Path) -> None:
     for code, named in ((ExitCode.SETUP, ()), (ExitCode.SERVICE, ("--store", "sqlite:///nothing.db"))):
         done = helix(tmp_path, "sessions", "list", *named)

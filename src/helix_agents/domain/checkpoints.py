@@ -20,7 +20,7 @@ def check_cut(session_id: SessionId, messages: int, count: int) -> None:
         CheckpointNotFoundError: the session has fewer.
     """
     if not 0 <= messages <= count:
-        raise CheckpointNotFoundError(session_id, f"message {messages} of {count}")
+        raise CheckpointNotFoundError(session_id, asked_messages=messages, message_count=count)
 
 
 @dataclass

@@ -229,13 +229,18 @@ class RunAlreadyExistsError(CallerError):
 
 
 class CheckpointNotFoundError(CallerError):
-    """The session has no such checkpoint."""
+    """The session has no such checkpoint, or not so many messages."""
 
     code = "checkpoint_not_found"
     session_id: str
-    checkpoint_id: str
+    checkpoint_id: str | None = None
+    asked_messages: int | None = None
+    message_count: int | None = None
 
     def __str__(self) -> str:
+        if self.asked_messages is not None:
+            has = "1 message" if self.message_count == 1 else f"{self.message_count} messages"
+            return f"Session {self.session_id!r} has {has}; it cannot be branched after {self.asked_messages}."
         return f"Session {self.session_id!r} has no checkpoint {self.checkpoint_id!r}."
 
 
