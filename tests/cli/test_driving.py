@@ -111,6 +111,14 @@ def test_what_to_type_next_names_the_model_that_was_asked(folder: Path) -> None:
     assert failed.err.endswith("\n  helix retry agents:clerk m-1 --model anthropic:none\n")
 
 
+def test_a_session_goes_on_with_its_own_agent_where_the_module_has_several(office: Path) -> None:
+    done = helix(office, "run", "agents:several", "Never mind", "--session", WAITS)
+    assert done.code == ExitCode.OK, done.err
+    assert helix(office, "sessions", "show", WAITS, "--json").json["session"]["agent_type"] == "clerk"
+    refused = helix(office, "run", "agents:several", "Hi", "--session", "new")
+    assert (refused.code, "say which with --agent NAME" in refused.err) == (ExitCode.SETUP, True)
+
+
 def test_a_session_goes_on_where_it_was(office: Path) -> None:
     message = helix(office, "resume", "agents:clerk", WAITS, "--message", "Rather not")
     assert (message.code, message.out) == (ExitCode.OK, "It is done.\n")

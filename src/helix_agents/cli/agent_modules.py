@@ -9,7 +9,7 @@ from typing import Any, cast
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.errors import HelixError, SetupError
-from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sessions import SessionState, SessionSummary
 
 
 class AgentsNotFoundError(SetupError):
@@ -73,7 +73,7 @@ def choose_agent(agents: AgentRegistry, place: str, name: str | None) -> AnyAgen
     return heads[0]
 
 
-def agent_of_session(agents: AgentRegistry, place: str, session: SessionState) -> AnyAgent:
+def agent_of_session(agents: AgentRegistry, place: str, session: SessionState | SessionSummary) -> AnyAgent:
     """The agent a stored session belongs to.
 
     Raises:

@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.cli.agent_modules import agent_of_session, choose_agent, load_agents
+from helix_agents.cli.agent_modules import load_agents
 from helix_agents.cli.chat_answers import ask_person
 from helix_agents.cli.chat_commands import COMMANDS, Leave, explain
-from helix_agents.cli.driving import Workplace, check_model, find_model, tell_output
+from helix_agents.cli.driving import Workplace, agent_for, check_model, find_model, tell_output
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.following import follow
 from helix_agents.cli.keyboard import Keyboard
@@ -52,7 +52,7 @@ def chat(
         leaving = AsyncExitStack()
         helix = loop.run(leaving.enter_async_context(open_driving(place.store_url, agents)))
         try:
-            agent = loop.run(_agent_for(helix, place.agents, agent_name, session_id))
+            agent = loop.run(agent_for(helix, place.agents, agent_name, session_id))
             check_model(agent, adapter)
             talk = Chat(
                 output, place, loop, helix, agent, session_id or RandomIds().new("chat"), user_id=user_id, model=adapter
@@ -61,18 +61,6 @@ def chat(
         finally:
             loop.run(leaving.aclose())
     return ExitCode.OK
-
-
-async def _agent_for(helix: Executor, place: str, name: str | None, session_id: str | None) -> AnyAgent:
-    """The agent that is named, or that the session belongs to, or the only one there."""
-    if session_id is not None and name is None:
-        try:
-            session = await helix.sessions.get(session_id)
-        except SessionNotFoundError:
-            pass
-        else:
-            return agent_of_session(helix.agents, place, session)
-    return choose_agent(helix.agents, place, name)
 
 
 class Chat:

@@ -12,6 +12,7 @@ from pydantic_core import to_jsonable_python
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.registry import AgentRegistry
+from helix_agents.cli.agent_modules import agent_of_session, choose_agent
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
@@ -83,6 +84,18 @@ async def drive(output: Output, place: Workplace, agents: AgentRegistry, begin: 
         output.answer({**document_of(result), "usage": plain(usage.tokens)})
         tell_end(output, begun.agent, result, place)
     return ExitCode.INTERRUPTED if stopped.is_set() and isinstance(result, Interrupted) else exit_code_of(result)
+
+
+async def agent_for(helix: Executor, place: str, name: str | None, session_id: SessionId | None) -> AnyAgent:
+    """The agent that is named, or that the session belongs to, or the only one there.
+
+    Raises:
+        AgentNotChosenError: none is named so, or several could be meant.
+    """
+    session = None if session_id is None or name is not None else await helix.sessions.find(session_id)
+    if session is None:
+        return choose_agent(helix.agents, place, name)
+    return agent_of_session(helix.agents, place, session)
 
 
 def find_model(name: str | None) -> LLMAdapter | None:
