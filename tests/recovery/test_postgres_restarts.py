@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -12,6 +12,7 @@ import pytest
 
 from helix_agents import Agent, Completed, DBOSAgentExecutor, Executor, ScriptedModel, tool
 from helix_agents.backends.postgres import PostgresStateStore, parse_url
+from helix_agents.backends.postgres.database_clock import DatabaseClock
 from helix_agents.domain.errors import RuntimeUnavailableError, StoreUnavailableError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.ports.backend import open_backend
@@ -65,13 +66,39 @@ async def break_connections(url: str) -> None:
     await raw.close()
 
 
-async def test_a_connection_that_only_heard_of_its_end_is_replaced_too(store: PostgresStateStore) -> None:
-    await start(store)
-    (raw,) = vars(store._db._pool)["_idle"]
+def hear_of_the_end(raw: Any) -> None:
+    """Have a connection hear that the server ends it, while the line is still open."""
     farewell = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
     raw._protocol.data_received(b"E" + (len(farewell) + 4).to_bytes(4) + farewell)
     assert not raw.is_closed()
+
+
+async def test_a_connection_that_only_heard_of_its_end_is_replaced_too(store: PostgresStateStore) -> None:
+    await start(store)
+    (raw,) = vars(store._db._pool)["_idle"]
+    hear_of_the_end(raw)
     assert (await commit(store, messages=[said("once")])).new_version == 2
+    assert await texts(store) == ["once"]
+
+
+@pytest.mark.parametrize("end", [hear_of_the_end, lambda raw: raw.terminate()], ids=["told", "cut off"])
+async def test_a_connection_that_ends_as_soon_as_it_is_there_is_replaced_too(
+    store: PostgresStateStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch, end: Callable[[Any], None]
+) -> None:
+    await start(store)
+    left, look_at = 3, DatabaseClock.look_at
+
+    async def end_and_look(clock: DatabaseClock, raw: Any) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            end(raw)
+        await look_at(clock, raw)
+
+    monkeypatch.setattr(DatabaseClock, "look_at", end_and_look)
+    await break_connections(postgres_url)
+    assert (await commit(store, messages=[said("once")])).new_version == 2
+    assert left == 0
     assert await texts(store) == ["once"]
 
 

@@ -269,8 +269,12 @@ class Database:
         raw = await self._connected(self.settings.dsn)
         try:
             await self.clock.look_at(raw)
-        except BaseException:
+        except BaseException as problem:
+            # Who is hung up on at his first question was never connected, whatever the driver calls it.
+            lost = is_lost(problem, raw)
             raw.terminate()
+            if lost:
+                raise ConnectionResetError(str(problem)) from problem
             raise
         return raw
 
