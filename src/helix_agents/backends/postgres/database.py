@@ -37,6 +37,9 @@ T = TypeVar("T")
 TRIES = 4
 """How often work is sent that may be sent again: once, and after each of three connections that broke or races lost."""
 
+ENCODINGS = ("UTF8", "SQL_ASCII")
+"""Those of a database that takes any text: as it is, or without looking at it."""
+
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # What was waited for behind a lock has to be seen, whatever the database does by default.
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -290,12 +293,24 @@ class Database:
     async def _prepare(self, mode: Migrate) -> None:
         settings = self.settings
         await asyncio.to_thread(migrations)
-        version = await self.read(schema_version)
+        version = await self.read(self._look_at_database)
         if version == known_version():
             return
         if mode == "auto" and version < known_version():
             await self.write(lambda connection: migrate(connection, self._statements, settings.schema))
         await self.read(lambda connection: check_schema(connection, self.name))
+
+    async def _look_at_database(self, connection: Connection) -> int:
+        """The schema's version, of a database that can hold what people write.
+
+        Raises:
+            InvalidStoreUrlError: it is encoded in a way that has no form for most of it.
+        """
+        encoding = getattr(connection.raw.get_settings(), "server_encoding", "UTF8")
+        if encoding not in ENCODINGS:
+            reason = f"the database is encoded as {encoding}, which has no form for most texts; make one as UTF8"
+            raise InvalidStoreUrlError(self.name, reason)
+        return await schema_version(connection)
 
     async def _shut(self) -> None:
         if self._closed:

@@ -116,6 +116,22 @@ async def test_a_database_that_isolates_more_by_default_changes_nothing(postgres
     await store.close()
 
 
+async def test_a_database_that_has_no_form_for_most_texts_is_refused_at_once(postgres_service: PostgresService) -> None:
+    text = "tides, \u6f6e\u6c50, \U0001f30a"
+    for encoding, taken in (("LATIN1", False), ("SQL_ASCII", True)):
+        name = schema_of(postgres_service.new_url())
+        await in_sql(postgres_service.url, f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
+        url = f"{postgres_service.url.rpartition('/')[0]}/{name}"
+        if taken:
+            async with await open_backend(url) as backend:
+                await start(backend.state, append_messages=(said(text),))
+                assert [row.message for row in await backend.state.load_transcript(SESSION)] == [said(text)]
+        else:
+            with pytest.raises(InvalidStoreUrlError, match=r"encoded as LATIN1.*make one as UTF8"):
+                await open_backend(url)
+        await in_sql(postgres_service.url, f"DROP DATABASE {name} (FORCE)")
+
+
 async def test_a_server_that_is_not_there_is_named_without_a_password() -> None:
     url = f"postgresql://ann:secret@127.0.0.1:{free_port()}/agents?connect_patience=0"
     with pytest.raises(StoreUnavailableError) as refusal:
