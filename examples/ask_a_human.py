@@ -24,7 +24,7 @@ STORE, SESSION = "sqlite:///helix.db", "trip-1"
 @client_tool(deadline=3600)
 def where_are_you() -> str:
     """Ask the app where the traveller is; the app runs this, not we."""
-    ...
+    raise NotImplementedError
 
 
 @tool(require_approval=lambda given, ctx: given["price"] > 100)
@@ -46,17 +46,15 @@ agent = Agent(
 )
 
 
-async def answer(helix: Executor, waiting: PendingCall) -> None:
+def answer_to(waiting: PendingCall) -> ApprovalAnswer | ToolAnswer:
     """What a person or an app says; each of these may come from another process, days later."""
-    print(f"{waiting.kind}: {waiting.tool_name} {waiting.input or ''}")
     match waiting.kind:
         case "approval":
-            given = ApprovalAnswer(approved=True, reason="it is a long way")
+            return ApprovalAnswer(approved=True, reason="it is a long way")
         case "question":
-            given = ToolAnswer(result="window")
+            return ToolAnswer(result="window")
         case "client_tool":
-            given = ToolAnswer(result="Lisbon")
-    await helix.submit_tool_result(waiting.root_session_id, waiting.tool_call_id, given)
+            return ToolAnswer(result="Lisbon")
 
 
 async def main() -> None:
@@ -67,7 +65,8 @@ async def main() -> None:
                 run = await helix.execute(agent, "To Vienna, please", SESSION)
             else:
                 for waiting in result.pending:
-                    await answer(helix, waiting)
+                    print(f"{waiting.kind}: {waiting.tool_name} {waiting.input or ''}")
+                    await helix.submit_tool_result(SESSION, waiting.tool_call_id, answer_to(waiting))
                 run = await helix.resume(agent, SESSION)
             result = await run.result()
     print(result.output if isinstance(result, Completed) else result)

@@ -49,11 +49,9 @@ async def work() -> None:
     here, so that nobody has to wait.
     """
     async with Executor.open(STORE, agents=[clerk], lease_ms=1_000, janitor_seconds=0.2) as helix:
-        if "--dies" in sys.argv:
+        run = await helix.get_handle(clerk, SESSION)
+        if run is None:
             run = await helix.execute(clerk, "Where is order-1?", SESSION)
-        else:
-            run = await helix.get_handle(clerk, SESSION)
-            assert run is not None
         print(await run.output())
         [record] = (await helix.sessions.runs(SESSION)).items
         print(f"one run, attempt {record.attempt}")

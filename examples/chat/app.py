@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ToolMessage, UserMessage, tool
+from helix_agents.llm.scripted import Step
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.testing import call, reply
 
@@ -32,7 +33,7 @@ async def book(boat: str) -> str:
     return f"booked {boat}"
 
 
-def play(request: ModelRequest):
+def play(request: ModelRequest) -> Step:
     """What the model says without a key: it books when asked to, and looks up tides otherwise."""
     if isinstance(request.messages[-1], ToolMessage):
         return "Done. Anything else?"
