@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
+from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ToolStart
 from helix_agents.domain.messages import ToolMessage
@@ -15,13 +17,20 @@ from helix_agents.testing import ScriptedModel, call, reply
 SESSION = "s-1"
 
 
+class Outbox(BaseModel):
+    """Who got a letter."""
+
+    sent: list[str] = []
+
+
 async def test_a_new_message_after_a_crash_clears_the_ledger_of_the_step_that_died():
     begun = asyncio.Event()
     sent: list[str] = []
 
     @tool(effect="once")
-    async def send_letter(to: str) -> str:
+    async def send_letter(ctx: ToolContext[Outbox], to: str) -> str:
         """Send a letter, which cannot be taken back."""
+        ctx.state.sent.append(to)
         sent.append(to)
         if to == "bob":
             begun.set()
@@ -29,7 +38,7 @@ async def test_a_new_message_after_a_crash_clears_the_ledger_of_the_step_that_di
         return f"sent to {to}"
 
     letters = reply("I write. ", calls=[call("send_letter", {"to": to}, id=to) for to in ("ann", "bob")])
-    agent = Agent(name="writer", model=ScriptedModel([letters, "Well then."]), tools=[send_letter])
+    agent = Agent(name="writer", model=ScriptedModel([letters, "Well then."]), tools=[send_letter], state=Outbox)
     async with await open_backend("memory://given-up") as parts:
         stores = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
         async with asyncio.timeout(20), Executor(**stores, janitor_seconds=None, grace=0.0) as dying:
@@ -43,6 +52,7 @@ async def test_a_new_message_after_a_crash_clears_the_ledger_of_the_step_that_di
             messages = [each.message for each in await parts.state.load_transcript(SESSION)]
         results = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
         assert (results["ann"].content, results["ann"].error) == ("sent to ann", False)
+        assert (await parts.state.load_state(SESSION)).custom_state == {"sent": ["ann"]}
         assert results["bob"].code == "outcome_unknown"
         assert sent == ["ann", "bob"]
         assert await parts.state.list_effects(SESSION) == ()

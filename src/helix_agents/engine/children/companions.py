@@ -20,7 +20,7 @@ from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, CreateSession, SessionState, StopKind
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
-from helix_agents.domain.writes import NO_WRITES
+from helix_agents.domain.writes import NO_WRITES, difference
 from helix_agents.engine.children.detached import resume_detached
 from helix_agents.engine.children.letting_go import child_id_of, let_go
 from helix_agents.engine.children.sub_agents import (
@@ -39,7 +39,7 @@ from helix_agents.engine.requests.stopping import stop_companions
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.answers import tool_is_gone
 from helix_agents.engine.steps.executing import announce, open_call, settle, tell_before
-from helix_agents.engine.steps.salvage import end_of_last_step, salvage
+from helix_agents.engine.steps.salvage import end_of_last_step, salvage, salvaged_state
 
 # Companions are spoken to in the round after the commit that announced them.
 _FIRST_ROUND = 1
@@ -401,14 +401,16 @@ class _CompanionCall:
         """
         run = await self._store.get_current_run(session.session_id)
         services = self._scope.services
-        present = services.present_state(agent.agent, session.custom_state, session.agent_version)
+        dead = run if run is not None and run.status == "running" and session.suspension_context is None else None
+        state = await salvaged_state(services, agent.agent, session, dead)
+        present = services.present_state(agent.agent, state, session.agent_version).custom_state
         return StartRun(
             session_id=session.session_id,
             run_id=self._run_id,
             expected_version=session.version,
             expected_run=run.fence if run is not None else None,
-            writes=present.writes,
-            append_messages=(*await self._left_behind(session, run), UserMessage(content=message)),
+            writes=difference(session.custom_state, present),
+            append_messages=(*await self._left_behind(session, run, dead), UserMessage(content=message)),
             abandon_pending=True,
             workflow_id=services.name_workflow(
                 session.agent_type, session.session_id, run.turn + 1 if run is not None else 1
@@ -418,10 +420,12 @@ class _CompanionCall:
             replaced_reason="crashed",
         )
 
-    async def _left_behind(self, session: SessionState, run: RunRecord | None) -> tuple[Message, ...]:
+    async def _left_behind(
+        self, session: SessionState, run: RunRecord | None, dead: RunRecord | None
+    ) -> tuple[Message, ...]:
         """What its last turn did not come to say; of one that died, also the words that a reader saw."""
-        if run is not None and run.status == "running" and session.suspension_context is None:
-            return await salvage(self._scope.services, session, run)
+        if dead is not None:
+            return await salvage(self._scope.services, session, dead)
         return await end_of_last_step(self._scope.services, session, run)
 
     def _link(self, ref: SubSessionRef) -> ParentLink:

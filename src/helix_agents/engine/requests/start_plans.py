@@ -42,7 +42,7 @@ from helix_agents.engine.requests.settling import carry_out_late_abort
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.ledger import begun_calls
 from helix_agents.engine.steps.news import news_message
-from helix_agents.engine.steps.salvage import is_on_record, salvage
+from helix_agents.engine.steps.salvage import is_on_record, salvage, salvaged_state
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -191,7 +191,7 @@ async def plan_execute(
     if new.required or new.branch is not None:
         raise SessionAlreadyExistsError(session_id)
     _check_agent(agent, standing.session)
-    writes = _checked_state(services, agent, standing.session, new.state)
+    writes = await _checked_state(services, agent, standing, new.state)
     return await _next_turn(services, agent, standing, expires_at, messages, writes=writes)
 
 
@@ -209,7 +209,7 @@ async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> Star
     if standing.session.status != "completed" and not (waits and wakeup.gives_up_waiting):
         return None
     messages = tuple(news_message(text) for text in wakeup.texts)
-    writes = _checked_state(services, agent, standing.session, None)
+    writes = await _checked_state(services, agent, standing)
     # Nobody has come back to the session: it expires when it would have.
     return await _next_turn(services, agent, standing, None, messages, writes=writes, entries=wakeup.changes)
 
@@ -251,7 +251,7 @@ async def plan_resume(
             count_resume=True,
             ref_updates=await untold_at(services.store, session_id, checkpoint_id),
         )
-    writes = _checked_state(services, agent, session, None)
+    writes = await _checked_state(services, agent, standing)
     if session.suspension_context is not None:
         return _resume_suspended(services, standing, common, mode, messages, writes)
     if standing.crashed is None and session.status not in ("interrupted", "paused"):
@@ -295,7 +295,7 @@ async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId)
         raise NothingToRetryError(session_id, f"its last run is {standing.run.status if standing.run else 'missing'}")
     common = await _common(services, agent, standing, _expiry(services, agent, None))
     healed = await _healed(services, standing)
-    writes = _checked_state(services, agent, session, None)
+    writes = await _checked_state(services, agent, standing)
     return _start(services, standing, common, append_messages=healed, writes=writes)
 
 
@@ -472,13 +472,16 @@ def _start(services: Services, standing: Standing, common: dict[str, Any], **fie
     )
 
 
-def _checked_state(services: Services, agent: AnyAgent, session: SessionState, given: Any) -> StepWrites:
-    """Refuse stored state that no longer fits before anything is written; then what the entry itself sets."""
+async def _checked_state(services: Services, agent: AnyAgent, standing: Standing, given: Any = None) -> StepWrites:
+    """Refuse stored state that no longer fits before anything is written; then what the entry itself sets. What is
+    known of a dead run's last step stands in both."""
+    session = standing.session
+    state = await salvaged_state(services, agent, session, standing.crashed)
     if given is None:
-        return services.present_state(agent, session.custom_state, session.agent_version).writes
-    loaded = agent.load_state(session.custom_state, session.agent_version)
-    changed = {**loaded.custom_state, **_given_state(agent, given)}
-    return difference(session.custom_state, changed)
+        present = services.present_state(agent, state, session.agent_version).custom_state
+    else:
+        present = {**agent.load_state(state, session.agent_version).custom_state, **_given_state(agent, given)}
+    return difference(session.custom_state, present)
 
 
 def _given_state(agent: AnyAgent, given: Any) -> dict[str, JSON]:

@@ -264,7 +264,12 @@ async def known_of_open_calls(
 async def begun_calls(store: SessionStateStore, session_id: SessionId) -> dict[ToolCallId, ToolMessage]:
     """What is known of calls that must not run twice and were begun: their results, or that nobody knows. Whoever gives
     such a call up may not say that it was not executed."""
-    return {effect.tool_call_id: _known_of(effect).message for effect in await store.list_effects(session_id)}
+    return {call_id: known.message for call_id, known in (await begun_results(store, session_id)).items()}
+
+
+async def begun_results(store: SessionStateStore, session_id: SessionId) -> dict[ToolCallId, RestingResult]:
+    """What is known of such calls, with all that it would have changed."""
+    return {effect.tool_call_id: _known_of(effect) for effect in await store.list_effects(session_id)}
 
 
 async def begun_result(scope: RunScope, planned: PlannedCall) -> RestingResult | None:

@@ -1,21 +1,28 @@
 """What is kept of a step that nobody goes on with, because its process died or it waited for somebody."""
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.domain.errors import StateSchemaChangedError, StateSizeExceededError
 from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage
 from helix_agents.domain.pending import ToolAnswer
+from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import RUN_STOPPED, cut_short, heal, held_results, not_executed, open_tail
+from helix_agents.domain.writes import AppendToNonListError, apply_writes
+from helix_agents.engine.log import log_event
 from helix_agents.engine.requests.snapshot import take_snapshot
 from helix_agents.engine.scope import step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.answers import answered_message
-from helix_agents.engine.steps.ledger import begun_calls, known_of_open_calls
+from helix_agents.engine.steps.ledger import begun_calls, begun_results, known_of_open_calls
 from helix_agents.engine.store_desk import recorded_reply, recorded_results
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -32,6 +39,27 @@ async def salvage(services: Services, session: SessionState, run: RunRecord) -> 
     step_id = step_id_of(run.run_id, session.step_count + 1)
     kept = msgspec.structs.replace(reply, id=step_id, thinking=(), interrupted="crash")
     return (kept, *map(_cut_short, kept.tool_calls))
+
+
+async def salvaged_state(
+    services: Services, agent: AnyAgent, session: SessionState, run: RunRecord | None
+) -> Mapping[str, JSON]:
+    """The session's state with what those calls of a dead run changed whose results `salvage` keeps, as far as the
+    agent can read it then."""
+    found = None if run is None else await _find_reply(services, session, run)
+    if found is None:
+        return session.custom_state
+    reply, staged = found
+    done = recorded_results(staged) | await begun_results(services.store, session.session_id)
+    ops = [op for call in reply.tool_calls if call.id in done for op in done[call.id].writes.ops]
+    try:
+        state = apply_writes(session.custom_state, ops)
+        check_size(session.session_id, "state", len(encode(state)), services.store.limits.state_bytes)
+        services.present_state(agent, state, session.agent_version)
+    except (AppendToNonListError, StateSizeExceededError, StateSchemaChangedError) as refused:
+        log_event("state.write_refused", logging.WARNING, session_id=session.session_id, reason=str(refused))
+        return session.custom_state
+    return state
 
 
 async def is_on_record(services: Services, session: SessionState, run: RunRecord) -> bool:
