@@ -22,6 +22,23 @@ class Seconds(click.FloatRange):
         return seconds if isfinite(seconds) else self.fail(f"{value} is no number of seconds.", param, ctx)
 
 
+class Port(click.IntRange):
+    """A port to listen on, 0 for a free one; who writes an address with it is told how both are said."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 65535)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            host, _, port = str(value).rpartition(":")
+            if not host or "/" in host or not port.isdecimal():
+                self.fail(f"{value!r} is no port: say a number up to 65535, 0 for a free one.", param, ctx)
+            option = param.opts[0] if param is not None else "PORT"
+            self.fail(f"{value!r} is more than a port: say --host {host.strip('[]')} {option} {port}.", param, ctx)
+
+
 def seconds_option(name: str, default: float, text: str, *, above_zero: bool = False) -> Callable[[Command], Command]:
     """Add a time; zero may mean that there is none."""
     time = Seconds(min=0, min_open=above_zero)

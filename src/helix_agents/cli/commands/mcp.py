@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from helix_agents.cli.listening import listen
+from helix_agents.cli.options import Port
 from helix_agents.cli.output import Output
 from helix_agents.cli.state_options import operator, state_options
 
@@ -19,7 +20,7 @@ TOKEN = "HELIX_MCP_TOKEN"
 @click.option(
     "--http",
     "port",
-    type=click.IntRange(0, 65535),
+    type=Port(),
     metavar="PORT",
     help="Serve streamable HTTP on a port, 0 for a free one; stdio if left out.",
 )

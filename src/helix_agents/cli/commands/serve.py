@@ -4,7 +4,7 @@ import click
 
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.listening import listen
-from helix_agents.cli.options import json_option, seconds_option, store_option
+from helix_agents.cli.options import Port, json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
 from helix_agents.domain.urls import shown_url
 
@@ -15,7 +15,7 @@ DEFAULT_USER = "helix"
 @click.argument("target", metavar="MODULE:AGENTS")
 @store_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8700, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--port", default=8700, show_default=True, type=Port(), help="0 takes a free one.")
 @click.option(
     "--token",
     envvar="HELIX_TOKEN",
