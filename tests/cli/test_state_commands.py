@@ -90,7 +90,8 @@ def test_snapshots_alerts_and_health(ann: Operator) -> None:
     ann.types("state alert --message", "the tide is out", "--severity", "info")
     [alert] = ann.types("state alerts")["alerts"]
     assert alert["message"] == "the tide is out"
-    assert ann.types("state close-alert", alert["alert_id"], "alert_x")["closed"] == [alert["alert_id"]]
+    some = ann.types("state close-alert", "alert_x", alert["alert_id"], code=ExitCode.FAILED)
+    assert (some["closed"], some["missing"]) == ([alert["alert_id"]], ["alert_x"])
     assert ann.types("state alerts")["alerts"] == []
     assert ann.types("state health")["status"] == "ok"
     assert ann.types("briefing generate")["briefing"]
@@ -99,6 +100,14 @@ def test_snapshots_alerts_and_health(ann: Operator) -> None:
     assert ann.types("state approve nothing", code=ExitCode.FAILED)["error"] == "InvalidInput"
     ann.types("state sweep")
     assert ann.types("state reject nothing", code=ExitCode.FAILED)["error"] == "InvalidInput"
+
+
+def test_closing_an_alert_that_is_not_open_is_told(ann: Operator, tmp_path: Path) -> None:
+    sent = ann.types("state alert --message tide")["alert_id"]
+    assert ann.types("state close-alert", sent)["missing"] == []
+    again = helix(tmp_path, "state", "close-alert", sent)
+    assert again.code == ExitCode.FAILED
+    assert f"no open alert '{sent}'; `helix state alerts` lists" in again.err
 
 
 def test_health_tells_a_vault_that_is_missing_from_one_that_is_locked_or_damaged(ann: Operator, tmp_path: Path) -> None:

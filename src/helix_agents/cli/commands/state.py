@@ -7,6 +7,7 @@ import click
 
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.cli.capability_commands import command_for, show
+from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.output import Output
 from helix_agents.cli.state_options import operator, state_options
 
@@ -68,17 +69,21 @@ async def _decide(
 @click.option("--by", default="operator", show_default=True, help="Who closes them.")
 @state_options
 @click.pass_obj
-def close_alert(output: Output, alert_ids: tuple[str, ...], by: str, **options: Any) -> None:
-    """Close alerts that were dealt with; answers which of them were open."""
-    show(output, asyncio.run(_close(options, alert_ids, by)))
+def close_alert(output: Output, alert_ids: tuple[str, ...], by: str, **options: Any) -> ExitCode:
+    """Close alerts that were dealt with; one that is not open is told, and the others are closed nevertheless."""
+    closed = asyncio.run(_close(options, alert_ids, by))
+    missing = [alert_id for alert_id in dict.fromkeys(alert_ids) if alert_id not in closed]
+    for alert_id in missing:
+        output.note(f"There is no open alert {alert_id!r}; `helix state alerts` lists those there are.")
+    show(output, {"closed": closed, "missing": missing, "count": len(closed)})
+    return ExitCode.FAILED if missing else ExitCode.OK
 
 
-async def _close(options: dict[str, Any], alert_ids: tuple[str, ...], by: str) -> dict[str, Any]:
+async def _close(options: dict[str, Any], alert_ids: tuple[str, ...], by: str) -> list[str]:
     from helix_agents.capabilities.alerts import close_alerts
 
     async with operator(options) as state:
-        closed = await close_alerts(state.gateway, alert_ids, by=by)
-        return {"closed": closed, "count": len(closed)}
+        return await close_alerts(state.gateway, alert_ids, by=by)
 
 
 @command.command()
