@@ -15,17 +15,20 @@ from typing import Any
 import pytest
 
 from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel
+from helix_agents.capabilities import housekeeping
 from helix_agents.capabilities.alerts import close_alerts
 from helix_agents.capabilities.approval_rows import ApprovalRow
 from helix_agents.capabilities.approvals import decide_approval
-from helix_agents.capabilities.housekeeping import sweep_state
+from helix_agents.capabilities.housekeeping import sweep_as_guest, sweep_state
 from helix_agents.capabilities.notifying import PUT_OFF_MS, deliver_notices
 from helix_agents.capabilities.paging import every_entry
-from helix_agents.capabilities.scopes import APPROVALS, JOURNAL, OUTBOX, SESSIONS
+from helix_agents.capabilities.scopes import ALERTS, APPROVALS, JOURNAL, OUTBOX, SESSIONS
 from helix_agents.capabilities.settings import Limits
+from helix_agents.capabilities.toolset import StateCapabilities
 from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, SessionNotFound
 from helix_agents.domain.entries import EntryPage, EntryTransaction, Put
 from helix_agents.domain.errors import ModelRefusedError
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.records import encode
 from helix_agents.testing import call, reply
@@ -459,6 +462,40 @@ async def test_what_is_remembered_too_long_is_forgotten_however_much_there_is(
             await store.transact(EntryTransaction(changes=(put,), owner="ann"))
         assert (await sweep_state(state.gateway))["answers_forgotten"] == 5
         assert (await store.usage(JOURNAL)).keys == 5
+
+
+async def test_who_may_not_know_the_limits_lets_go_of_nothing_while_an_executor_looks_after_it(world: World) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    strict, generous = Limits(alerts=1, events=1, remembered_ms=1), Limits()
+
+    async with world.open(clock=clock, settings={"limits": strict}) as state:
+        store = state.gateway.store
+        executor = StateCapabilities(world.settings(limits=generous))
+
+        async def kept() -> tuple[int, int, int]:
+            for scope in (JOURNAL, ALERTS):
+                put = Put(scope=scope, key=f"{clock.now_ms()}", value="{}")
+                await store.transact(EntryTransaction(changes=(put,), owner="ann"))
+            await state.shared.apply("k", lambda value: (value or 0) + 1)
+            clock.advance(10)
+            done = await sweep_as_guest(state.gateway)
+            assert done["notices_delivered"] == 1
+            counts = [(await store.usage(scope)).keys for scope in (JOURNAL, ALERTS)]
+            return counts[0], counts[1], len((await store.list_events(0)).events)
+
+        await executor.sweep(store, nobody_is_over)
+        assert await kept() == (1, 1, 1)
+        clock.advance(housekeeping.GONE_AFTER_MS // 2)
+        await executor.sweep(store, nobody_is_over)
+        clock.advance(housekeeping.GONE_AFTER_MS - 1_000)
+        assert await kept() == (2, 2, 2)
+        # A week after the last executor, somebody has to.
+        clock.advance(2_000)
+        assert await kept() == (0, 1, 1)
+
+
+async def nobody_is_over(_: SessionId) -> bool:
+    return False
 
 
 async def test_a_request_that_nobody_decided_in_time_waits_no_more(world: World) -> None:

@@ -16,12 +16,14 @@ from mcp.client.subscriptions import ResourceUpdated
 
 from helix_agents.capabilities import housekeeping
 from helix_agents.capabilities.approvals import decide_approval
+from helix_agents.capabilities.auditing import checkpoints_file
 from helix_agents.capabilities.catalogue import CATALOGUE, STATE
 from helix_agents.capabilities.mcp import serve_http
 from helix_agents.capabilities.mcp.resources import INBOX_URI, Resources, uri_of
 from helix_agents.capabilities.policy import Policy, Rule
-from helix_agents.capabilities.scopes import APPROVALS, SESSIONS
+from helix_agents.capabilities.scopes import APPROVALS, OUTBOX, SESSIONS
 from helix_agents.capabilities.settings import Limits
+from helix_agents.capabilities.vault import load_checkpoints
 from helix_agents.domain.errors import StoreUnavailableError
 from tests.capabilities.worlds import PASSPHRASE, World
 
@@ -136,19 +138,27 @@ async def test_all_tools_over_http(world: World) -> None:
         await use_everything(client, world)
 
 
-async def test_a_server_ends_idle_sessions_and_requests_that_nobody_decided(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_looks_after_what_nobody_else_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle sessions, requests that nobody decided, notices, old changes, and rows of the log that nobody has signed."""
     monkeypatch.setattr(housekeeping, "SWEEP_SECONDS", 0.05)
-    world.limits = Limits(session_idle_ms=1, approval_hold_ms=1)
+    world.limits = Limits(session_idle_ms=1, approval_hold_ms=1, events=1)
     async with over_http(world) as url, Client(url) as client, world.open() as state:
         await call(client, "session.create")
         await call(client, "state.backup.create")
+        for version in (0, 1):
+            await call(client, "state.shared.set", key="k", value=1, expected_version=version)
         store = state.gateway.store
+        [last] = [row.seq for row in await store.list_audit() if "shared.set" in row.entry][1:]
+
+        async def is_swept() -> bool:
+            left = [(await store.usage(scope)).keys for scope in (APPROVALS, SESSIONS, OUTBOX)]
+            forgotten = (await store.list_events(0)).compacted
+            signed = await load_checkpoints(checkpoints_file(state.gateway))
+            return not any(left) and forgotten == 1 and any(each.seq >= last for each in signed)
+
         async with asyncio.timeout(PATIENCE), store.listen() as waiting:
-            for scope in (APPROVALS, SESSIONS):
-                while (await store.usage(scope)).keys:
-                    await waiting.wait(1.0)
+            while not await is_swept():
+                await waiting.wait(0.1)
 
 
 async def test_a_token_is_asked_for_where_one_is_set(world: World) -> None:

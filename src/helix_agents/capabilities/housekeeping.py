@@ -13,47 +13,76 @@ from helix_agents.capabilities.notifying import deliver_notices
 from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.rates import is_over
 from helix_agents.capabilities.restores import sweep_restores
-from helix_agents.capabilities.scopes import ASKED, DECIDED, JOURNAL, RATES
+from helix_agents.capabilities.scopes import ASKED, DECIDED, HOUSEKEEPING, JOURNAL, RATES
+from helix_agents.capabilities.settings import HOUR_MS
 from helix_agents.capabilities.watching import keep_up
-from helix_agents.domain.entries import EntryTransaction, Remove
+from helix_agents.domain.entries import EntryTransaction, Put, Remove
 from helix_agents.domain.entry_plan import ONCE
-from helix_agents.domain.errors import HelixError
 from helix_agents.domain.records import JSON
 from helix_agents.engine.log import log_exception
+from helix_agents.ports.entries import EntryStore
 from helix_agents.system import jitter
 
 FORGOTTEN_AT_ONCE = 1_000
 SWEEP_SECONDS = 15.0
+EXECUTORS = "executors"
+SAY_AGAIN_MS = HOUR_MS
+GONE_AFTER_MS = 7 * 24 * HOUR_MS
 
 
 async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
     """One round; any number of processes may do it at once. Answers what was done."""
-    store, limits = gateway.store, gateway.settings.limits
-    now = store.now_ms()
+    return await _sweep(gateway) | await _let_go(gateway)
+
+
+async def sweep_as_guest(gateway: Gateway) -> dict[str, JSON]:
+    """One round of a process that may not know how much its store is to keep: as long as executors look after that,
+    what is let go of by their limits is left to them."""
+    done = await _sweep(gateway)
+    if await _is_looked_after(gateway.store):
+        return {**done, "alerts_dropped": 0, "changes_kept_after": 0, "answers_forgotten": 0}
+    return done | await _let_go(gateway)
+
+
+async def look_after(store: EntryStore) -> None:
+    """Say now and then that an executor is here which lets go of what is too old."""
+    said = await store.find(HOUSEKEEPING, EXECUTORS)
+    if said is None or abs(store.now_ms() - said.updated_at) >= SAY_AGAIN_MS:
+        put = Put(scope=HOUSEKEEPING, key=EXECUTORS, value="true")
+        await store.transact(EntryTransaction(changes=(put,), owner="housekeeping"))
+
+
+async def _is_looked_after(store: EntryStore) -> bool:
+    said = await store.find(HOUSEKEEPING, EXECUTORS)
+    return said is not None and abs(store.now_ms() - said.updated_at) < GONE_AFTER_MS
+
+
+async def _sweep(gateway: Gateway) -> dict[str, JSON]:
+    """What is due, whatever limits a process was given. Notices for an address that it does not know stay."""
     await gateway.flush()
-    return {
-        **await sweep_due(gateway),
-        "notices_delivered": await deliver_notices(gateway),
-        "approvals_resumed": await resume_approvals(gateway),
-        "alerts_dropped": await trim_alerts(gateway),
-        "changes_kept_after": await _forget_changes(gateway, now - limits.event_age_ms),
-        "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),
-        "audit_signed_up_to": await sign_when_due(gateway),
-    }
-
-
-async def sweep_due(gateway: Gateway) -> dict[str, JSON]:
-    """The part of a round that is due by itself, whatever limits, vault, policy or webhooks a process was given."""
     return {
         "sessions_ended": await sweep_sessions(gateway.store),
         "approvals_expired": await expire_approvals(gateway),
         "restores_given_up": await sweep_restores(gateway.store),
+        "notices_delivered": await deliver_notices(gateway),
+        "approvals_resumed": await resume_approvals(gateway),
+        "audit_signed_up_to": await sign_when_due(gateway),
+    }
+
+
+async def _let_go(gateway: Gateway) -> dict[str, JSON]:
+    """What is too old, or too much, by the limits that a process was given."""
+    limits, now = gateway.settings.limits, gateway.store.now_ms()
+    return {
+        "alerts_dropped": await trim_alerts(gateway),
+        "changes_kept_after": await _forget_changes(gateway, now - limits.event_age_ms),
+        "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),
     }
 
 
 @asynccontextmanager
 async def sweeping(gateway: Gateway) -> AsyncGenerator[None]:
-    """Do what is due now and then, for as long as the block lasts: for whoever serves a store without an executor."""
+    """Sweep now and then, for as long as the block lasts: for whoever serves a store without an executor."""
     rounds = asyncio.create_task(_sweep_on(gateway))
     try:
         yield
@@ -65,8 +94,9 @@ async def sweeping(gateway: Gateway) -> AsyncGenerator[None]:
 async def _sweep_on(gateway: Gateway) -> None:
     while True:
         try:
-            await sweep_due(gateway)
-        except (HelixError, OSError) as problem:
+            await sweep_as_guest(gateway)
+        except Exception as problem:
+            # Whatever it is: the next round may do better, and there may be nobody else.
             log_exception("state.sweep_failed", problem)
         await asyncio.sleep(SWEEP_SECONDS * jitter())
 

@@ -16,7 +16,7 @@ from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import Capability
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.handlers.briefing import activity_of
-from helix_agents.capabilities.housekeeping import sweep_state
+from helix_agents.capabilities.housekeeping import look_after, sweep_state
 from helix_agents.capabilities.inputs import signature_of
 from helix_agents.capabilities.policy import Policy, Rule, check_list, check_matches
 from helix_agents.capabilities.run_sessions import RunSession
@@ -86,6 +86,7 @@ class StateCapabilities:
 
     async def sweep(self, store: EntryStore, is_over: Callable[[SessionId], Awaitable[bool]]) -> None:
         """Deliver notices, end idle sessions, and let go of what is too old or belongs to nobody any more."""
+        await look_after(store)
         await sweep_state(self.gateway(store))
         await end_subscriptions(store, is_over)
 

@@ -90,12 +90,16 @@ async def _close(options: dict[str, Any], alert_ids: tuple[str, ...], by: str) -
 @state_options
 @click.pass_obj
 def sweep(output: Output, **options: Any) -> None:
-    """End idle sessions, deliver notices, run approved calls that were left, and let go of old changes."""
+    """End idle sessions, deliver notices, run approved calls that were left, and let go of old changes.
+
+    Executors whose agents have state capabilities do all of this by themselves, and so does `helix mcp`. How old is too
+    old is for those executors to say; where there have been none for a week, the defaults hold.
+    """
     show(output, asyncio.run(_sweep(options)))
 
 
 async def _sweep(options: dict[str, Any]) -> dict[str, Any]:
-    from helix_agents.capabilities.housekeeping import sweep_state
+    from helix_agents.capabilities.housekeeping import sweep_as_guest
 
     async with operator(options) as state:
-        return await sweep_state(state.gateway)
+        return await sweep_as_guest(state.gateway)
