@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -159,6 +160,82 @@ async def test_a_server_looks_after_what_nobody_else_does(world: World, monkeypa
         async with asyncio.timeout(PATIENCE), store.listen() as waiting:
             while not await is_swept():
                 await waiting.wait(0.1)
+
+
+async def in_lines(world: World, *lines: str, answers: int) -> list[Any]:
+    """What a server says to lines as a client may write them, each answer decoded."""
+    server = command(world)
+    process = await asyncio.create_subprocess_exec(
+        server.command,
+        *server.args,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, **(server.env or {})},
+        limit=1 << 24,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+    said = [json.loads(await process.stdout.readline()) for _ in range(answers)]
+    process.stdin.close()
+    rest = await process.stdout.read()
+    assert (rest, await process.wait()) == (b"", 0)
+    return said
+
+
+def deep(request_id: Any, levels: int, method: str = "tools/call") -> str:
+    """A call whose arguments are nested so deep, with its number behind them."""
+    nested = '{"id": "inner\\"}", "more": [' * levels + "1" + "]}" * levels
+    arguments = f'{{"name": "state__persistent__set", "arguments": {{"key": "k", "value": {nested}}}}}'
+    number = "" if request_id is None else f', "id": {json.dumps(request_id)}'
+    return f'{{"jsonrpc": "2.0", "method": "{method}", "params": {arguments}{number}}}'
+
+
+async def test_a_line_that_cannot_be_read_is_answered_under_its_number(world: World) -> None:
+    asked = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "lines", "version": "1"},
+    }
+    async with asyncio.timeout(PATIENCE):
+        hello = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": asked})
+        begun = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        said = await in_lines(
+            world,
+            hello,
+            begun,
+            deep(1, 100),
+            deep("two", 100_000),
+            deep(None, 100, "notifications/cancelled"),
+            "",
+            "what?",
+            '{"jsonrpc": "2.0", "id": 3, "method": 4}',
+            '{"jsonrpc": "2.0", "id": 5, "result": 6}',
+            '{"jsonrpc": "2.0", "id": 7, "method": "ping"}',
+            answers=7,
+        )
+    told = [(each["id"], each.get("error", {}).get("code")) for each in said]
+    assert told == [
+        (0, None),
+        (1, types.PARSE_ERROR),
+        ("two", types.PARSE_ERROR),
+        (None, types.PARSE_ERROR),
+        (3, types.INVALID_REQUEST),
+        (None, types.INVALID_REQUEST),
+        (7, None),
+    ]
+    assert "nested too deeply" in said[1]["error"]["message"]
+
+
+async def test_arguments_that_are_nested_too_deeply_are_refused(world: World) -> None:
+    value: Any = 1
+    for _ in range(90):
+        value = {"more": [value]}
+    async with asyncio.timeout(PATIENCE), over_http(world) as url:
+        for server in (url, stdio_client(command(world))):
+            async with Client(server) as client:
+                refused = await call(client, "state.persistent.set", key="k", value=value)
+            assert (refused["error"], "nested" in refused["message"]) == ("InvalidInput", True)
 
 
 async def test_a_token_is_asked_for_where_one_is_set(world: World) -> None:

@@ -19,6 +19,7 @@ from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.housekeeping import sweeping
 from helix_agents.capabilities.mcp.resources import Resources
 from helix_agents.capabilities.mcp.tools import call_tool, tool_definitions
+from helix_agents.capabilities.mcp.unreadable import Answered
 
 INSTRUCTIONS = (
     "State that outlives a conversation: session, persistent and shared values, snapshots, briefings and backups. Call"
@@ -65,7 +66,7 @@ async def serve_stdio(gateway: Gateway, agent: str) -> None:
     """Serve the client on standard input and output, until it closes them."""
     server = server_for(gateway, agent)
     async with sweeping(gateway), stdio_server() as (reading, writing):
-        await server.run(reading, writing, server.create_initialization_options())
+        await server.run(Answered(reading, writing), writing, server.create_initialization_options())
 
 
 async def serve_http(

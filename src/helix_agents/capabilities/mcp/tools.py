@@ -62,6 +62,6 @@ async def call_tool(
 def _id_of(given: Any) -> str | None:
     """The id of a session; what no session can have is none."""
     try:
-        return check_id(given)
+        return check_id(given) if isinstance(given, str) else None
     except InvalidIdError:
         return None
