@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from helix_agents.capabilities.client import open_state
 from helix_agents.capabilities.vault import Vault, keeper
 from helix_agents.capabilities.vault.keeping import Kept, ask_keeper
+from helix_agents.capabilities.vault.vault_file import find_vault_file
 from helix_agents.cli.app import run as helix
 from helix_agents.domain.capability_errors import VaultLocked
 from helix_agents.domain.errors import DefinitionError, VaultLockedError, WrongPassphraseError
@@ -98,6 +100,24 @@ async def test_the_vault_locks_itself_when_its_time_is_over(vault: Vault) -> Non
     await until(lambda: is_locked(vault))
     with pytest.raises(VaultLockedError):
         await vault.keys()
+
+
+async def test_hours_in_which_the_machine_slept_are_over_too(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not hasattr(time, "CLOCK_BOOTTIME") or keeper.CLOCK == time.CLOCK_BOOTTIME
+    file = await asyncio.to_thread(find_vault_file, vault.path)
+    assert file is not None
+    kept = Kept(wrapped_key=file.wrapped_key, master=b"m", stretched=b"s")
+    # It sleeps while its keeper waits for somebody to ask.
+    times = iter([0.0, 2 * HOUR])
+    monkeypatch.setattr(keeper, "_now", lambda: next(times))
+    monkeypatch.chdir(vault.path.parent)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(door(vault).name)
+        listening.listen()
+        keeping = asyncio.to_thread(keeper._keep, vault.path, kept, listening, until=HOUR)
+        answer, _ = await asyncio.gather(asyncio.to_thread(ask_keeper, vault.path, "keys"), keeping)
+    assert answer is None
+    assert not await asyncio.to_thread(door(vault).exists)
 
 
 async def test_a_new_passphrase_and_a_killed_keeper_lock_it(vault: Vault) -> None:
