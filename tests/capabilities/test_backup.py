@@ -451,6 +451,32 @@ async def test_an_agents_own_backups_do_not_push_out_those_of_everything(full: W
         assert [each["backup_id"] for each in (await state.call("state.backup.list"))["backups"]] == [own, whole]
 
 
+async def test_backups_that_are_tried_one_after_the_other_are_not_pushed_out_by_it(full: World) -> None:
+    full.limits = Limits(backups=3, daily_backups=0, weekly_backups=0, monthly_backups=0)
+    clock = ManualClock(int(datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp() * 1000))
+    async with full.open("ann", face="operator", clock=clock) as state:
+
+        async def ids(reason: str) -> list[str]:
+            listed = (await state.call("state.backup.list"))["backups"]
+            return [each["backup_id"] for each in listed if each["reason"] == reason]
+
+        made: list[str] = []
+        for _ in range(3):
+            made.append((await state.call("state.backup.create"))["backup_id"])
+            clock.advance(60_000)
+        for backup_id in (*made, *made):
+            await state.call("state.backup.restore", backup_id=backup_id)
+            clock.advance(60_000)
+        last = (await state.call("state.backup.create"))["backup_id"]
+        assert await ids("asked for") == [last, *made[:0:-1]]
+        before = await ids("before a restore")
+        assert len(before) == 6
+        # A week later those from before restores are too many as well.
+        clock.advance(8 * 24 * 60 * 60 * 1000)
+        await state.call("state.backup.create")
+        assert await ids("before a restore") == before[:3]
+
+
 def makes_known(request: EntryTransaction | RestoreEntries) -> bool:
     return any(change.scope in (BACKUPS, SNAPSHOTS) for change in request.changes)
 

@@ -221,12 +221,13 @@ class Backups:
         return gone
 
     async def _too_old(self) -> list[Known]:
-        """Backups of one agent do not count against those of another, or of everything."""
-        by_scope: dict[str, list[Known]] = defaultdict(list)
+        """Backups of one agent do not count against those of another, or of everything; those that were asked for not
+        against those from before a restore, or from elsewhere: whoever tries one after the other keeps them all."""
+        by_kind: dict[tuple[str, str], list[Known]] = defaultdict(list)
         for known in await self.list_known():
-            by_scope[known.row.scope].append(known)
+            by_kind[known.row.scope, known.row.reason].append(known)
         found: list[Known] = []
-        for same in by_scope.values():
+        for same in by_kind.values():
             stay = kept((known.made_at for known in same), self._settings.limits)
             found.extend(known for known in same if known.made_at not in stay)
         if not found:
