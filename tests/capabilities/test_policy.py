@@ -15,14 +15,14 @@ from helix_agents.capabilities.declaring import TIERS
 from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
 from helix_agents.capabilities.rates import is_over
-from helix_agents.capabilities.scopes import RATES
+from helix_agents.capabilities.scopes import ALERTS, RATES
 from helix_agents.capabilities.settings import StateSettings
 from helix_agents.capabilities.toolset import state_capabilities
 from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, PolicyDenied
 from helix_agents.domain.entries import session_scope
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.testing.clock import ManualClock
-from tests.capabilities.worlds import World
+from tests.capabilities.worlds import World, approved
 
 keyed = ["*", "state.*", "state.shared.set"]
 rules = st.lists(
@@ -126,6 +126,29 @@ async def test_calls_are_counted_in_the_store_and_too_many_ask(world: World) -> 
             await state.shared.set("c", 1, expected_version=0)
     async with world.open("bob") as other:
         await other.shared.set("d", 1, expected_version=0)
+
+
+async def test_a_call_that_somebody_approves_counts_once(world: World) -> None:
+    few = Rate(most=2, seconds=3600, then="blocked")
+    rule = Rule(name="few", applies_to="alerts.send", tier="approval_required", rate=few)
+    world.policy = Policy(rules=[rule])
+    async with world.open() as state:
+        for message in ("one", "two"):
+            assert (await approved(state, "alerts.send", message=message)).status == "executed"
+        with pytest.raises(PolicyDenied):
+            await state.call("alerts.send", message="three")
+
+
+async def test_what_was_approved_is_not_run_against_a_rule_that_forbids_it_since(world: World) -> None:
+    world.policy = Policy(rules=[Rule(name="ask", applies_to="alerts.send", tier="approval_required")])
+    async with world.open() as state:
+        with pytest.raises(ApprovalPending) as pending:
+            await state.call("alerts.send", message="help")
+    world.policy = Policy(rules=[Rule(name="never", applies_to="alerts.send", tier="blocked")])
+    async with world.open() as state:
+        row = await decide_approval(state.gateway, pending.value.context["approval_id"], approved=True, by="ada")
+        assert (row.status, row.result["error"]) == ("failed", "PolicyDenied")
+        assert (await state.gateway.store.usage(ALERTS)).keys == 0
 
 
 async def test_names_that_look_like_others_put_together_are_counted_apart(world: World) -> None:

@@ -97,7 +97,9 @@ class Gateway:
         call: Call | None = None
         try:
             given = check_inputs(capability, inputs)
-            decision = await self.judge(caller, capability, given, counting=True)
+            # What a person approved for a caller without a run was counted when it was asked for.
+            counted = approval is not None and caller.face != "agent"
+            decision = await self.judge(caller, capability, given, counting=not counted, counted=counted)
             call = Call(
                 gateway=self,
                 caller=caller,
@@ -125,10 +127,17 @@ class Gateway:
         return answer
 
     async def judge(
-        self, caller: Caller, capability: Capability, inputs: Mapping[str, Any], *, counting: bool = False
+        self,
+        caller: Caller,
+        capability: Capability,
+        inputs: Mapping[str, Any],
+        *,
+        counting: bool = False,
+        counted: bool = False,
     ) -> Decision:
-        """The tier of a call; with `counting` it counts as one."""
-        rules = self.settings.policy.rates(capability, caller.agent, inputs)
+        """The tier of a call; with `counting` it counts as one. One that was `counted` before, and judged by that, is
+        not judged by how many there are now."""
+        rules = [] if counted else self.settings.policy.rates(capability, caller.agent, inputs)
         counts = await count_calls(self.store, caller.agent, rules, counting=counting) if rules else {}
         return decide(self.settings.policy, capability, caller.agent, inputs, counts, by_operator=caller.is_operator)
 
