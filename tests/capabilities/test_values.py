@@ -1,5 +1,7 @@
 """What keys and values may be, through the gate, and the limits of answers."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,3 +105,21 @@ async def test_a_value_is_the_callers_own(each_world: World) -> None:
         found = await state.session.get("k")
         found["list"].append(3)
         assert await state.session.get("k") == {"list": [1]}
+
+
+async def test_a_version_of_a_key_that_is_deleted_meanwhile_is_gone(
+    each_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with each_world.open() as state:
+        await state.persistent.set("k", 1)
+        store = state.gateway.store
+        find_version = store.find_version
+
+        async def find_late(*place: Any) -> Any:
+            await state.persistent.delete("k")
+            return await find_version(*place)
+
+        monkeypatch.setattr(store, "find_version", find_late)
+        with pytest.raises(KeyNotFound) as gone:
+            await state.persistent.get("k", version=7)
+        assert gone.value.context["reason"] == "key_unknown"

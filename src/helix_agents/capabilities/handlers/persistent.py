@@ -140,7 +140,11 @@ async def _kept(call: Call, key: str, version: int, present: Entry) -> Entry:
     found = await call.store.find_version(call.own_scope, key, version)
     if found is not None:
         return found
-    oldest = (await call.store.list_versions(call.own_scope, key))[-1].version
+    versions = await call.store.list_versions(call.own_scope, key)
+    if not versions:
+        # Somebody deleted it meanwhile.
+        raise KeyNotFound(f"There is no key {key!r}.", {"key": key, "reason": "key_unknown"})
+    oldest = versions[-1].version
     reason = "version_pruned" if version < oldest else "version_unknown"
     raise KeyNotFound(
         f"Key {key!r} has no version {version}; versions {oldest} to {present.version} are kept.",
