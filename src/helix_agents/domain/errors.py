@@ -588,8 +588,8 @@ class StateSchemaChangedError(SetupError):
     def __str__(self) -> str:
         return (
             f"State stored by version {self.stored_version} of agent {self.agent!r} does not fit version "
-            f"{self.version}: {self.problem}. Give the agent migrate_state=(old, from_version) -> new; "
-            "nothing was written, so a fixed deploy can go on."
+            f"{self.version}: {self.problem}. Give the agent a migrate_state=(old, from_version) -> new that "
+            "makes it fit; nothing was written, so a fixed deploy can go on."
         )
 
 
