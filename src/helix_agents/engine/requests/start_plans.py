@@ -236,7 +236,11 @@ async def plan_resume(
     session = standing.session
     _check_agent(agent, session)
     common = await _common(services, agent, standing, _expiry(services, agent, None))
-    if mode == "from_checkpoint":
+    goes_back = mode == "from_checkpoint"
+    if not messages and (checkpoint_id == BEGINNING if goes_back else _has_no_words(session)):
+        # No provider answers an empty conversation.
+        raise NothingToResumeError(session_id, "at its beginning nothing was said yet; give it a message")
+    if goes_back:
         point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
         state, from_version = await _state_at(services.store, session, point)
         if state is not None:
@@ -513,6 +517,11 @@ async def _ends_in_reply(services: Services, session_id: SessionId, healed: tupl
 def _expiry(services: Services, agent: AnyAgent, expires_in_ms: int | None) -> int | None:
     ttl = expires_in_ms if expires_in_ms is not None else agent.session_ttl_ms
     return None if ttl is None else services.store.now_ms() + ttl
+
+
+def _has_no_words(session: SessionState) -> bool:
+    """Whether somebody brought the session back to before its first message, and said nothing since."""
+    return session.status == "interrupted" and session.message_count == 0 and session.suspension_context is None
 
 
 def _why_not(session: SessionState) -> str:

@@ -14,6 +14,7 @@ from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     CheckpointNotFoundError,
     ModelRefusedError,
+    NothingToResumeError,
     SessionAlreadyExistsError,
     SessionNotFoundError,
 )
@@ -204,6 +205,21 @@ class ReturningContract(ScenarioContract):
         else:
             await helix.interrupt(SESSION)
             assert (await spoken(helix))[-1] == "error finish#call_1_2: run_stopped"
+
+    async def test_a_session_in_which_nothing_was_said_is_resumed_with_a_message_only(self, helix: Executor) -> None:
+        agent = _agent("One.", "Two.")
+        await completed(await helix.execute(agent, "Go", SESSION))
+        for already_back in (False, True):
+            if already_back:
+                await helix.rewind(SESSION, BEGINNING)
+                assert isinstance(await helix.can_resume(agent, SESSION), NothingToResumeError)
+                with pytest.raises(NothingToResumeError, match="give it a message"):
+                    await helix.resume(agent, SESSION)
+            before = await helix.sessions.get(SESSION)
+            with pytest.raises(NothingToResumeError, match="give it a message"):
+                await helix.resume(agent, SESSION, mode="from_checkpoint", checkpoint_id=BEGINNING)
+            assert await helix.sessions.get(SESSION) == before
+        assert await completed(await helix.resume(agent, SESSION, mode="with_message", message="Go")) == "One."
 
     async def test_a_rewind_alone_is_refused_while_somebody_works_and_where_nothing_is(self, helix: Executor) -> None:
         gate = PieceGate(1)
