@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, Memory
 from helix_agents.backends.sqlite import SQLiteStreamManager
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.messages import AssistantMessage, Message, Thinking, ToolMessage
@@ -118,6 +119,22 @@ async def test_a_stream_that_was_lost_and_began_anew_is_shown_whole():
     snapshot = await take_snapshot(store, streams, "s-1")
     assert snapshot.partial == (AssistantMessage(text="after the loss"),)
     assert snapshot.sequence == 2
+
+
+@pytest.mark.parametrize("next_run", ["of a new turn", "of a rewind"])
+async def test_what_a_run_that_died_had_said_is_not_shown_beside_what_followed_it(next_run: str):
+    store, streams = await one_backend()
+    await start(store, append_messages=(said("hi"),))
+    await fill(streams, "I", " begin")
+    partial = (AssistantMessage(text="I begin"),)
+    assert (await take_snapshot(store, streams, "s-1")).partial == partial
+    kept = (*partial, said("well?")) if next_run == "of a new turn" else ()
+    back = None if kept else BEGINNING
+    await start(store, run_id="r-2", append_messages=kept, rewind_to=back, start_sequence=2)
+    snapshot = await take_snapshot(store, streams, "s-1")
+    assert snapshot.render() == ((said("hi"), *kept) if kept else ())
+    await fill(streams, "Well.", run_id="r-2", turn=2)
+    assert (await take_snapshot(store, streams, "s-1")).partial == (AssistantMessage(text="Well."),)
 
 
 async def test_a_commit_between_the_reads_is_seen_whole():

@@ -67,11 +67,12 @@ async def take_snapshot(store: SessionStateStore, streams: StreamManager, sessio
 async def _read(store: SessionStateStore, streams: StreamManager, state: SessionState) -> SessionSnapshot:
     transcript = await store.load_transcript(state.session_id)
     held = await store.get_staged_changes(state.session_id, state.suspended_step_id) if state.suspended_step_id else ()
-    stream = await _read_stream(store, streams, state)
+    run = await store.get_current_run(state.session_id)
+    stream = await _read_stream(store, streams, state, run)
     return SessionSnapshot(
         session_id=state.session_id,
         status=state.status,
-        run=await store.get_current_run(state.session_id),
+        run=run,
         messages=tuple(stored.message for stored in transcript if stored.sequence <= state.message_count),
         held=tuple(change.message for change in held if isinstance(change.message, ToolMessage)),
         chunks=stream.chunks if stream is not None else (),
@@ -81,11 +82,15 @@ async def _read(store: SessionStateStore, streams: StreamManager, state: Session
     )
 
 
-async def _read_stream(store: SessionStateStore, streams: StreamManager, state: SessionState) -> StreamSnapshot | None:
-    """The stream after the point the latest checkpoint answers for."""
+async def _read_stream(
+    store: SessionStateStore, streams: StreamManager, state: SessionState, run: RunRecord | None
+) -> StreamSnapshot | None:
+    """The stream after the point the latest checkpoint answers for. What runs before the current one said, and did not
+    come to commit, was taken over into the transcript when that began, or left behind by a rewind."""
     stream_id = state.stream_id or state.session_id
     checkpoint = await store.get_checkpoint(state.session_id, state.checkpoint_id) if state.checkpoint_id else None
-    anchor = checkpoint.stream_sequence if checkpoint is not None else 0
+    committed = checkpoint.stream_sequence if checkpoint is not None else 0
+    anchor = committed if run is None else max(committed, run.start_sequence)
     stream = await streams.snapshot(stream_id, after=anchor)
     if stream is not None and stream.info.latest_sequence < anchor:
         # The stream was lost and began anew, as one in memory does; nothing it says was committed yet.
