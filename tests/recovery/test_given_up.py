@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
-from helix_agents.domain.chunks import ToolStart
+from helix_agents.domain.chunks import SubagentEnd, ToolStart
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
@@ -57,6 +57,68 @@ async def test_a_new_message_after_a_crash_clears_the_ledger_of_the_step_that_di
         assert sent == ["ann", "bob"]
         assert await parts.state.list_effects(SESSION) == ()
         assert not await parts.state.has_staged_changes(SESSION)
+
+
+async def test_a_stop_of_a_step_that_died_keeps_what_its_recorded_calls_changed():
+    begun = asyncio.Event()
+
+    @tool(effect="once")
+    async def send_letter(ctx: ToolContext[Outbox], to: str) -> str:
+        """Send a letter, which cannot be taken back."""
+        ctx.state.sent.append(to)
+        if to == "bob":
+            begun.set()
+            await asyncio.Event().wait()
+        return f"sent to {to}"
+
+    letters = reply("I write. ", calls=[call("send_letter", {"to": to}, id=to) for to in ("ann", "bob")])
+    agent = Agent(name="writer", model=ScriptedModel([letters]), tools=[send_letter], state=Outbox)
+    async with await open_backend("memory://stopped") as parts:
+        stores = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with asyncio.timeout(20), Executor(**stores, janitor_seconds=None, grace=0.0) as dying:
+            await dying.execute(agent, "Write to both.", SESSION)
+            await begun.wait()
+            while not any(each.state == "done" for each in await parts.state.list_effects(SESSION)):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        async with asyncio.timeout(20), Executor(**stores, agents=[agent], janitor_seconds=None) as helix:
+            await helix.interrupt(SESSION)
+            await helix.recover()
+            await helix.idle()
+        messages = [each.message for each in await parts.state.load_transcript(SESSION)]
+        results = {each.tool_call_id: each.code for each in messages if isinstance(each, ToolMessage)}
+        assert results == {"ann": None, "bob": "outcome_unknown"}
+        session = await parts.state.load_state(SESSION)
+        assert (session.status, session.custom_state) == ("interrupted", {"sent": ["ann"]})
+
+
+async def test_readers_are_told_once_that_a_child_is_done_whose_parent_died_before_it_could_say_what_follows():
+    begun = asyncio.Event()
+
+    @tool
+    async def write_draft() -> str:
+        """Write a draft."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    helper = Agent(name="helper", description="Helps.", model=ScriptedModel(["Helped."]))
+    calls = reply(calls=[call("subagent__helper", {"message": "Help"}, id="help"), call("write_draft")])
+    tools = [helper.as_tool(), write_draft]
+    agent = Agent(name="writer", model=ScriptedModel([calls, "Well then."]), tools=tools)
+    async with await open_backend("memory://told-once") as parts:
+        stores = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+
+        async def ends() -> list[str]:
+            return [c.status for c in await parts.streams.get_all_chunks(SESSION) if isinstance(c, SubagentEnd)]
+
+        async with asyncio.timeout(20), Executor(**stores, janitor_seconds=None, grace=0.0) as dying:
+            await dying.execute(agent, "Write.", SESSION)
+            await begun.wait()
+            while not await ends():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(20), Executor(**stores, janitor_seconds=None) as helix:
+            assert await (await helix.execute(agent, "Never mind.", SESSION)).output() == "Well then."
+        assert await ends() == ["completed"]
 
 
 @pytest.mark.parametrize("beside", ["alone", "beside a tool that must not run twice"])

@@ -55,10 +55,17 @@ async def end_forgotten_children(
         if ref.mode == "persistent" and not await _works_for_a_call(scope, ref.sub_session_id):
             continue
         await let_go(scope, ref.sub_session_id)
-        if ref.mode == "ephemeral":
+        if ref.mode == "ephemeral" and not await _end_was_said(scope, ref):
             await write_end(scope, _end_of(ref, session, scope.run, None))
         ended = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
         await store.update_sub_session_ref(session.session_id, ended)
+
+
+async def _end_was_said(scope: RunScope, ref: SubSessionRef) -> bool:
+    """Whether the run that died came to tell readers that the child is done, though not to commit it."""
+    died = scope.run.previous_run_id
+    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, 0, run_id=died) if died else ()
+    return any(isinstance(chunk, SubagentEnd) and chunk.child_session_id == ref.sub_session_id for chunk in said)
 
 
 async def _works_for_a_call(scope: RunScope, companion: SessionId) -> bool:

@@ -25,7 +25,7 @@ from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
-from helix_agents.domain.transcript import RUN_STOPPED, cut_short, outcome_unknown
+from helix_agents.domain.transcript import OUTCOME_UNKNOWN, RUN_STOPPED, cut_short, outcome_unknown
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.log import log_event, log_exception
@@ -52,15 +52,16 @@ async def run_tool(
     rerun: bool = False,
 ) -> CallOutcome:
     """Run our function; one that must not run twice goes through the ledger."""
+    is_once = tool.effect_of_call(approved=approved) == "once"
     if scope.stop.requested.is_set():
-        return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
-    if tool.effect_of_call(approved=approved) == "once":
+        return await _settle_done(scope, batch, planned) if is_once else _stopped(planned)
+    if is_once:
         return await _run_once(scope, batch, planned, tool, values, approved=approved, approval=approval, rerun=rerun)
     result = await execute(scope, batch, planned, tool, values, approval)
     if result is None:
         cut = cut_short(planned.tool_call_id, tool.name, RUN_STOPPED)
         await settle(scope, batch, _of_edited(RestingResult(message=cut, told=False), tool, values, approval))
-        return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+        return _stopped(planned)
     return await settle(scope, batch, msgspec.structs.replace(result, consumes=True) if approved else result)
 
 
@@ -107,10 +108,10 @@ async def _run_once(
                 if outcome is not None:
                     return outcome
                 if scope.stop.requested.is_set():
-                    return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+                    return _stopped(planned)
                 request = msgspec.structs.replace(request, rerun=True)
             case EffectBusy() if scope.stop.requested.is_set():
-                return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+                return _stopped(planned)
             case EffectBusy(effect=effect):
                 # Another live attempt runs it: its result is on its way, or its lease will run out.
                 left = effect.lease_expires_at - scope.services.clock.now_ms()
@@ -180,6 +181,18 @@ async def _insisting(scope: RunScope, operation: Callable[[], Awaitable[T]]) -> 
         left, wait = left - wait, wait * 2
 
 
+async def _settle_done(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
+    """A call that an earlier attempt has done is not stopped any more; all that it changed stands."""
+    known = await begun_result(scope, planned)
+    if known is None or known.message.code == OUTCOME_UNKNOWN:
+        return _stopped(planned)
+    return await _settle_known(scope, batch, known)
+
+
+def _stopped(planned: PlannedCall) -> CallOutcome:
+    return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+
+
 async def _settle_known(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
     """Keep a result that no function of this attempt gave; readers are told, as what an earlier one said is gone."""
     await announce(scope, batch.step, result.message, result.writes)
@@ -227,7 +240,7 @@ async def _resolve_unknown(
                 log_exception("effect.reconcile_failed", problem, tool=tool.name)
                 found = StillUnknown()
         if cut.happened:
-            return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
+            return _stopped(planned)
         match found:
             case DidNotHappen():
                 return None
