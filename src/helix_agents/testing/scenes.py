@@ -22,6 +22,9 @@ SESSION = "s-1"
 RUN = "r-1"
 FENCE = Fence(run_id=RUN)
 
+IMPOSSIBLE_IDS = ("", "x" * 257, "a\x00b", "line\nbreak", " padded", "padded ")
+"""Texts that are no id of anything, however one asks."""
+
 
 def fence_of(run_id: str, attempt: int = 1) -> Fence:
     """The fence of a run at an attempt."""

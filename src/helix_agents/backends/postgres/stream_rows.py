@@ -6,7 +6,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from helix_agents.backends import stream_rules as rules
-from helix_agents.backends.postgres.connection import Connection, Row, Value
+from helix_agents.backends.postgres.connection import Connection, Row, Value, askable
 from helix_agents.backends.stream_rules import Claim, StreamHead
 from helix_agents.domain.chunks import MARKERS, StreamChunk
 from helix_agents.domain.commits import Committed
@@ -58,7 +58,7 @@ class StreamRow:
     @classmethod
     async def find(cls, connection: Connection, namespace: str, stream_id: StreamId) -> "StreamRow | None":
         """The stream with this id; a transaction that writes keeps it from others."""
-        row = await connection.one(f"{FIND}{connection.lock}", (namespace, stream_id))
+        row = await connection.one(f"{FIND}{connection.lock}", askable(namespace, stream_id))
         return cls(connection, namespace, row[0], head_of(tuple(row)[1:])) if row is not None else None
 
     @classmethod
@@ -101,7 +101,7 @@ class StreamRow:
         searched = await self._connection.all(
             "SELECT sequence, run_id = ? AND step >= ?, type FROM __agents_stream_chunks WHERE id BETWEEN ? AND ?"
             " ORDER BY id",
-            (claim.run_id, step, self._id(start), self._id(self.head.latest)),
+            (*askable(claim.run_id), step, self._id(start), self._id(self.head.latest)),
         )
         found = [(sequence, fits and kind not in _MARKER_TYPES) for sequence, fits, kind in searched]
         ranges = rules.ranges_of(found)

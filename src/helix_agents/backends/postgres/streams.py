@@ -9,7 +9,7 @@ from helix_agents.backends import stream_rules as rules
 from helix_agents.backends.buffered_writer import BufferedWriter, WriterSettings
 from helix_agents.backends.following_reader import FollowingReader, Look
 from helix_agents.backends.part import Part
-from helix_agents.backends.postgres.connection import Connection, Value
+from helix_agents.backends.postgres.connection import Connection, Value, askable
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.settings import parse_url
 from helix_agents.backends.postgres.stream_rows import (
@@ -263,7 +263,8 @@ class PostgresStreamManager(Part[Database], RestingStreams):
         chunks = append_values(last)[3:] if last is not None else _NO_CHUNKS
         is_own = last is None or (last.stream_id, last.run_id, last.attempt) == (stream_id, run_id, attempt)
         if is_own:
-            row = await self._db.call(_REST, (self._namespace, stream_id, run_id, attempt, now, *how, *chunks))
+            whose = (*askable(self._namespace, stream_id, run_id), attempt)
+            row = await self._db.call(_REST, (*whose, now, *how, *chunks))
             if row is not None and row[0]:
                 return
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from helix_agents.backends import stream_rules as rules
+from helix_agents.backends.following_reader import BEYOND_ALL
 from helix_agents.backends.redis import index
 from helix_agents.backends.redis.errors import LookAgainError
 from helix_agents.backends.redis.index import Entry, entry_id, gone
@@ -234,7 +235,8 @@ def read_first(slot: Slot, stream_id: StreamId) -> Command:
 def read_chunks(slot: Slot, stream_id: StreamId, after: int = 0, limit: int | None = None) -> Command:
     """The command that reads chunks after a number."""
     bound = () if limit is None else ("COUNT", limit)
-    return ("XRANGE", slot.chunks(stream_id), f"{max(after, 0) + 1}-0", "+", *bound)
+    first = min(max(after, 0), BEYOND_ALL) + 1
+    return ("XRANGE", slot.chunks(stream_id), f"{first}-0", "+", *bound)
 
 
 def chunks_of(rows: Sequence[Any]) -> list[StreamChunk]:

@@ -24,6 +24,7 @@ from helix_agents.testing.contracts.operations import COMMITS, ON_ONE_SESSION, R
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (
+    IMPOSSIBLE_IDS,
     SESSION,
     answer,
     append_to,
@@ -37,8 +38,6 @@ from helix_agents.testing.scenes import (
     suspend,
     waiting,
 )
-
-IMPOSSIBLE_IDS = ("", "x" * 257, "a\x00b", "line\nbreak", " padded", "padded ")
 
 NO_IDS = cast("tuple[str, ...]", (5, b"bytes", ("a", "b")))
 """What no type checker would let through, and no store is to be asked for."""

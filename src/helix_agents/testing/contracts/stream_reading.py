@@ -9,11 +9,12 @@ from queue import SimpleQueue
 import pytest
 
 from helix_agents.domain.chunks import StepDiscarded, StreamResync, Truncated
-from helix_agents.domain.errors import InvalidIdError
+from helix_agents.domain.errors import InvalidIdError, SupersededError
 from helix_agents.ports.streams import StreamLimits, StreamManager
 from helix_agents.testing.contracts.handles import opened
 from helix_agents.testing.contracts.stream_handles import OpenStreams, StreamHandles, StreamsContract
 from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.scenes import IMPOSSIBLE_IDS
 from helix_agents.testing.seams import CountingSeam
 from helix_agents.testing.stream_scenes import (
     AGENT,
@@ -204,9 +205,10 @@ class ReadingContract(StreamsContract):
             assert snapshot.info.total_chunks == snapshot.info.latest_sequence
             await asyncio.sleep(0)
         await writing
-        empty = await two.snapshot(STREAM, after=102)
-        assert empty is not None
-        assert (empty.chunks, empty.info.latest_sequence) == ((), 102)
+        for after in (102, 2**70):
+            empty = await two.snapshot(STREAM, after=after)
+            assert empty is not None
+            assert (empty.chunks, empty.info.latest_sequence) == ((), 102)
 
     @proves("numbers.what-is-gone-is-named", "shrinking.readers-keep-their-place")
     async def test_a_reader_behind_the_oldest_chunk_is_told_so(self, handles: StreamHandles):
@@ -246,13 +248,30 @@ class ReadingContract(StreamsContract):
             await write(writer, delta(stream_id))
         for stream_id in awkward:
             assert texts(await streams.get_all_chunks(stream_id)) == [stream_id]
-        for impossible in ("", "a" * 257, "a\n", " a"):
+        for impossible in IMPOSSIBLE_IDS:
             with pytest.raises(InvalidIdError):
                 await streams.create_writer(impossible, RUN, AGENT)
             with pytest.raises(InvalidIdError):
                 await streams.create_writer(STREAM, impossible, AGENT)
-            assert await streams.get_stream_info(impossible) is None
-            assert await streams.create_reader(impossible) is None
+
+    @proves("tenants.impossible-is-absent")
+    @pytest.mark.parametrize("impossible", IMPOSSIBLE_IDS, ids=repr)
+    async def test_an_impossible_id_is_as_absent_as_any(self, streams: StreamManager, impossible: str):
+        await fill(streams, "a")
+        assert await streams.get_stream_info(impossible) is None
+        assert await streams.create_reader(impossible) is None
+        assert await streams.snapshot(impossible) is None
+        assert await streams.get_all_chunks(impossible) == ()
+        assert await streams.get_chunks_from_step(STREAM, 0, impossible or "r-2") == ()
+        for stream_id, run_id in ((impossible, RUN), (STREAM, impossible)):
+            assert await streams.cleanup_to_step(stream_id, run_id, 0) == 0
+        await streams.end_stream(impossible, RUN, status="completed")
+        await streams.pause_stream(impossible, RUN)
+        await streams.resume_stream(impossible)
+        await streams.delete_stream(impossible)
+        with pytest.raises(SupersededError):
+            await streams.end_stream(STREAM, impossible, status="completed")
+        assert texts(await streams.get_all_chunks(STREAM)) == ["a"]
 
     @proves("shrinking.readers-keep-their-place", "numbers.what-is-gone-is-named")
     async def test_a_live_reader_keeps_its_place_when_chunks_go(self, handles: StreamHandles):

@@ -123,6 +123,7 @@ _TENANTS = promised_by(
     {
         "tenants.apart": "A namespace sees nothing of another one, and may use the same ids.",
         "tenants.ids-are-data": "No stream id can reach another stream; an impossible one is refused where it enters.",
+        "tenants.impossible-is-absent": "Asking by an id that can never be finds nothing, whatever is asked.",
     },
 )
 
