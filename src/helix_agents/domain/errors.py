@@ -1081,9 +1081,10 @@ class StoreReadOnlyError(StoreError):
 
     code = "store_read_only"
     store: str
+    cure: str = "check the permissions of the file and of its folder"
 
     def __str__(self) -> str:
-        return f"{self.store} is read-only: check the permissions of the file and of its folder."
+        return f"{self.store} is read-only: {self.cure}."
 
 
 class StoreCorruptError(StoreError):

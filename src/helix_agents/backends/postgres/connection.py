@@ -185,7 +185,7 @@ def meaning(problem: BaseException, store: str) -> HelixError | None:
         case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
             return StoreFullError(store)
         case asyncpg.InsufficientPrivilegeError():
-            return StoreReadOnlyError(store)
+            return StoreReadOnlyError(store, f"grant it to the role that opens it ({problem})")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
             return StoreCorruptError(store, str(problem))
         case asyncpg.CharacterNotInRepertoireError() | asyncpg.UntranslatableCharacterError() | asyncpg.DataError():

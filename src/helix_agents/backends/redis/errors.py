@@ -61,11 +61,13 @@ def _translated_reply(text: str, store: str) -> HelixError | None:
     word = _word_of(text)
     if word == "OOM" or "OOM command not allowed" in text:
         return StoreFullError(store)
-    if word in ("MISCONF", "NOPERM"):
-        return StoreReadOnlyError(store)
+    if word == "NOPERM" or text.startswith("ACL failure"):
+        return StoreReadOnlyError(store, f"permit it to the user that opens it ({text.rstrip('.')})")
     if word == "READONLY":
         return StoreUnavailableError(store, ONLY_FOLLOWS)
     if word in (
+        # It cannot save what it has, for lack of room on its disk mostly, and takes writes again as soon as it can.
+        "MISCONF",
         "NOREPLICAS",
         "LOADING",
         "BUSY",

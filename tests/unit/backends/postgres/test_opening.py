@@ -16,6 +16,7 @@ from helix_agents.domain.errors import (
     SchemaTooNewError,
     SchemaTooOldError,
     StoreClosedError,
+    StoreReadOnlyError,
     StoreUnavailableError,
     UnstorableValueError,
 )
@@ -130,6 +131,23 @@ async def test_a_database_that_has_no_form_for_most_texts_is_refused_at_once(pos
             with pytest.raises(InvalidStoreUrlError, match=r"encoded as LATIN1.*make one as UTF8"):
                 await open_backend(url)
         await in_sql(postgres_service.url, f"DROP DATABASE {name} (FORCE)")
+
+
+async def test_what_a_role_may_not_do_is_named(postgres_service: PostgresService) -> None:
+    url = postgres_service.new_url()
+    role = f"guest_{schema_of(url)}"
+    async with await open_backend(url) as backend:
+        await start(backend.state)
+    await in_sql(url, f"CREATE ROLE {role} LOGIN")
+    await in_sql(url, f"GRANT USAGE ON SCHEMA {schema_of(url)} TO {role}")
+    await in_sql(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema_of(url)} TO {role}")
+    async with await open_backend(url.replace("postgres@", f"{role}@")) as backend:
+        assert await backend.state.session_exists(SESSION)
+        with pytest.raises(StoreReadOnlyError, match=r"grant it to the role .*permission denied for") as refusal:
+            await backend.state.append_messages(SESSION, [said("hi")])
+        assert "file" not in str(refusal.value)
+    await in_sql(url, f"DROP OWNED BY {role}")
+    await in_sql(url, f"DROP ROLE {role}")
 
 
 async def test_a_server_that_is_not_there_is_named_without_a_password() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -14,6 +15,7 @@ from helix_agents.domain.errors import (
     InvalidStoreUrlError,
     SessionCorruptError,
     StoreFullError,
+    StoreReadOnlyError,
     StoreUnavailableError,
     UnsafeRedisError,
     UnstorableValueError,
@@ -159,6 +161,48 @@ async def test_a_server_that_may_evict_what_expires_is_refused(
         await open_backend(service.url, state_ttl=60)
     with pytest.raises(UnsafeRedisError, match=policy):
         await RedisStateStore.open(service.url, state_ttl=60)
+
+
+@pytest.fixture
+def saving() -> Iterator[RedisService]:
+    """A server that saves what it has now and then, and may be told where."""
+    with RedisService(settings={"save": "3600 1", "enable-protected-configs": "yes"}) as service:
+        yield service
+
+
+async def test_a_server_that_cannot_save_is_waited_for(saving: RedisService, tmp_path: Path) -> None:
+    """As one does whose disk is full: it refuses writes until it could save again."""
+    there, gone = tmp_path, tmp_path / "gone"
+    async with Redis.from_url(saving.url) as client, await open_backend(saving.url) as backend:
+        await start(backend.state)
+        await asyncio.to_thread(gone.mkdir)
+        await client.execute_command("CONFIG", "SET", "dir", str(gone))
+        await asyncio.to_thread(gone.rmdir)
+        await saved(client, "err")
+        with pytest.raises(StoreUnavailableError, match="MISCONF") as refusal:
+            await commit(backend.state, messages=[said("not now")])
+        assert refusal.value.retryable
+        await client.execute_command("CONFIG", "SET", "dir", str(there))
+        await saved(client, "ok")
+        assert (await commit(backend.state, messages=[said("now")])).message_count == 1
+
+
+async def saved(client: Redis, status: str) -> None:
+    """Have the server save what it has, with this outcome."""
+    await client.execute_command("BGSAVE")
+    async with asyncio.timeout(10):
+        while (about := await client.info("persistence"))["rdb_bgsave_in_progress"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert about["rdb_last_bgsave_status"] == status
+
+
+async def test_what_a_user_may_not_do_is_named(service: RedisService, client: Redis) -> None:
+    await client.execute_command("ACL", "SETUSER", "guest", "on", ">secret", "~*", "&*", "+@all", "-rpush")
+    async with await open_backend(service.url.replace("://", "://guest:secret@")) as backend:
+        await start(backend.state)
+        with pytest.raises(StoreReadOnlyError, match=r"permit it to the user .*rpush") as refusal:
+            await commit(backend.state, messages=[said("hi")])
+        assert "file" not in str(refusal.value)
 
 
 async def test_a_full_server_refuses_and_loses_nothing(backend: Backend, client: Redis) -> None:
