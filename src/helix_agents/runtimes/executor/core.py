@@ -210,9 +210,11 @@ class ExecutorCore:
             AgentAlreadyRunningError: the session has a turn that is going on.
             InvalidInputError: a message is none, or what else was given is not what it should be.
             AgentMismatchError: the session, or the one it is to be a branch of, was begun with another agent.
+            NotARootSessionError: its parent drives it.
             SessionAlreadyExistsError: it was to be a new one, or a branch, and is there already.
             StateSchemaChangedError: its stored state no longer fits the agent.
             UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
+            ExecutorClosedError: this process begins nothing any more.
         """
         self._know(agent)
         session_id = self._services.ids.new("session") if session_id is None else check_id(session_id)
@@ -260,9 +262,10 @@ class ExecutorCore:
         run.
 
         Raises:
-            SessionNotFoundError, AgentAlreadyRunningError, AgentMismatchError, NothingToResumeError,
-            StillWaitingError, CheckpointNotFoundError, StateSchemaChangedError, InvalidInputError: it cannot; nothing
-            was written.
+            SessionNotFoundError, NotARootSessionError, AgentAlreadyRunningError, AgentMismatchError,
+            NothingToResumeError, StillWaitingError, CheckpointNotFoundError, StateSchemaChangedError,
+            InvalidInputError, UnknownModelError, MissingExtraError, ExecutorClosedError: it cannot; nothing was
+            written.
         """
         self._know(agent)
         check_id(session_id)
@@ -294,8 +297,9 @@ class ExecutorCore:
         """Go on from the last commit of a run that failed, with a fresh budget.
 
         Raises:
-            SessionNotFoundError, AgentAlreadyRunningError, AgentMismatchError, NothingToRetryError,
-            StateSchemaChangedError: it cannot.
+            SessionNotFoundError, NotARootSessionError, AgentAlreadyRunningError, AgentMismatchError,
+            NothingToRetryError, StateSchemaChangedError, InvalidInputError, UnknownModelError, MissingExtraError,
+            ExecutorClosedError: it cannot.
         """
         self._know(agent)
         start = await plan_retry(self._services, agent, check_id(session_id))

@@ -26,48 +26,90 @@ class HostedRun(Protocol):
     """A handle on one run. One that says `is_driven_here` spares a host the looks for what became of its process."""
 
     @property
-    def session_id(self) -> SessionId: ...
+    def session_id(self) -> SessionId:
+        """Whose run it is."""
+        ...
 
     @property
-    def run_id(self) -> RunId: ...
+    def run_id(self) -> RunId:
+        """Which of its runs."""
+        ...
 
-    def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]: ...
+    def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]:
+        """The run's chunks, from its beginning or after a sequence, whoever drives it; ends when the run does, and does
+        not raise because the run failed."""
+        ...
 
-    async def result(self) -> Any: ...
+    async def result(self) -> Any:
+        """How the run ended, or where it waits for somebody; waits until one of them is so."""
+        ...
 
-    async def usage(self) -> UsageRollup: ...
+    async def usage(self) -> UsageRollup:
+        """What the session and everything below it used so far."""
+        ...
 
 
 class HostedSessions(Protocol):
     """What is stored."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """The clock by which all times of what is stored are told."""
+        ...
 
-    async def get(self, session_id: SessionId) -> SessionState: ...
+    async def get(self, session_id: SessionId) -> SessionState:
+        """One session.
 
-    async def find(self, session_id: SessionId) -> SessionSummary | None: ...
+        Raises:
+            SessionNotFoundError: there is none.
+        """
+        ...
+
+    async def find(self, session_id: SessionId) -> SessionSummary | None:
+        """One session as a listing shows it; None when there is none."""
+        ...
 
     async def list(
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
-    ) -> Page[SessionSummary]: ...
+    ) -> Page[SessionSummary]:
+        """Sessions that match, newest first."""
+        ...
 
     async def messages(
         self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
-    ) -> Page[StoredMessage]: ...
+    ) -> Page[StoredMessage]:
+        """A page of the transcript, newest first."""
+        ...
 
-    async def runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]: ...
+    async def runs(self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[RunRecord]:
+        """The session's turns, newest first."""
+        ...
 
-    async def delegations(self, session_id: SessionId) -> tuple[SubSessionRef, ...]: ...
+    async def delegations(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
+        """The sessions right below, and which call made each of them."""
+        ...
 
-    async def count_running(self, user_id: str | None) -> int: ...
+    async def count_running(self, user_id: str | None) -> int:
+        """How many of a user's conversations have a run that is going, in whichever process."""
+        ...
 
     async def checkpoints(
         self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
-    ) -> Page[Checkpoint]: ...
+    ) -> Page[Checkpoint]:
+        """Where the session can be rewound to or branched from, newest first."""
+        ...
 
-    async def snapshot(self, session_id: SessionId) -> SessionSnapshot: ...
+    async def snapshot(self, session_id: SessionId) -> SessionSnapshot:
+        """Messages and state, and from where in the stream to read on: nothing is missed, nothing is told twice."""
+        ...
 
-    async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None: ...
+    async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None:
+        """Remove the session and everything below it, streams included; idempotent.
+
+        Raises:
+            AgentAlreadyRunningError: its run is going, and it was to be removed `unless_running`.
+            NotARootSessionError: its parent drives it, and it was to be removed `unless_running`.
+        """
+        ...
 
 
 class AgentExecutor(Protocol):
@@ -77,13 +119,19 @@ class AgentExecutor(Protocol):
     """
 
     @property
-    def agents(self) -> AgentRegistry: ...
+    def agents(self) -> AgentRegistry:
+        """The agents this process knows."""
+        ...
 
     @property
-    def sessions(self) -> HostedSessions: ...
+    def sessions(self) -> HostedSessions:
+        """What is stored."""
+        ...
 
     @property
-    def locks(self) -> LockManager | None: ...
+    def locks(self) -> LockManager | None:
+        """Locks that all processes on the store share; None where there are none."""
+        ...
 
     async def execute(
         self,
@@ -97,7 +145,22 @@ class AgentExecutor(Protocol):
         metadata: dict[str, str] | None = None,
         idempotency_key: str | None = None,
         only_new: bool = False,
-    ) -> HostedRun: ...
+    ) -> HostedRun:
+        """Begin a turn, in a new session or as the next one of an existing one; of many concurrent callers one does.
+
+        The turn is stored when this answers, and goes on whatever becomes of its caller; that of a process that died
+        goes on with `recover`. With an `idempotency_key`, the same call again gives the handle of the turn it began.
+        With `only_new`, a session that exists is left alone.
+
+        Raises:
+            AgentAlreadyRunningError: the session has a turn that is going on.
+            AgentMismatchError: it was begun with another agent.
+            NotARootSessionError: its parent drives it.
+            SessionAlreadyExistsError: it was to be a new one, and is there already.
+            InvalidInputError: what was given is not what it should be.
+            ExecutorClosedError: this process begins nothing any more.
+        """
+        ...
 
     async def resume(
         self,
@@ -107,26 +170,75 @@ class AgentExecutor(Protocol):
         mode: ResumeMode = "continue",
         message: Input | None = None,
         checkpoint_id: CheckpointId | None = None,
-    ) -> HostedRun: ...
+    ) -> HostedRun:
+        """Go on with what a session left open: answered calls, an interrupted turn, or an earlier checkpoint; of many
+        concurrent callers one does.
 
-    async def retry(self, agent: AnyAgent, session_id: SessionId) -> HostedRun: ...
+        Raises:
+            AgentAlreadyRunningError: somebody goes on already.
+            NothingToResumeError, StillWaitingError: there is nothing to go on with, or not yet.
+            SessionNotFoundError, NotARootSessionError, AgentMismatchError, CheckpointNotFoundError, InvalidInputError,
+            ExecutorClosedError: it cannot.
+        """
+        ...
 
-    async def get_handle(self, agent: AnyAgent, session_id: SessionId) -> HostedRun | None: ...
+    async def retry(self, agent: AnyAgent, session_id: SessionId) -> HostedRun:
+        """Go on from the last commit of a run that failed, with a fresh budget; of many concurrent callers one does.
+
+        Raises:
+            AgentAlreadyRunningError: somebody goes on already.
+            SessionNotFoundError, NotARootSessionError, AgentMismatchError, NothingToRetryError, ExecutorClosedError: it
+            cannot.
+        """
+        ...
+
+    async def get_handle(self, agent: AnyAgent, session_id: SessionId) -> HostedRun | None:
+        """A handle on the session's current run, whoever drives it; None when it never had one."""
+        ...
 
     async def submit_tool_result(
         self, session_id: SessionId, tool_call_id: ToolCallId, answer: Answer, *, approval_id: str | None = None
-    ) -> AnswerOutcome: ...
+    ) -> AnswerOutcome:
+        """Store an answer to a call that waits, in any process; the first one counts. It resumes nothing, and says what
+        is needed next.
+
+        Raises:
+            InvalidInputError: it is no answer, or contradicts itself.
+        """
+        ...
 
     async def list_pending(
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
-    ) -> Page[PendingCall]: ...
+    ) -> Page[PendingCall]:
+        """What waits, across all sessions."""
+        ...
 
-    async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome: ...
+    async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
+        """Stop what a session and everything below it do, whoever drives it, keeping what was done; resume goes on.
 
-    async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome: ...
+        It is stored when this answers; the run takes it by itself, soon.
 
-    async def sweep(self) -> Any: ...
+        Raises:
+            SessionNotFoundError, NotARootSessionError: there is nothing here to stop.
+        """
+        ...
 
-    async def recover(self) -> Recovered: ...
+    async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
+        """Stop it like `interrupt`, but for good: its run fails.
 
-    async def close(self) -> None: ...
+        Raises:
+            SessionNotFoundError, NotARootSessionError: there is nothing here to stop.
+        """
+        ...
+
+    async def sweep(self) -> Any:
+        """One round of the janitor, now; says what it did. Any number of processes may do so."""
+        ...
+
+    async def recover(self) -> Recovered:
+        """Continue runs whose process died, each as the next attempt of the same run; one process gets each."""
+        ...
+
+    async def close(self) -> None:
+        """Begin nothing new, give running steps their grace, then let go of what is left; idempotent."""
+        ...
