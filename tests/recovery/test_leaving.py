@@ -125,6 +125,15 @@ async def test_what_a_run_had_opened_is_closed_before_the_executor_is_gone(tmp_p
     assert closed == [SESSION]
 
 
+async def test_an_executor_that_was_not_entered_begins_nothing():
+    """Nobody renews its lease, so others would take its runs for a dead process'."""
+    async with await open_backend("memory://") as backend:
+        helix = Executor(state=backend.state, streams=backend.streams, usage=backend.usage)
+        with pytest.raises(ExecutorClosedError, match="use it inside `async with"):
+            await helix.execute(Work().agent(), "Work.", SESSION)
+        assert not await backend.state.session_exists(SESSION)
+
+
 async def test_an_executor_that_is_open_already_is_entered_as_it_is_and_left_for_good(tmp_path: Path):
     work = Work()
     agent = work.agent()

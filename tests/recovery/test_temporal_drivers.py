@@ -27,7 +27,13 @@ from helix_agents import (
 )
 from helix_agents.backends.in_memory import InMemoryStateStore
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import AgentAlreadyRunningError, MissingExtraError, RuntimeUnavailableError
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    MissingExtraError,
+    OtherEventLoopError,
+    RuntimeUnavailableError,
+    StoreUnavailableError,
+)
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import open_backend
@@ -574,20 +580,7 @@ async def test_a_watch_that_ends_late_takes_nothing_from_the_next_attempt(monkey
 
     monkeypatch.setattr(service, "start", started)
     monkeypatch.setattr(service, "handle_of", handle_of)
-    watching: Any = runtime.TemporalRuntime(
-        LeaseKeeper(InMemoryStateStore(), "watcher", 1),
-        address="",
-        namespace="",
-        task_queue="",
-        prefix="",
-        works=False,
-        options=TemporalOptions(),
-        client_settings={},
-        open_deps=None,
-        max_running=None,
-        max_parallel_tools=None,
-        grace=0.0,
-    )
+    watching = unconnected(works=False)
     watching.services = SimpleNamespace(store=SimpleNamespace(load_state=load_state))
     watching._client, watching._searchable, watching._runs = None, False, SimpleNamespace(of_calls={})
     for attempt in (1, 2):
@@ -600,3 +593,31 @@ async def test_a_watch_that_ends_late_takes_nothing_from_the_next_attempt(monkey
     ends[2].set_result({"status": "superseded"})
     await within(watching.idle())
     assert watching._runs.of_calls == {}
+def unconnected(*, works: bool) -> Any:
+    return runtime.TemporalRuntime(
+        LeaseKeeper(InMemoryStateStore(), "watcher", 1),
+        address="",
+        namespace="",
+        task_queue="",
+        prefix="",
+        works=works,
+        options=TemporalOptions(),
+        client_settings={},
+        open_deps=None,
+        max_running=None,
+        max_parallel_tools=None,
+        grace=0.0,
+    )
+
+
+async def test_where_the_loop_that_does_the_effects_has_ended_nothing_is_begun():
+    working, asking = unconnected(works=True), unconnected(works=False)
+    working._loop = asking._loop = asyncio.get_running_loop()
+    working.check_loop()
+    working._loop = asking._loop = ended = asyncio.new_event_loop()
+    ended.close()
+    asking.check_loop()
+    with pytest.raises(OtherEventLoopError, match=r"has ended, .* within one asyncio\.run"):
+        working.check_loop()
+
+

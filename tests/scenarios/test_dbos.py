@@ -14,7 +14,7 @@ from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import AgentAlreadyRunningError, DBOSInUseError
+from helix_agents.domain.errors import AgentAlreadyRunningError, DBOSInUseError, OtherEventLoopError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ApprovalAnswer
 from helix_agents.domain.sessions import CreateSession, SessionFilter
@@ -492,6 +492,17 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
             await completed(await helix.execute(lead(pauses=False), "Go", SESSION))
             (run,) = await runs_of(helix)
             assert await _steps_of(run.workflow_id or "") == ["open", "ask_model:1", "call", "call", "ask_model:2"]
+
+    @pytest.mark.parametrize("entry", ["execute", "resume", "recover"])
+    async def test_who_begins_something_in_another_event_loop_is_told_and_nothing_is_begun(
+        self, helix: DBOSAgentExecutor, entry: str
+    ) -> None:
+        async def begin() -> None:
+            with pytest.raises(OtherEventLoopError, match="only in the event loop that opened it"):
+                await getattr(helix, entry)(*([] if entry == "recover" else [quick(), SESSION]))
+
+        await asyncio.to_thread(lambda: asyncio.run(begin()))
+        assert (await helix.sessions.list()).items == ()
 
     async def test_an_executor_that_wants_another_dbos_is_told_why(self, open_executor: OpenExecutor) -> None:
         async with open_executor():

@@ -19,6 +19,7 @@ HelixError
 │   ├── StillWaitingError
 │   ├── RunNotCompletedError
 │   ├── ExecutorClosedError
+│   ├── OtherEventLoopError
 │   ├── InvalidWriteError
 │   ├── InvalidStateError
 │   ├── ToolInputError             the caller is the model
@@ -341,6 +342,24 @@ class ExecutorClosedError(CallerError):
 
     def __str__(self) -> str:
         return "This executor is closed: use it inside `async with Executor.open(...)`, and start runs before leaving."
+
+
+class OtherEventLoopError(CallerError):
+    """An executor was asked to begin something in another event loop than the one that opened it."""
+
+    code = "other_event_loop"
+    is_over: bool
+
+    def __str__(self) -> str:
+        if self.is_over:
+            return (
+                "The event loop that opened this executor has ended, and it begins nothing in another one: open and "
+                "use it within one asyncio.run(…)."
+            )
+        return (
+            "This executor begins runs only in the event loop that opened it: from elsewhere, use "
+            "asyncio.run_coroutine_threadsafe(…, loop), or open one executor for each loop."
+        )
 
 
 class InvalidWriteError(CallerError):

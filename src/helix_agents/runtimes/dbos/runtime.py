@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from helix_agents.agent.hooks import SomeHooks
-from helix_agents.domain.errors import ConflictError, HelixError, SessionNotFoundError
+from helix_agents.domain.errors import ConflictError, HelixError, OtherEventLoopError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.engine.children.meant_agents import find_agent
@@ -144,6 +144,11 @@ class DBOSRuntime(OwnedRuns):
     def owner(self) -> str | None:
         """Runs that any process may drive have an owner once one of them has claimed them."""
         return self._lease.owner if self._placement == "here" else None
+
+    def check_loop(self) -> None:
+        """All workflows of an executor are driven in one loop, and so are those that wait for them."""
+        if asyncio.get_running_loop() is not self.loop:
+            raise OtherEventLoopError(self.loop.is_closed())
 
     def name_workflow(self, agent_type: str, session_id: SessionId, turn: int) -> str:
         return name_turn(self._prefix, agent_type, session_id, turn)

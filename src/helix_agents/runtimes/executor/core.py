@@ -214,7 +214,7 @@ class ExecutorCore:
             SessionAlreadyExistsError: it was to be a new one, or a branch, and is there already.
             StateSchemaChangedError: its stored state no longer fits the agent.
             UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
-            ExecutorClosedError: this process begins nothing any more.
+            ExecutorClosedError, OtherEventLoopError: this process begins nothing any more, or not in this event loop.
         """
         self._know(agent)
         session_id = self._services.ids.new("session") if session_id is None else check_id(session_id)
@@ -386,6 +386,7 @@ class ExecutorCore:
 
     async def recover(self) -> Recovered:
         """Continue runs whose process died, each as the next attempt of the same run; one process gets each."""
+        self._runtime.check_loop()
         return await recover(self._services, self._runtime)
 
     async def sweep(self) -> Swept:
@@ -513,8 +514,9 @@ class ExecutorCore:
     def _know(self, agent: AnyAgent) -> None:
         """Whoever recovers this run in this process finds its agent by name."""
         check_agent(agent)
-        if self._runtime.leaving:
+        if self._runtime.leaving or not self._is_open:
             raise ExecutorClosedError
+        self._runtime.check_loop()
         if self._services.agents.find(agent.name) is not agent:
             self._services.agents.replace(agent)
             self._waker.look()

@@ -103,7 +103,8 @@ class RunHandle(Generic[OutputT]):
         Raises:
             ExecutorClosedError: this process let go of the run before its end; another one continues it.
         """
-        if self._driver is not None:
+        # A task that ends wakes nobody in another event loop; there the store is looked at.
+        if self._driver is not None and self._driver.get_loop() is asyncio.get_running_loop():
             await asyncio.wait((self._driver,))
             if self._driver.cancelled() or _was_left(self._driver):
                 raise ExecutorClosedError

@@ -41,6 +41,14 @@ class Runtime(Protocol):
         """Whether runs are driven in this process too, which therefore needs their models."""
         ...
 
+    def check_loop(self) -> None:
+        """Refuse a caller in whose event loop nothing can be begun here.
+
+        Raises:
+            OtherEventLoopError: it is another one than that of this runtime.
+        """
+        ...
+
     def name_workflow(self, agent_type: str, session_id: SessionId, turn: int) -> str | None:
         """Under which name the engine knows a turn; None where there is no engine."""
         ...

@@ -44,6 +44,9 @@ class Drivers(OwnedRuns):
         self._wrap = wrap
         self._room = asyncio.Semaphore(max_running) if max_running is not None else None
 
+    def check_loop(self) -> None:
+        """A run is driven in whichever loop it is begun."""
+
     def name_workflow(self, agent_type: str, session_id: SessionId, turn: int) -> None:
         """There is no engine that would have to know."""
 

@@ -9,7 +9,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from helix_agents.agent.hooks import SomeHooks
-from helix_agents.domain.errors import ConflictError, HelixError
+from helix_agents.domain.errors import ConflictError, HelixError, OtherEventLoopError
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
@@ -79,6 +79,7 @@ class TemporalRuntime:
     # -- coming and going
 
     async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._client: Client = await service.connect(self._address, self._namespace, self._client_settings)
         self._searchable = await service.knows_attributes(self._client)
         await self._lease.start()
@@ -131,6 +132,11 @@ class TemporalRuntime:
         return task
 
     # -- the port
+
+    def check_loop(self) -> None:
+        """Whoever asks Temporal may do so in any loop; effects are done in the one that opened the executor."""
+        if self.works and self._loop.is_closed():
+            raise OtherEventLoopError(True)
 
     def name_workflow(self, agent_type: str, session_id: SessionId, turn: int) -> str:
         return name_turn(self._prefix, agent_type, session_id, turn)

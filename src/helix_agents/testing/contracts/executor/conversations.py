@@ -1,6 +1,7 @@
 """Scenarios of plain conversations: turn after turn, with text or structured output, within their limits."""
 
 import asyncio
+import threading
 from typing import Any, cast
 
 import pytest
@@ -131,6 +132,22 @@ class ConversationsContract(ScenarioContract):
         await completed(first)
         await completed(await helix.execute(agent, "2", SESSION))
         assert await completed(first) == "One."
+
+    async def test_a_handle_may_be_waited_for_in_another_event_loop(self, helix: Executor) -> None:
+        gate, asked, told = PieceGate(1), threading.Event(), threading.Event()
+        agent = _agent(model=ScriptedModel(["First things first."], pace=gate))
+        handle = await helix.execute(agent, "Hi", SESSION)
+        await gate.until_reached()
+
+        async def wait() -> None:
+            asyncio.get_running_loop().call_soon(asked.set)
+            await handle.result()
+            told.set()
+
+        threading.Thread(target=lambda: asyncio.run(wait()), daemon=True).start()
+        assert await asyncio.to_thread(asked.wait, 10)
+        gate.opened.set()
+        assert await asyncio.to_thread(told.wait, 10)
 
     async def test_structured_output_is_handed_in_and_acknowledged(self, helix: Executor) -> None:
         agent = _agent(reply("Here.", calls=[finish({"title": "Tides", "pages": 3})]), output=Report)
