@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -312,6 +312,58 @@ async def test_a_worker_that_leaves_in_the_middle_of_a_tool_is_nothing_to_warn_o
         assert await completed(handle) == "Done."
 
 
+class Watched:
+    """Effects that somebody is told of before they are done."""
+
+    def __init__(self, helix: Any, told: Callable[[str], Awaitable[None]]) -> None:
+        bodies = vars(helix._runtime)["_bodies"]
+        self._effects, self._told = bodies._effects, told
+        bodies._effects = self
+
+    async def perform(self, effect: str, *given: Any) -> Any:
+        await self._told(effect)
+        return await self._effects.perform(effect, *given)
+
+
+async def test_a_store_that_is_away_for_a_moment_costs_no_attempt_whichever_effect_it_meets(open_helix: OpenHelix):
+    met: set[str] = set()
+
+    async def away_at_first(effect: str) -> None:
+        if effect not in met:
+            met.add(effect)
+            raise StoreUnavailableError("The store", "away")
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "worked"
+
+    agent = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+    async with open_helix(agents=[agent]) as helix:
+        Watched(helix, away_at_first)
+        assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+        assert met == {"open", "ask_model", "run_calls", "commit"}
+        assert [(run.attempt, run.status) for run in await runs_of(helix)] == [(1, "completed")]
+
+
+async def test_a_commit_that_a_leaving_worker_did_not_get_to_is_made_by_the_next_one(open_helix: OpenHelix):
+    reached = asyncio.Event()
+
+    async def held(effect: str) -> None:
+        if effect == "commit":
+            reached.set()
+            await asyncio.Event().wait()
+
+    agent = Agent(name="worker", model=ScriptedModel(["Done."]))
+    async with open_helix(agents=[agent]) as leaving:
+        Watched(leaving, held)
+        await leaving.execute(agent, "Go", SESSION)
+        await within(reached.wait())
+    async with open_helix(agents=[agent]) as helix:
+        assert await completed(await helix.get_handle(agent, SESSION)) == "Done."
+        assert [(run.attempt, run.status) for run in await runs_of(helix)] == [(1, "completed")]
+
+
 async def test_a_name_that_another_run_has_is_left_to_it(open_helix: OpenHelix):
     agent = Agent(name="talker", model=ScriptedModel(lambda request: "Done."))
     async with open_helix(agents=[agent]) as helix:
@@ -566,33 +618,6 @@ async def test_an_effect_that_is_asked_for_again_while_it_stops_is_done_anew(mon
     assert await within(second) == {"done": 2}
 
 
-async def test_a_watch_that_ends_late_takes_nothing_from_the_next_attempt(monkeypatch: pytest.MonkeyPatch):
-    ends = {attempt: asyncio.get_running_loop().create_future() for attempt in (1, 2)}
-
-    async def started(*_: Any, **__: Any) -> bool:
-        return True
-
-    async def load_state(_: str) -> None:
-        return None
-
-    def handle_of(_: Any, run: RunRecord) -> Any:
-        return SimpleNamespace(result=lambda: ends[run.attempt])
-
-    monkeypatch.setattr(service, "start", started)
-    monkeypatch.setattr(service, "handle_of", handle_of)
-    watching = unconnected(works=False)
-    watching.services = SimpleNamespace(store=SimpleNamespace(load_state=load_state))
-    watching._client, watching._searchable, watching._runs = None, False, SimpleNamespace(of_calls={})
-    for attempt in (1, 2):
-        run = RunRecord(session_id=SESSION, run_id="run", turn=1, attempt=attempt, started_at=0, workflow_id="w")
-        await watching.submit(run, model=ScriptedModel([]))
-    ends[1].set_result({"status": "superseded"})
-    await asyncio.sleep(0.01)
-    assert watching.find("run") is not None
-    assert "run" in watching._runs.of_calls
-    ends[2].set_result({"status": "superseded"})
-    await within(watching.idle())
-    assert watching._runs.of_calls == {}
 def unconnected(*, works: bool) -> Any:
     return runtime.TemporalRuntime(
         LeaseKeeper(InMemoryStateStore(), "watcher", 1),
@@ -621,3 +646,30 @@ async def test_where_the_loop_that_does_the_effects_has_ended_nothing_is_begun()
         working.check_loop()
 
 
+async def test_a_watch_that_ends_late_takes_nothing_from_the_next_attempt(monkeypatch: pytest.MonkeyPatch):
+    ends = {attempt: asyncio.get_running_loop().create_future() for attempt in (1, 2)}
+
+    async def started(*_: Any, **__: Any) -> bool:
+        return True
+
+    async def load_state(_: str) -> None:
+        return None
+
+    def handle_of(_: Any, run: RunRecord) -> Any:
+        return SimpleNamespace(result=lambda: ends[run.attempt])
+
+    monkeypatch.setattr(service, "start", started)
+    monkeypatch.setattr(service, "handle_of", handle_of)
+    watching = unconnected(works=False)
+    watching.services = SimpleNamespace(store=SimpleNamespace(load_state=load_state))
+    watching._client, watching._searchable, watching._runs = None, False, SimpleNamespace(of_calls={})
+    for attempt in (1, 2):
+        run = RunRecord(session_id=SESSION, run_id="run", turn=1, attempt=attempt, started_at=0, workflow_id="w")
+        await watching.submit(run, model=ScriptedModel([]))
+    ends[1].set_result({"status": "superseded"})
+    await asyncio.sleep(0.01)
+    assert watching.find("run") is not None
+    assert "run" in watching._runs.of_calls
+    ends[2].set_result({"status": "superseded"})
+    await within(watching.idle())
+    assert watching._runs.of_calls == {}

@@ -25,9 +25,12 @@ class Bodies:
             "run_calls": asyncio.Semaphore(max_parallel_tools) if max_parallel_tools is not None else nullcontext(),
         }
         self._going: dict[tuple[str, int, str, str], _Going] = {}
+        self._is_closed = False
 
     async def perform(self, effect: EffectName, work: Plain) -> Plain:
-        """Do an effect of a workflow, or wait for it."""
+        """Do an effect of a workflow, or wait for it; one that comes after the end is cancelled."""
+        if self._is_closed:
+            raise asyncio.CancelledError
         key = (work["run_id"], work["attempt"], work["name"], str(work["request"].get("gave_up")))
         while (going := self._going.get(key)) is not None and going.is_given_up:
             # It has not come to rest yet, and gives nothing to whoever asks now.
@@ -38,7 +41,8 @@ class Bodies:
         return await going.wait()
 
     async def let_go(self) -> None:
-        """Cancel what is still going on."""
+        """Cancel what is still going on, and begin nothing more."""
+        self._is_closed = True
         late = [going.task for going in self._going.values()]
         for task in late:
             task.cancel()

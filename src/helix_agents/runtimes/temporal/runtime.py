@@ -34,6 +34,9 @@ from helix_agents.runtimes.temporal.worker import WorkerThread
 
 T = TypeVar("T")
 
+# What, in seconds, effects have after their grace to end by themselves, as Temporal cancels those that it hands out.
+A_MOMENT = 1.0
+
 
 class TemporalRuntime:
     """One process of many: it may submit, and it may work, for itself and for others."""
@@ -111,17 +114,22 @@ class TemporalRuntime:
         self.leaving = True
         for task in self._background:
             task.cancel()
-        if self._worker is not None:
-            await self._worker.stop()
+        if self._worker is None:
+            return
+        stopping = asyncio.create_task(self._worker.stop())
+        await asyncio.wait((stopping,), timeout=grace + A_MOMENT)
+        # What only reads and writes the store Temporal never cancels, and waits for.
+        await self._bodies.let_go()
+        await stopping
 
     async def let_go(self) -> None:
         late = (*self._watched.values(), *self._background)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+        await self._bodies.let_go()
         if self._worker is not None:
             await self._worker.stop()
-        await self._bodies.let_go()
         await self._runs.release_all()
         await self._lease.stop()
 

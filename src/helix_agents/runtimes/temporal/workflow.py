@@ -78,8 +78,10 @@ class Turn:
                 retry_policy=RetryPolicy(maximum_attempts=1),
                 result_type=dict[str, Any],
             )
-        except ActivityError as lost:
-            if not isinstance(lost.cause, ApplicationError | EffectTimeoutError):
+        except (ActivityError, ApplicationError, EffectTimeoutError) as lost:
+            # Of an effect that was done right here, Temporal says at once what other effects have for a cause.
+            cause = lost.cause if isinstance(lost, ActivityError) else lost
+            if not isinstance(cause, ApplicationError | EffectTimeoutError):
                 raise
             return None
 
