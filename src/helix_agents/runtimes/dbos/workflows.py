@@ -17,6 +17,7 @@ from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.plain import EFFECT_SEQUENCE, Plain, to_plain
 from helix_agents.engine.services import Liveness
+from helix_agents.runtimes.dbos.instance import PATIENCE_SECONDS
 from helix_agents.runtimes.executor.owned_runs import LetGo
 from helix_agents.runtimes.executor.workflow_names import workflow_of
 
@@ -159,10 +160,12 @@ def _kept_seconds(status: WorkflowStatus | None) -> float:
 
 async def _put_back(queue: str, name: str) -> None:
     try:
-        status = await DBOS.get_workflow_status_async(name)
-        taken_from = (queue, companions_of(queue))
-        if status is not None and status.status == "PENDING" and status.queue_name in taken_from:
-            await DBOS.resume_workflow_async(name, queue_name=status.queue_name)
+        # Whoever leaves does not wait for a database that is away.
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            status = await DBOS.get_workflow_status_async(name)
+            taken_from = (queue, companions_of(queue))
+            if status is not None and status.status == "PENDING" and status.queue_name in taken_from:
+                await DBOS.resume_workflow_async(name, queue_name=status.queue_name)
     except Exception as problem:
         # Whoever looks for it gives it up after a while.
         log_exception("run.not_given_back", problem, workflow=name)
