@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -162,25 +163,46 @@ async def test_a_server_looks_after_what_nobody_else_does(world: World, monkeypa
                 await waiting.wait(0.1)
 
 
-async def in_lines(world: World, *lines: str, answers: int) -> list[Any]:
-    """What a server says to lines as a client may write them, each answer decoded."""
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "lines", "version": "1"},
+    },
+}
+
+
+@contextlib.asynccontextmanager
+async def typing_to(world: World, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A server to which lines are written as any client may write them."""
     server = command(world)
     process = await asyncio.create_subprocess_exec(
         server.command,
         *server.args,
+        *options,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **(server.env or {})},
-        limit=1 << 24,
     )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def say(process: asyncio.subprocess.Process, *lines: Any, answers: int) -> list[Any]:
+    """What a server answers to lines, or to messages."""
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write("".join(f"{line}\n" for line in lines).encode())
-    said = [json.loads(await process.stdout.readline()) for _ in range(answers)]
-    process.stdin.close()
-    rest = await process.stdout.read()
-    assert (rest, await process.wait()) == (b"", 0)
-    return said
+    text = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    process.stdin.write("".join(f"{line}\n" for line in text).encode())
+    return [json.loads(await process.stdout.readline()) for _ in range(answers)]
 
 
 def deep(request_id: Any, levels: int, method: str = "tools/call") -> str:
@@ -192,28 +214,23 @@ def deep(request_id: Any, levels: int, method: str = "tools/call") -> str:
 
 
 async def test_a_line_that_cannot_be_read_is_answered_under_its_number(world: World) -> None:
-    asked = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "lines", "version": "1"},
-    }
-    async with asyncio.timeout(PATIENCE):
-        hello = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": asked})
-        begun = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        said = await in_lines(
-            world,
-            hello,
-            begun,
+    async with asyncio.timeout(PATIENCE), typing_to(world) as process:
+        said = await say(
+            process,
+            HELLO,
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
             deep(1, 100),
             deep("two", 100_000),
             deep(None, 100, "notifications/cancelled"),
             "",
             "what?",
-            '{"jsonrpc": "2.0", "id": 3, "method": 4}',
-            '{"jsonrpc": "2.0", "id": 5, "result": 6}',
-            '{"jsonrpc": "2.0", "id": 7, "method": "ping"}',
+            {"jsonrpc": "2.0", "id": 3, "method": 4},
+            {"jsonrpc": "2.0", "id": 5, "result": 6},
+            {"jsonrpc": "2.0", "id": 7, "method": "ping"},
             answers=7,
         )
+        rest, _ = await process.communicate(b"")
+        assert (rest, process.returncode) == (b"", 0)
     told = [(each["id"], each.get("error", {}).get("code")) for each in said]
     assert told == [
         (0, None),
@@ -225,6 +242,28 @@ async def test_a_line_that_cannot_be_read_is_answered_under_its_number(world: Wo
         (7, None),
     ]
     assert "nested too deeply" in said[1]["error"]["message"]
+
+
+@pytest.mark.parametrize(("signalled", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+async def test_a_server_ends_when_it_is_told_to_whoever_is_still_there(
+    world: World, signalled: signal.Signals, code: int
+) -> None:
+    """Its client has not closed its input, or listens for changes; what it was asked last is in the log."""
+    read = {"name": "state__persistent__get", "arguments": {"key": "k"}}
+    async with asyncio.timeout(PATIENCE), typing_to(world) as process:
+        await say(process, HELLO, answers=1)
+        await say(process, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": read}, answers=1)
+        process.send_signal(signalled)
+        assert await process.wait() == code
+    async with world.open() as state:
+        assert "state.persistent.get" in (await state.gateway.store.list_audit())[-1].entry
+    async with asyncio.timeout(PATIENCE), typing_to(world, "--http", "0") as process:
+        assert process.stderr is not None
+        url = (await process.stderr.readline()).decode().split()[-1]
+        async with Client(url) as client, client.listen(resource_subscriptions=[INBOX_URI]) as listening:
+            process.send_signal(signalled)
+            assert [event async for event in listening] == []
+        assert await process.wait() == code
 
 
 async def test_arguments_that_are_nested_too_deeply_are_refused(world: World) -> None:

@@ -84,6 +84,10 @@ class Resources:
         async with self._bell.rung_for(uris):
             return await self._handler(ctx, params)
 
+    def hang_up(self) -> None:
+        """Tell everybody who listens that nothing more will come."""
+        self._handler.close()
+
 
 class _Bell:
     """The store's log of changes as the protocol's bus, followed while somebody listens."""

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, cast
 
 import mcp_types as types
 import msgspec
@@ -18,6 +18,7 @@ from helix_agents.capabilities.catalogue import find_capability
 from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.housekeeping import sweeping
 from helix_agents.capabilities.mcp.resources import Resources
+from helix_agents.capabilities.mcp.standard_input import standard_input
 from helix_agents.capabilities.mcp.tools import call_tool, tool_definitions
 from helix_agents.capabilities.mcp.unreadable import Answered
 
@@ -26,11 +27,13 @@ INSTRUCTIONS = (
     " session__create first if you need session state. Errors say what to do next."
 )
 
+GRACE_SECONDS = 5
+
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
-def server_for(gateway: Gateway, agent: str) -> "Server[Any]":
+def server_for(gateway: Gateway, resources: Resources, agent: str) -> "Server[Any]":
     """A server for one agent; its name is bound here and is no argument of any tool."""
 
     async def list_tools(_ctx: Any, _params: Any) -> types.ListToolsResult:
@@ -48,7 +51,6 @@ def server_for(gateway: Gateway, agent: str) -> "Server[Any]":
             content=[types.TextContent(type="text", text=text)], structured_content=answer, is_error=not done
         )
 
-    resources = Resources(gateway, agent)
     return Server(
         "helix-agents-state",
         version=__version__,
@@ -64,8 +66,12 @@ def server_for(gateway: Gateway, agent: str) -> "Server[Any]":
 
 async def serve_stdio(gateway: Gateway, agent: str) -> None:
     """Serve the client on standard input and output, until it closes them."""
-    server = server_for(gateway, agent)
-    async with sweeping(gateway), stdio_server() as (reading, writing):
+    server = server_for(gateway, Resources(gateway, agent), agent)
+    async with (
+        sweeping(gateway),
+        standard_input() as lines,
+        stdio_server(stdin=cast("Any", lines)) as (reading, writing),
+    ):
         await server.run(Answered(reading, writing), writing, server.create_initialization_options())
 
 
@@ -83,10 +89,18 @@ async def serve_http(
     with a token, only those who bring it."""
     import uvicorn
 
-    app: App = server_for(gateway, agent).streamable_http_app(host=host)
+    resources = Resources(gateway, agent)
+    app: App = server_for(gateway, resources, agent).streamable_http_app(host=host)
     if token is not None:
         app = _only_with(token, app)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+
+    class Leaving(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # Whoever listens would keep the server for as long as they like.
+            resources.hang_up()
+            await super().shutdown(sockets)
+
+    server = Leaving(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS))
     listening = listening or await asyncio.to_thread(socket.create_server, (host, port))
     with listening:
         async with sweeping(gateway):

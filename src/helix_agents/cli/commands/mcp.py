@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import signal
 import socket
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import click
@@ -36,7 +37,11 @@ def command(output: Output, port: int | None, host: str, **options: Any) -> None
         raise click.UsageError(f"Whoever reaches {host} could use the agent's state; set {TOKEN} first.")
     listening = None if port is None else listen("helix mcp", host, port)
     with listening or nullcontext():
-        asyncio.run(_serve(options, host, listening, token))
+        try:
+            asyncio.run(_serve(options, host, listening, token))
+        except asyncio.CancelledError:
+            # Everything is written and closed; whoever sent the signal is told that it worked.
+            signal.raise_signal(signal.SIGTERM)
 
 
 async def _serve(options: dict[str, Any], host: str, listening: socket.socket | None, token: str | None) -> None:
@@ -47,6 +52,10 @@ async def _serve(options: dict[str, Any], host: str, listening: socket.socket | 
 
         raise MissingExtraError("The MCP server", "mcp") from missing
 
+    serving = asyncio.current_task()
+    assert serving is not None
+    with suppress(NotImplementedError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
     async with operator(options, face="mcp") as state:
         if listening is None:
             await serve_stdio(state.gateway, options["acting"])
