@@ -1,6 +1,7 @@
 """An executor in a program that runs DBOS itself, and where DBOS keeps its tables when nobody says so."""
 
 import asyncio
+import re
 import sqlite3
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 from helix_agents import DBOSAgentExecutor
 from helix_agents.domain.errors import DBOSInUseError, InvalidStoreUrlError, StoreUnavailableError
 from helix_agents.runtimes.dbos import instance, workflows
-from helix_agents.runtimes.dbos.executor import system_database_beside
+from helix_agents.runtimes.dbos.system_database import check_url, system_database_beside
 from helix_agents.runtimes.executor.leases import LeaseKeeper
 
 PROGRAM = """
@@ -76,10 +77,15 @@ async def test_an_executor_joins_the_dbos_that_its_program_launched_and_leaves_i
         ("postgresql://me:secret@host:5433/app", "postgresql://me:secret@host:5433/app"),
         ("postgres://host/app?schema=helix&pool_size=3&sslmode=require", "postgresql://host/app?sslmode=require"),
         ("postgresql:///app?host=/run/postgresql&schema=helix", "postgresql:///app?host=/run/postgresql"),
+        (
+            "postgresql://me@one:1,two:2/app?sslmode=require",
+            "postgresql://me@/app?host=one:1&host=two:2&sslmode=require",
+        ),
     ],
 )
 def test_dbos_keeps_its_tables_beside_the_store(store: str, system: str):
     assert system_database_beside(store) == system
+    check_url(system)
 
 
 @pytest.mark.parametrize("store", ["memory://", "redis://:secret@host:6379/0"])
@@ -87,6 +93,46 @@ def test_a_store_with_no_place_for_dbos_is_named(store: str):
     with pytest.raises(InvalidStoreUrlError, match="give system_database_url") as refused:
         system_database_beside(store)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "teaches"),
+    [
+        (
+            "postgresql://me:secret@host/app?schema=helix",
+            "knows no option 'schema'; leave it out; what a store is told",
+        ),
+        ("postgresql://me:secret@host/app?poolsize=3&foo=1", "knows no option 'foo', 'poolsize'"),
+        ("sqlite:///{folder}/dbos.db?synchronous=normal", "knows no option 'synchronous'"),
+        ("postgresql://me:secret@host", "it names no database; write postgresql://host/name"),
+        ("postgresql://me:secret@one:1,two:2/app", "several hosts are written as postgresql://user@/name?host=one:"),
+        ("postgresql://me:secret@host:port/app", "host and port cannot be made out"),
+        ("mysql://me:secret@host/app", "DBOS keeps its tables in SQLite or PostgreSQL"),
+        ("dbos.db", "DBOS keeps its tables in SQLite or PostgreSQL; write sqlite:///… or postgresql://…"),
+        ("", "DBOS keeps its tables in SQLite or PostgreSQL"),
+    ],
+)
+async def test_a_system_database_that_dbos_cannot_use_is_named_and_nothing_is_made_there(
+    tmp_path: Path, url: str, teaches: str
+) -> None:
+    system = url.format(folder=tmp_path)
+    with pytest.raises(InvalidStoreUrlError, match=re.escape(teaches)) as refused:
+        await DBOSAgentExecutor.open("memory://", system_database_url=system)
+    assert "secret" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:////var/dbos.db?timeout=5",
+        "postgres://me@host:5433/app?sslmode=require&connect_timeout=3&application_name=helix",
+        "postgresql+psycopg://me@/app?host=one:1&host=two:2&target_session_attrs=any",
+        "postgresql:///app?host=/run/postgresql",
+    ],
+)
+def test_a_system_database_that_dbos_can_use_is_left_to_it(url: str) -> None:
+    check_url(url)
 
 
 class Engine:

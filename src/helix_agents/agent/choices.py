@@ -1,5 +1,6 @@
 """Options that are one of a few words, or a number: what would be taken for another one is refused."""
 
+import math
 from collections.abc import Sequence
 
 from helix_agents.domain.errors import DefinitionError
@@ -34,3 +35,14 @@ def check_whole(subject: str, option: str, value: object, least: int, *, other: 
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise DefinitionError(subject, f"{option}={value!r} has to be a whole number from {least} on{other}.")
+
+
+def check_seconds(subject: str, option: str, value: object) -> None:
+    """Refuse what is no finite time above 0; True is none, though it counts as one.
+
+    Raises:
+        DefinitionError: it is none.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value <= 0:
+        raise DefinitionError(subject, f"{option}={value!r} has to be a number of seconds above 0.")

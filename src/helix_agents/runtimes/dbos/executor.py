@@ -4,22 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack, get_args
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.choices import check_choice
-from helix_agents.domain.errors import InvalidStoreUrlError
-from helix_agents.domain.urls import shown_url
+from helix_agents.agent.choices import check_choice, check_seconds
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.dbos.instance import Wanted
 from helix_agents.runtimes.dbos.runtime import DBOSRuntime, Placement
+from helix_agents.runtimes.dbos.system_database import system_database_beside
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper, new_owner
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
 from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
-
-REACHING = ("ssl", "host=", "port=", "user=", "password=", "passfile=", "target_session_attrs=")
-"""How options of a store's URL begin that say how the server is reached; others mean nothing to DBOS."""
 
 
 class DBOSSettings(OpenSettings, total=False):
@@ -99,17 +96,7 @@ class DBOSAgentExecutor(ExecutorCore):
         return OpeningExecutor(cls, url, namespace, settings)
 
 
-def system_database_beside(url: str) -> str:
-    """Where DBOS keeps its tables when nobody says so: in the same PostgreSQL database, or in a file next to SQLite's.
-
-    Raises:
-        InvalidStoreUrlError: the store has no place for them.
-    """
-    scheme, _, rest = url.partition("://")
-    place, _, options = rest.partition("?")
-    if scheme in ("postgresql", "postgres"):
-        kept = [each for each in options.split("&") if each.startswith(REACHING)]
-        return f"postgresql://{place}" + (f"?{'&'.join(kept)}" if kept else "")
-    if scheme == "sqlite" and place:
-        return f"sqlite://{place}.dbos"
-    raise InvalidStoreUrlError(shown_url(url), "DBOS needs a database of its own here; give system_database_url")
+def _check_config(config: Mapping[str, Any]) -> None:
+    for name in ("system_database_url", "executor_id"):
+        if name in config:
+            raise DefinitionError("DBOSAgentExecutor", f"dbos_config has {name!r}; give it as {name}=… instead.")

@@ -4,12 +4,11 @@ import asyncio
 import logging
 import re
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, TypeVar, cast
@@ -17,10 +16,11 @@ from typing import Any, TypeVar, cast
 from dbos import DBOS, DBOSConfig
 from sqlalchemy.exc import OperationalError
 
-from helix_agents.domain.errors import DBOSInUseError, InvalidStoreUrlError, RuntimeUnavailableError
+from helix_agents.domain.errors import DBOSInUseError, RuntimeUnavailableError
 from helix_agents.domain.urls import shown_url
 from helix_agents.engine.log import log_event
 from helix_agents.engine.plain import EFFECT_SEQUENCE
+from helix_agents.runtimes.dbos.system_database import check_url, write_ahead
 from helix_agents.system import RandomIds
 
 T = TypeVar("T")
@@ -31,9 +31,6 @@ VERSION = f"helix-{EFFECT_SEQUENCE}"
 
 PATIENCE_SECONDS = 20.0
 """How long whoever needs an answer waits for a system database that gives none, and how often that is told."""
-
-OLDEST_SQLITE = (3, 42, 0)
-"""What the `sqlite3` of Python 3.12 and later has to be for DBOS, which has it tell the time in milliseconds there."""
 
 _NEW_ID = re.compile("dbos_[a-z0-9]{26}")
 
@@ -102,7 +99,7 @@ async def acquire(wanted: Wanted, fallback_id: str) -> str:
 
     Raises:
         DBOSInUseError: this process runs DBOS already, in another way.
-        InvalidStoreUrlError: this Python cannot give it a SQLite file.
+        InvalidStoreUrlError: its system database cannot be where that says, or not in this Python.
         RuntimeUnavailableError: its system database does not answer.
     """
     acquiring = asyncio.create_task(asyncio.to_thread(_process.acquire, wanted, fallback_id))
@@ -179,7 +176,7 @@ def _find(wanted: Wanted) -> _Launched | None:
 
 
 def _launch(wanted: Wanted, executor_id: str) -> _Launched:
-    _check_sqlite(wanted.system_database_url)
+    check_url(wanted.system_database_url)
     config: dict[str, Any] = {
         "name": APPLICATION,
         "system_database_url": wanted.system_database_url,
@@ -191,7 +188,7 @@ def _launch(wanted: Wanted, executor_id: str) -> _Launched:
     hearing = _Hearing(wanted)
     logging.getLogger("dbos").addFilter(hearing)
     try:
-        _write_ahead(wanted.system_database_url)
+        write_ahead(wanted.system_database_url)
         _forget_closed_streams()
         DBOS(config=cast("DBOSConfig", config))
         with _for_a_while():
@@ -293,22 +290,6 @@ def _forget_closed_streams() -> None:
     for handler in tuple(theirs.handlers):
         if getattr(getattr(handler, "stream", None), "closed", False):
             theirs.removeHandler(handler)
-
-
-def _check_sqlite(url: str) -> None:
-    if url.startswith("sqlite") and sys.version_info >= (3, 12) and sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        needed = ".".join(map(str, OLDEST_SQLITE))
-        reason = f"DBOS needs SQLite {needed} in this Python, whose own is {sqlite3.sqlite_version}"
-        cure = "give a system_database_url of PostgreSQL, or use another Python"
-        raise InvalidStoreUrlError(shown_url(url), f"{reason}; {cure}")
-
-
-def _write_ahead(url: str) -> None:
-    """Give a SQLite file a write-ahead log, which it keeps: DBOS writes twice per effect, each time to the disk."""
-    scheme, _, place = url.partition(":///")
-    if scheme == "sqlite" and place:
-        with closing(sqlite3.connect(place)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _check(launched: _Launched, wanted: Wanted) -> None:
