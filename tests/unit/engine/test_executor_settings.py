@@ -14,7 +14,7 @@ from helix_agents.runtimes.dbos.executor import DBOSSettings
 from helix_agents.runtimes.executor.settings import RunSettings
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.runtimes.in_process.executor import InProcessSettings
-from helix_agents.runtimes.temporal import TemporalAgentExecutor
+from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions
 from helix_agents.runtimes.temporal.executor import TemporalSettings
 
 
@@ -85,6 +85,38 @@ async def test_a_place_for_workflows_that_there_is_none_of_is_refused(tmp_path: 
     with pytest.raises(DefinitionError, match=r'placement=.elswhere. means nothing; there is "here"'):
         async with DBOSAgentExecutor.open(f"sqlite:///{tmp_path}/helix.db", placement=wrong):
             raise AssertionError("it was opened")
+
+
+@pytest.mark.parametrize(
+    ("setting", "teaches"),
+    [
+        ({"poll_seconds": 0}, "poll_seconds=0 has to be a number of seconds above 0"),
+        ({"poll_seconds": float("nan")}, "poll_seconds=nan has to be a number of seconds above 0"),
+        ({"dbos_config": {"executor_id": "web-1"}}, "dbos_config has 'executor_id'; give it as executor_id=… instead"),
+        ({"dbos_config": {"system_database_url": "sqlite:///x"}}, "give it as system_database_url=… instead"),
+    ],
+)
+async def test_a_setting_of_dbos_that_cannot_work_is_refused(setting: Any, teaches: str, tmp_path: Path):
+    with pytest.raises(DefinitionError, match=f"DBOSAgentExecutor: .*{teaches}"):
+        async with DBOSAgentExecutor.open(f"sqlite:///{tmp_path}/helix.db", **setting):
+            raise AssertionError("it was opened")
+
+
+@pytest.mark.parametrize(
+    ("option", "teaches"),
+    [
+        ({"heartbeat_seconds": 0}, "heartbeat_seconds=0 has to be a number of seconds above 0"),
+        ({"task_seconds": -1}, "task_seconds=-1 has to be a number of seconds above 0"),
+        ({"tool_seconds": float("inf")}, "tool_seconds=inf has to be a number of seconds above 0"),
+        ({"effect_seconds": None}, "effect_seconds=None has to be a number of seconds above 0"),
+        ({"sticky_seconds": True}, "sticky_seconds=True has to be a number of seconds above 0"),
+        ({"history_events": 0}, "history_events=0 has to be a whole number from 1 on"),
+        ({"max_effects": 0.5}, "max_effects=0.5 has to be a whole number from 1 on"),
+    ],
+)
+def test_an_option_that_no_workflow_could_follow_is_refused(option: Any, teaches: str):
+    with pytest.raises(DefinitionError, match=f"TemporalOptions: {teaches}"):
+        TemporalOptions(**option)
 
 
 async def test_where_none_was_meant_all_are_named():

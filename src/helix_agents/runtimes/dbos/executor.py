@@ -67,6 +67,8 @@ class DBOSAgentExecutor(ExecutorCore):
     ) -> None:
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
         check_choice("DBOSAgentExecutor", "placement", placement, get_args(Placement))
+        check_seconds("DBOSAgentExecutor", "poll_seconds", poll_seconds)
+        _check_config(dbos_config or {})
         runtime = DBOSRuntime(
             LeaseKeeper(state, new_owner(), lease_ms),
             wanted=Wanted(

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from helix_agents.agent.choices import check_seconds, check_whole
+
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 
 
@@ -11,7 +13,11 @@ class TemporalOptions:
 
     A worker that gave no sign for `heartbeat_seconds` is taken for dead, and so is one that kept a workflow task or a
     workflow's own queue for `task_seconds` or `sticky_seconds`. A tool without a timeout may take `tool_seconds`, an
-    effect that is not a tool `effect_seconds`. A workflow whose history has `history_events` goes on in a fresh one.
+    effect that is not a tool `effect_seconds`. A workflow whose history has `history_events` goes on in a fresh one. A
+    process does `max_effects` effects at once, and `max_short_effects` that only read and write the store.
+
+    Raises:
+        DefinitionError: one of them is no number that could be followed.
     """
 
     heartbeat_seconds: float = 20.0
@@ -22,3 +28,9 @@ class TemporalOptions:
     history_events: int = 2_000
     max_effects: int = 200
     max_short_effects: int = 200
+
+    def __post_init__(self) -> None:
+        for name in ("heartbeat_seconds", "task_seconds", "sticky_seconds", "tool_seconds", "effect_seconds"):
+            check_seconds("TemporalOptions", name, getattr(self, name))
+        for name in ("history_events", "max_effects", "max_short_effects"):
+            check_whole("TemporalOptions", name, getattr(self, name), 1)
