@@ -134,7 +134,7 @@ class Talk:
         if random.random() < 0.35:
             return reply("Done.")
         names = {"boss": _CALLS, "helper": (*_SIMPLE, "clerk")}.get(request.agent_type, _SIMPLE)
-        return reply("Well. ", calls=[_call(random, random.choice(names)) for _ in range(random.randint(1, 3))])
+        return reply("Well. ", calls=calls_of(random, names))
 
     # -- what people do
 
@@ -354,6 +354,11 @@ async def _come_to_rest(here: Sequence[RecordingExecutor]) -> None:
 
 _SIMPLE = ("note", "note", "fail", "send", "pay", "locate", "nonsense", "wrong")
 _CALLS = (*_SIMPLE, "helper", "helper", "steady", "eager", "hand_in", "wait", "tell", "end")
+
+
+def calls_of(random: Random, names: Sequence[str]) -> list[Call]:
+    """One to three calls, each to one of these."""
+    return [_call(random, random.choice(names)) for _ in range(random.randint(1, 3))]
 
 
 def _call(random: Random, name: str) -> Call:
