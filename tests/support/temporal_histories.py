@@ -14,7 +14,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from helix_agents import Agent, AnyAgent, ScriptedModel, TemporalAgentExecutor, client_tool, sub_agent_tool, tool
+from helix_agents import (
+    Agent,
+    AnyAgent,
+    ScriptedModel,
+    Suspended,
+    TemporalAgentExecutor,
+    client_tool,
+    sub_agent_tool,
+    tool,
+)
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.domain.errors import ModelRefusedError, StoreUnavailableError
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
@@ -68,7 +77,7 @@ def _agent(name: str, *script: Any, **settings: Any) -> AnyAgent:
 async def _talk(helix: TemporalAgentExecutor, agent: AnyAgent) -> None:
     """One turn, with everything answered that it asks."""
     result = await (await helix.execute(agent, "Go", "s-1")).result()
-    while result.status.startswith("suspended"):
+    while isinstance(result, Suspended):
         for waiting in result.pending:
             answer = ApprovalAnswer(approved=True) if waiting.kind == "approval" else ToolAnswer(result="here")
             await helix.submit_tool_result("s-1", waiting.tool_call_id, answer)

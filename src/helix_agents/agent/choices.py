@@ -43,6 +43,5 @@ def check_seconds(subject: str, option: str, value: object) -> None:
     Raises:
         DefinitionError: it is none.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise DefinitionError(subject, f"{option}={value!r} has to be a number of seconds above 0.")
