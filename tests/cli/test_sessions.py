@@ -46,6 +46,10 @@ def test_messages_runs_and_checkpoints_are_shown(office: Path) -> None:
 def test_a_session_is_branched_rewound_and_deleted(office: Path) -> None:
     branched = helix(office, "sessions", "branch", TALKED, "copy", "--messages", "1", "--json").json
     assert branched["session"]["message_count"] == 1
+    never_ran = helix(office, "resume", "agents:clerk", "copy")
+    assert (never_ran.code, "it never had a run; a new message" in never_ran.err) == (ExitCode.FAILED, True)
+    healed = helix(office, "sessions", "branch", TALKED, "healed", "--messages", "2")
+    assert healed.out == f"healed is a branch of {TALKED}, with 3 messages.\n"
     [*_, earliest] = helix(office, "sessions", "checkpoints", TALKED, "--json").json["items"]
     rewound = helix(office, "sessions", "rewind", TALKED, earliest["checkpoint_id"])
     assert (rewound.code, earliest["checkpoint_id"] in rewound.out) == (ExitCode.OK, True)

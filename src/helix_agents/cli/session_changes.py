@@ -31,7 +31,8 @@ async def branch_session(
     async with open_stored(url) as backend:
         branch = await backend.state.clone_session(source, new_session_id)
     output.answer({"session": plain(branch)})
-    output.say(f"{new_session_id} has {shown_count(branch.message_count, 'message')} of {session_id}.")
+    # An open call at its end has got a result, so it may have one more than it was asked for.
+    output.say(f"{new_session_id} is a branch of {session_id}, with {shown_count(branch.message_count, 'message')}.")
 
 
 async def rewind_session(output: Output, url: str, session_id: str, checkpoint_id: str) -> None:

@@ -37,7 +37,8 @@ async def migrate(output: Output, url: str) -> tuple[int | None, int]:
             before = await backend.state.migration_version()
     except SchemaTooOldError as old:
         before = old.found or None
-        output.note(f"schema version {old.found} is older than {old.needed}; a large store may take a while")
+        if before is not None:
+            output.note(f"schema version {old.found} is older than {old.needed}; a large store may take a while")
     except StoreUnavailableError:
         # A store that is not there yet is made below; one that cannot be reached says so again.
         pass

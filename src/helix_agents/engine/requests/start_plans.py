@@ -525,6 +525,8 @@ def _has_no_words(session: SessionState) -> bool:
 
 
 def _why_not(session: SessionState) -> str:
+    if session.current_run_id is None:
+        return "it never had a run; a new message starts its first turn"
     if session.status == "failed" and session.failure_reason == CANCELLED:
         return "it was aborted; a new message starts the next turn"
     if session.status == "failed":
