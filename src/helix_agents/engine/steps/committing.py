@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import (
     AfterToolEvent,
@@ -16,10 +17,10 @@ from helix_agents.agent.hook_events import (
 )
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit
-from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError, SupersededError
+from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError, SupersededError, ToolInputError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.limits import check_size
-from helix_agents.domain.messages import AssistantMessage, ToolMessage
+from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
@@ -37,11 +38,21 @@ from helix_agents.domain.writes import (
 )
 from helix_agents.engine.children.letting_go import end_children
 from helix_agents.engine.coming_writer import ComingWriter
-from helix_agents.engine.desk import Failure, StepLost
-from helix_agents.engine.effects import DELEGATED, CommitAck, CommitRequest, Fail, PlannedCall, Stop, in_order_of_work
+from helix_agents.engine.desk import Failure, RestingResult, StepLost
+from helix_agents.engine.effects import (
+    DELEGATED,
+    CommitAck,
+    CommitRequest,
+    Fail,
+    OpenBatch,
+    PlannedCall,
+    Stop,
+    in_order_of_work,
+)
 from helix_agents.engine.log import log_event
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.announcing import announce_commit, announce_end, commit_markers
+from helix_agents.engine.steps.answers import refused_input, tool_is_gone
 from helix_agents.engine.steps.ending import rest_of
 from helix_agents.engine.steps.fitting import fit_together
 from helix_agents.engine.steps.news import tell_rest
@@ -91,7 +102,7 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
         open_reply=reply.message if reply is not None else scope.last_reply() or _NO_REPLY,
         reply=reply,
         results=fit_together(scope, results, order, NO_WRITES if reply is None else reply.writes),
-        held=await _held(scope, step_id) if batch.round > 0 else {},
+        held=await _held(scope, batch, step_id) if batch.round > 0 else {},
         writes=[*scope.carried, *(() if reply is None else (reply.writes,))],
         messages=[*scope.notices, *(() if reply is None else (reply.message,))],
         record={},
@@ -114,9 +125,25 @@ def _check_whole(request: CommitRequest, work: StepWork) -> None:
         raise StepLost
 
 
-async def _held(scope: RunScope, step_id: str) -> dict[ToolCallId, ToolMessage]:
+async def _held(scope: RunScope, batch: OpenBatch, step_id: str) -> dict[ToolCallId, ToolMessage]:
+    """Results of earlier rounds. An output that was handed in there may be none any more, since a deploy."""
     staged = await scope.services.store.get_staged_changes(scope.session.session_id, step_id)
-    return held_results(staged)
+    held = held_results(staged)
+    handed_in = {each.tool_call_id for each in batch.calls if each.kind == "finish"} & held.keys()
+    calls = (scope.last_reply() or _NO_REPLY).tool_calls if handed_in else ()
+    refused = {call.id: _refused_output(scope.agent, call) for call in calls if call.id in handed_in}
+    return held | {call_id: result.message for call_id, result in refused.items() if result is not None}
+
+
+def _refused_output(agent: AnyAgent, call: ToolCall) -> RestingResult | None:
+    """Why what was handed in is no output of the agent, if it is none."""
+    if agent.output_type is None:
+        return tool_is_gone(call)
+    try:
+        agent.output_type.parse(call.arguments)
+    except ToolInputError as problem:
+        return refused_input(call, str(problem))
+    return None
 
 
 async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:

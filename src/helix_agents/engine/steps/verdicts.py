@@ -95,7 +95,7 @@ def _exhausted(scope: RunScope, results: Sequence[ToolMessage]) -> Failure | Non
 def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
     by_id = {result.message.tool_call_id: result for result in step.new}
     for call, message in zip(step.batch.calls, step.results, strict=True):
-        if call.kind == "finish":
+        if call.kind == "finish" and not message.error:
             arguments = next(each.arguments for each in step.reply.tool_calls if each.id == call.tool_call_id)
             assert scope.agent.output_type is not None
             return Finished(output=scope.agent.output_type.parse(arguments))

@@ -21,7 +21,7 @@ from helix_agents.domain.errors import StateSchemaChangedError, StateSizeExceede
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint
 from helix_agents.domain.writes import Replace, StepWrites
-from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.state_store import StoreLimits
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
@@ -87,6 +87,18 @@ class ChangedState(BaseModel):
     """A state that stored data does not fit."""
 
     notes: dict[str, str] = {}
+
+
+class Titled(BaseModel):
+    """An output."""
+
+    title: str
+
+
+class Headed(BaseModel):
+    """Another one."""
+
+    heading: str
 
 
 SCRIPT = (
@@ -364,6 +376,25 @@ class DeploysContract(ScenarioContract):
             new = _new(tools=[*_new().tools[:2], locate_degrees])
             assert await completed(await helix.resume(new, SESSION)) == "Done."
             assert (await spoken(helix))[3] == "error locate#call_1_2: client_tool_result_invalid"
+
+    @pytest.mark.parametrize("output_is", ["another", "gone"])
+    async def test_an_output_that_was_handed_in_and_is_none_since_a_deploy_is_an_error_the_model_sees(
+        self, open_executor: OpenExecutor, output_is: str
+    ) -> None:
+        handing_in = reply(calls=[call("locate", {"city": "Rome"}), finish({"title": "Tides"})])
+
+        def clerk(*then: Any, **fields: Any) -> AnyAgent:
+            return scripted([handing_in, *then], fields, name="clerk", tools=[locate])
+
+        async with open_executor() as helix:
+            await suspended(await helix.execute(clerk(output=Titled), "Go", SESSION))
+        async with open_executor() as helix:
+            await helix.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="41.9 N"))
+            new = clerk(finish({"heading": "Tides"}), output=Headed) if output_is == "another" else clerk("Tides.")
+            output = await completed(await helix.resume(new, SESSION))
+            assert output == (Headed(heading="Tides") if output_is == "another" else "Tides.")
+            code = "input_refused_since_deploy" if output_is == "another" else "unknown_tool_since_deploy"
+            assert (await spoken(helix))[3] == f"error __finish__#call_1_2: {code}"
 
     @pytest.mark.parametrize("tool_is", ["another", "gone"])
     async def test_a_call_goes_on_waiting_although_its_tool_refuses_the_stored_input_or_is_gone(
