@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
+from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.chunks import SubagentEnd, ToolStart
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.ports.backend import open_backend
@@ -91,7 +92,10 @@ async def test_a_stop_of_a_step_that_died_keeps_what_its_recorded_calls_changed(
         assert (session.status, session.custom_state) == ("interrupted", {"sent": ["ann"]})
 
 
-async def test_readers_are_told_once_that_a_child_is_done_whose_parent_died_before_it_could_say_what_follows():
+@pytest.mark.parametrize("rewound", [False, True])
+async def test_readers_are_told_once_that_a_child_is_done_whose_parent_died_before_it_could_say_what_follows(
+    rewound: bool,
+):
     begun = asyncio.Event()
 
     @tool
@@ -105,7 +109,7 @@ async def test_readers_are_told_once_that_a_child_is_done_whose_parent_died_befo
     calls = reply(calls=[call("subagent__helper", {"message": "Help"}, id="help"), call("write_draft")])
     tools = [helper.as_tool(), write_draft]
     agent = Agent(name="writer", model=ScriptedModel([calls, "Well then."]), tools=tools)
-    async with await open_backend("memory://told-once") as parts:
+    async with await open_backend(f"memory://told-once-{rewound}") as parts:
         stores = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
 
         async def ends() -> list[str]:
@@ -117,6 +121,9 @@ async def test_readers_are_told_once_that_a_child_is_done_whose_parent_died_befo
             while not await ends():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         async with asyncio.timeout(20), Executor(**stores, janitor_seconds=None) as helix:
+            if rewound:
+                await helix.rewind(SESSION, BEGINNING)
+                agent = Agent(name="writer", model=ScriptedModel(["Well then."]))
             assert await (await helix.execute(agent, "Never mind.", SESSION)).output() == "Well then."
         assert await ends() == ["completed"]
 

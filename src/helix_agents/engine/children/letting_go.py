@@ -62,10 +62,14 @@ async def end_forgotten_children(
 
 
 async def _end_was_said(scope: RunScope, ref: SubSessionRef) -> bool:
-    """Whether the run that died came to tell readers that the child is done, though not to commit it."""
-    died = scope.run.previous_run_id
-    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, 0, run_id=died) if died else ()
-    return any(isinstance(chunk, SubagentEnd) and chunk.child_session_id == ref.sub_session_id for chunk in said)
+    """Whether the run that died came to tell readers that the child is done, though not to commit it. It is the one
+    that began the child, or went on with it."""
+    streams = scope.services.streams
+    for run_id in {ref.parent_run_id, scope.run.previous_run_id} - {None}:
+        said = await streams.get_chunks_from_step(scope.stream_id, 0, run_id=run_id)
+        if any(isinstance(chunk, SubagentEnd) and chunk.child_session_id == ref.sub_session_id for chunk in said):
+            return True
+    return False
 
 
 async def _works_for_a_call(scope: RunScope, companion: SessionId) -> bool:
