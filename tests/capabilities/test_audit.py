@@ -10,6 +10,8 @@ import pytest
 from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.capabilities.auditing import checkpoints_file, sign_checkpoint, sign_when_due, verify_audit
 from helix_agents.capabilities.housekeeping import sweep_state
+from helix_agents.capabilities.policy import Policy, Rule
+from helix_agents.capabilities.scopes import OUTBOX
 from helix_agents.capabilities.toolset import state_capabilities
 from helix_agents.capabilities.vault import load_checkpoints
 from helix_agents.cli.app import run as helix
@@ -92,6 +94,31 @@ async def test_the_command_says_so_too(
     assert await asyncio.to_thread(helix, ["audit", "verify", *store]) == 1
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["findings"][0]["seq"] == 4
+
+
+async def test_what_a_clients_session_changes_is_in_the_log_with_the_change(each_world: World) -> None:
+    """A process that dies right after it leaves no change that nobody made."""
+    rule = Rule(name="told", applies_to="state.session.*", tier="notify")
+    each_world.policy = Policy(rules=[rule])
+    async with each_world.open() as state:
+        store = state.gateway.store
+
+        async def last() -> str:
+            return json.loads((await store.list_audit())[-1].entry)["capability"]
+
+        session = await state.with_session()
+        assert await last() == "session.create"
+        for key in ("a", "b"):
+            assert await session.session.set(key, 1) is None
+        assert await session.session.set("a", 2) == 1
+        assert await last() == "state.session.set"
+        assert await session.session.delete("a")
+        assert await last() == "state.session.delete"
+        assert await session.session.clear() == 1
+        assert await last() == "state.session.clear"
+        assert (await store.usage(OUTBOX)).keys == 5
+        assert await session.call("session.end") == {"ended": True}
+        assert await last() == "session.end"
 
 
 async def test_values_and_secrets_are_not_in_the_log(world: World) -> None:

@@ -108,8 +108,8 @@ class Gateway:
                 decision=decision,
                 approval=approval,
                 once=once,
-                bound_session=session or self._session_of(caller),
             )
+            call.bound_session = session or self._session_of(call)
             await self._admit(call)
             answer = await self._handle(call)
             if decision.tier == "notify" and not call.noticed:
@@ -235,19 +235,14 @@ class Gateway:
             await check(call)
 
     def _looking(self, caller: Caller, capability: Capability, inputs: Mapping[str, Any], decision: Decision) -> Call:
-        return Call(
-            gateway=self,
-            caller=caller,
-            capability=capability,
-            inputs=dict(inputs),
-            decision=decision,
-            bound_session=self._session_of(caller),
-        )
+        call = Call(gateway=self, caller=caller, capability=capability, inputs=dict(inputs), decision=decision)
+        call.bound_session = self._session_of(call)
+        return call
 
-    def _session_of(self, caller: Caller) -> BoundSession | None:
-        if caller.session_id is None:
+    def _session_of(self, call: Call) -> BoundSession | None:
+        if call.caller.session_id is None:
             return None
-        return MintedSession(self.store, caller, self.settings.limits)
+        return MintedSession(self.store, call.caller, self.settings.limits, call.commit)
 
     def _explained(
         self, capability: Capability, inputs: Mapping[str, Any], problem: HelixError | OSError

@@ -1,6 +1,6 @@
 """Sessions of callers without a run: a handle nobody can guess, bound to its agent, that ends when it is not used."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from helix_agents.capabilities.calls import Caller
@@ -10,10 +10,13 @@ from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.values import parsed
 from helix_agents.capabilities.watching import ending, subscription_of
 from helix_agents.domain.capability_errors import SessionNotFound, VersionConflict
-from helix_agents.domain.entries import Change, Changed, Clear, EntryTransaction, Put, Remove, session_scope
+from helix_agents.domain.entries import Change, Changed, Clear, EntryTransaction, Put, Remove, Transacted, session_scope
 from helix_agents.domain.records import JSON, encode
 from helix_agents.ports.clock import IdSource
 from helix_agents.ports.entries import EntryStore
+
+# Makes changes as part of the call that asks for them: with its line in the audit log, and its notice.
+Commit = Callable[..., Awaitable[Transacted]]
 
 # A session that is only read is kept alive by a write once in a while, not by every read.
 TOUCH_AFTER = 0.1
@@ -22,9 +25,10 @@ TOUCH_AFTER = 0.1
 class MintedSession:
     """The state of a session that `session.create` made."""
 
-    def __init__(self, store: EntryStore, caller: Caller, limits: Limits) -> None:
+    def __init__(self, store: EntryStore, caller: Caller, limits: Limits, commit: Commit) -> None:
         assert caller.session_id is not None
         self._store = store
+        self._commit = commit
         self._caller = caller
         self._id = caller.session_id
         self._scope = session_scope(self._id)
@@ -63,12 +67,15 @@ class MintedSession:
         touch = Put(scope=SESSIONS, key=self._id, value=row, expected_version=version)
         # The session's row is written with every change: an end that comes first wins.
         try:
-            done = await self._store.transact(EntryTransaction(changes=(touch, *changes), owner=self._caller.agent))
+            if changes:
+                done = await self._commit(touch, *changes)
+            else:
+                done = await self._store.transact(EntryTransaction(changes=(touch,), owner=self._caller.agent))
         except VersionConflict as lost:
             if lost.context.get("key") != self._id:
                 raise
             return await self._change(*changes)
-        return done.results[-1]
+        return done.results[len(changes)]
 
     async def _find(self) -> tuple[int, int]:
         """How long the session has to live, and the version of its row."""
@@ -80,25 +87,27 @@ class MintedSession:
         return left, found.version
 
 
-async def create_session(store: EntryStore, ids: IdSource, agent: str, limits: Limits) -> tuple[str, int]:
+async def create_session(
+    store: EntryStore, ids: IdSource, agent: str, limits: Limits, commit: Commit
+) -> tuple[str, int]:
     """A new handle and when it ends."""
     session_id = ids.new("handle")
     until = store.now_ms() + limits.session_idle_ms
     row = encode({"agent": agent, "expires_at": until}).decode()
     put = Put(scope=SESSIONS, key=session_id, value=row, expected_version=0)
-    await store.transact(EntryTransaction(changes=(put,), owner=agent))
+    await commit(put)
     return session_id, until
 
 
-async def end_session(store: EntryStore, agent: str, session_id: str) -> bool:
+async def end_session(store: EntryStore, agent: str, session_id: str, commit: Commit, *beside: Change) -> bool:
     """Destroy a session of an agent: its state, and its subscriptions that were not meant to outlive it; what they had
-    to tell stays in the agent's inbox."""
+    to tell stays in the agent's inbox. What is to change `beside` it does so in the same transaction."""
     while True:
         found = await store.find(SESSIONS, session_id)
         if found is None or parsed(found.value).get("agent") != agent:
             return False
         try:
-            await store.transact(EntryTransaction(changes=(*await _end(store, session_id),), owner=agent))
+            await commit(*await _end(store, session_id), *beside)
         except VersionConflict:
             # Somebody reads what one of its subscriptions tells.
             continue

@@ -9,7 +9,7 @@ from helix_agents.capabilities.manifests import compare, look_at_files
 from helix_agents.capabilities.scopes import ACTIVITY, ALERTS, APPROVALS, BACKUPS, SHARED
 from helix_agents.capabilities.settings import HOUR_MS, StateSettings
 from helix_agents.capabilities.values import parse_time, parsed, shown_time
-from helix_agents.domain.entries import EntryEvent, EntryTransaction, Glance, Put
+from helix_agents.domain.entries import EntryEvent, Glance, Put
 from helix_agents.domain.records import JSON
 
 SYSTEM = (ALERTS, APPROVALS, BACKUPS)
@@ -68,12 +68,6 @@ async def activity_of(agent: str, settings: StateSettings) -> Put:
     """The change that lets the next briefing begin here: at its own revision and time, with the files as they are."""
     row = {"files": await look_at_files(settings.briefing_roots) if settings.briefing_roots else {}}
     return Put(scope=ACTIVITY, key=agent, value=msgspec.json.encode(row).decode())
-
-
-async def mark_activity(call: Call) -> None:
-    """Let the next briefing begin here."""
-    mark = await activity_of(call.caller.agent, call.settings)
-    await call.store.transact(EntryTransaction(changes=(mark,), owner=call.caller.agent))
 
 
 def _as_far_as_known(now: int, event_age_ms: int) -> int:

@@ -5,7 +5,7 @@ from typing import cast
 from helix_agents.capabilities.approval_rows import find_approval
 from helix_agents.capabilities.calls import Call, rows_of
 from helix_agents.capabilities.catalogue import find_capability
-from helix_agents.capabilities.handlers.briefing import mark_activity
+from helix_agents.capabilities.handlers.briefing import activity_of
 from helix_agents.capabilities.health import look_at_health
 from helix_agents.capabilities.inbox import read_messages
 from helix_agents.capabilities.minted_sessions import create_session as mint
@@ -64,7 +64,7 @@ async def health(call: Call) -> dict[str, JSON]:
 
 async def create_session(call: Call) -> dict[str, JSON]:
     """A session for a caller without a run."""
-    session_id, until = await mint(call.store, call.ids, call.caller.agent, call.limits)
+    session_id, until = await mint(call.store, call.ids, call.caller.agent, call.limits, call.commit)
     return {"session_id": session_id, "expires_at": shown_time(until)}
 
 
@@ -73,10 +73,8 @@ async def end_session(call: Call) -> dict[str, JSON]:
     session_id = call.caller.session_id
     if session_id is None:
         return {"ended": False}
-    ended = await end(call.store, call.caller.agent, session_id)
-    if ended:
-        await mark_activity(call)
-    return {"ended": ended}
+    active = await activity_of(call.caller.agent, call.settings)
+    return {"ended": await end(call.store, call.caller.agent, session_id, call.commit, active)}
 
 
 async def list_approvals(call: Call) -> dict[str, JSON]:
