@@ -213,8 +213,12 @@ async def test_the_log_is_signed_by_itself_when_enough_was_written_or_some_time_
         assert await sign_when_due(state.gateway) == 0
         await state.gateway.store.transact(EntryTransaction(audit=lines[:1]))
         assert await sign_when_due(state.gateway) == 259
-    assert caplog.text.count("audit.checkpoint") == 4
-    assert (await report(world))["checkpoints"] == 4
+        # A clock that was set back keeps nothing from being signed.
+        clock.advance(-90_000)
+        await state.persistent.set("k", 3)
+        assert await sign_when_due(state.gateway) == 260
+    assert caplog.text.count("audit.checkpoint") == 5
+    assert (await report(world))["checkpoints"] == 5
     await asyncio.to_thread(tamper, world, "DELETE FROM __agents_audit WHERE seq >= 200")
     assert (await report(world))["findings"][0]["kind"] == "cut_tail"
 

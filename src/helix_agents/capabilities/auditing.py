@@ -64,7 +64,9 @@ async def _sign_if_due(gateway: Gateway, signer: CheckpointSigner) -> int:
     last = await _last_checkpoint(gateway)
     end = await _present_end(gateway, last)
     new = end.seq - (last.seq if last is not None else 0)
-    waited = last is None or shown_time(gateway.store.now_ms() - SIGN_AFTER_MS) >= last.created_at
+    now = gateway.store.now_ms()
+    # One that a clock made which was set back since would be young for as long as that.
+    waited = last is None or not shown_time(now - SIGN_AFTER_MS) < last.created_at <= shown_time(now)
     if new < SIGN_AFTER_ROWS and not (new > 0 and waited):
         return 0
     signed = signer.sign(end)
