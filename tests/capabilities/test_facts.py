@@ -507,11 +507,15 @@ async def test_a_request_that_nobody_decided_in_time_waits_no_more(world: World)
         told = await state.call("state.briefing.generate")
         assert told["briefing"]["pending_approvals"] == 1
         clock.advance(world.limits.approval_hold_ms)
+        # Who asks again is not sent to one that nobody can decide any more.
+        with pytest.raises(ApprovalPending) as again:
+            await state.call("state.backup.create")
+        await decide_approval(state.gateway, again.value.context["approval_id"], approved=False, by="ada")
         assert (await sweep_state(state.gateway))["approvals_expired"] == 1
         told = await state.call("state.briefing.generate")
         assert told["briefing"]["pending_approvals"] == 0
-        [asked] = (await state.call("approvals.list"))["approvals"]
-        assert asked["status"] == "expired"
+        asked = (await state.call("approvals.list"))["approvals"]
+        assert [each["status"] for each in asked] == ["rejected", "expired"]
         assert (await sweep_state(state.gateway))["approvals_expired"] == 0
 
 
