@@ -709,6 +709,27 @@ async def test_who_was_held_up_while_another_ran_the_approved_call_does_not_run_
         assert len(each_world.files("backups")) == len(listed)
 
 
+async def test_an_approved_call_that_another_process_runs_is_left_to_it(
+    each_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with each_world.open("ann") as state, each_world.open("ann") as other:
+        await state.persistent.set("k", "old")
+        backup_id = (await approved(state, "state.backup.create")).result["backup_id"]
+        store = state.gateway.store
+        restore = store.restore
+
+        async def looked_at(request: RestoreEntries) -> Transacted:
+            [entry] = [each async for each in every_entry(store, APPROVALS)]
+            assert (await run_approved(other.gateway, entry.key)).status == "executing"
+            assert await resume_approvals(other.gateway) == 0
+            return await restore(request)
+
+        monkeypatch.setattr(store, "restore", looked_at)
+        assert (await approved(state, "state.backup.restore", backup_id=backup_id)).status == "executed"
+        listed = (await state.call("state.backup.list"))["backups"]
+        assert [each["reason"] for each in listed].count("before a restore") == 1
+
+
 async def test_of_two_who_decide_one_counts_and_a_late_decision_does_nothing(full: World) -> None:
     async with full.open("ann") as state, full.open("ann") as other:
         with pytest.raises(ApprovalPending) as asked:
