@@ -196,6 +196,19 @@ def test_another_user_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
             assert bool(there.recv(1)) is not stranger
 
 
+async def test_a_keeper_runs_nothing_that_lies_about_where_it_was_started(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in ("secrets", "struct", "resource"):
+        (folder / f"{name}.py").write_text(f"open({str(folder / 'was-run')!r}, 'w')")
+    monkeypatch.chdir(folder)
+    await vault.entrust(PASSPHRASE, HOUR)
+    await vault.keys()
+    assert not (folder / "was-run").exists()
+
+
 async def test_a_client_that_says_nothing_or_nonsense_does_not_stop_the_keeper(vault: Vault) -> None:
     await vault.entrust(PASSPHRASE, HOUR)
     for words in (b"", b"nonsense\n", b"x" * 10_000):

@@ -74,7 +74,8 @@ def start_keeper(vault: Path, charge: Charge) -> None:
     ask_keeper(vault, "lock")
     environment = {name: value for name, value in os.environ.items() if name != "HELIX_VAULT_PASSPHRASE"}
     started = subprocess.Popen(
-        [sys.executable, "-m", "helix_agents.capabilities.vault.keeper", str(vault)],
+        # Without -P, a file in the folder somebody is in would be a module of the process that holds the keys.
+        [sys.executable, "-P", "-m", "helix_agents.capabilities.vault.keeper", str(vault)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
