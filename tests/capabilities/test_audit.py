@@ -6,6 +6,7 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.capabilities.auditing import checkpoints_file, sign_checkpoint, sign_when_due, verify_audit
@@ -13,7 +14,7 @@ from helix_agents.capabilities.housekeeping import sweep_state
 from helix_agents.capabilities.policy import Policy, Rule
 from helix_agents.capabilities.scopes import OUTBOX
 from helix_agents.capabilities.toolset import state_capabilities
-from helix_agents.capabilities.vault import load_checkpoints
+from helix_agents.capabilities.vault import append_checkpoint, load_checkpoints
 from helix_agents.cli.app import run as helix
 from helix_agents.domain.entries import EntryTransaction
 from helix_agents.domain.errors import AuditBrokenError, StoreUnavailableError
@@ -244,17 +245,38 @@ async def test_a_locked_vault_signs_nothing_and_the_next_signature_covers_it(wor
         assert await sign_when_due(state.gateway) == 0
 
 
-async def test_a_log_that_was_altered_is_not_signed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("UPDATE __agents_audit SET entry = '{}' WHERE seq = 13", "Row 13"),
+        ("DELETE FROM __agents_audit WHERE seq = 13", "Row 14"),
+    ],
+)
+async def test_a_log_that_was_altered_is_not_signed(
+    world: World, caplog: pytest.LogCaptureFixture, what: str, told: str
+) -> None:
     await written(world)
-    await asyncio.to_thread(tamper, world, "UPDATE __agents_audit SET entry = '{}' WHERE seq = 13")
+    await asyncio.to_thread(tamper, world, what)
     async with world.open() as state:
-        with pytest.raises(AuditBrokenError, match="Row 13"):
+        with pytest.raises(AuditBrokenError, match=told):
             await sign_checkpoint(state.gateway)
         for number in range(300):
             await state.gateway.store.transact(EntryTransaction(audit=({"number": number},)))
         assert await sign_when_due(state.gateway) == 0
     assert "audit.broken" in caplog.text
     assert (await report(world))["checkpoints"] == 1
+
+
+async def test_a_checkpoint_that_nobody_signed_hides_no_alteration_from_the_next(world: World) -> None:
+    await written(world)
+    await asyncio.to_thread(tamper, world, "UPDATE __agents_audit SET entry = '{}' WHERE seq = 13")
+    async with world.open() as state:
+        path = checkpoints_file(state.gateway)
+        [signed] = await load_checkpoints(path)
+        end = (await state.gateway.store.list_audit())[-1]
+        await append_checkpoint(path, replace(signed, seq=end.seq, head=end.hash))
+        with pytest.raises(AuditBrokenError, match="Row 13"):
+            await sign_checkpoint(state.gateway)
 
 
 async def test_the_janitor_of_an_agent_signs_what_it_did(world: World) -> None:

@@ -596,6 +596,25 @@ async def test_a_session_ends_when_it_is_not_used_and_leaves_nothing(each_world:
             assert [row async for rows in dump.rows() for row in rows] == []
 
 
+async def test_a_session_that_is_only_read_lives_on(world: World) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    async with world.open(clock=clock) as plain:
+        state = await plain.with_session()
+        await state.session.set("k", 1)
+        for read in (lambda: state.session.get("k"), state.session.keys) * 3:
+            clock.advance(world.limits.session_idle_ms * 3 // 4)
+            assert (await sweep_state(plain.gateway))["sessions_ended"] == 0
+            assert await read()
+
+
+async def test_nobody_ends_the_session_of_another_agent(world: World) -> None:
+    async with world.open("ann") as ann, world.open("bob") as bob:
+        mine = await ann.with_session()
+        await mine.session.set("k", 1)
+        assert await bob.in_session(str(mine.caller.session_id)).call("session.end") == {"ended": False}
+        assert await mine.session.get("k") == 1
+
+
 async def test_a_session_that_is_used_while_idle_ones_are_ended_lives_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
