@@ -69,9 +69,8 @@ def refusal_of(problem: Exception) -> types.JSONRPCError | None:
     if not line.strip():
         return None
     why = str(first.get("ctx", {}).get("error", ""))
-    if "recursion limit" in why:
-        return _refusal(types.PARSE_ERROR, "The message is nested too deeply to be read.", first_level(line))
-    return _refusal(types.PARSE_ERROR, f"The line is no JSON: {why}.", {})
+    told = "is nested too deeply to be read" if "recursion limit" in why else f"is no JSON: {why}"
+    return _refusal(types.PARSE_ERROR, f"The message {told}.", first_level(line))
 
 
 def _object_in(errors: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -82,7 +81,7 @@ def _object_in(errors: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def first_level(line: str) -> dict[str, Any]:
-    """The plain members of an object, however deep the others are."""
+    """The plain members of an object, however deep or wrong the others are."""
     found: dict[str, Any] = {}
     depth, name, before = 0, "", ""
     for match in _TOKEN.finditer(line):
