@@ -89,6 +89,10 @@ async def test_too_much_is_refused_and_answers_are_cut_where_they_can_go_on(each
         with pytest.raises(KeyNotFound) as pruned:
             await state.persistent.get("often", version=1)
         assert pruned.value.context["reason"] == "version_pruned"
+        for later in (6, 10**20):
+            with pytest.raises(KeyNotFound, match="versions 3 to 5 are kept") as unknown:
+                await state.persistent.get("often", version=later)
+            assert unknown.value.context["reason"] == "version_unknown"
         assert pruned.value.context["oldest_version"] == 3
         with pytest.raises(KeyNotFound) as unknown:
             await state.persistent.get("often", version=9)
@@ -110,8 +114,10 @@ async def test_a_value_is_the_callers_own(each_world: World) -> None:
 async def test_a_version_of_a_key_that_is_deleted_meanwhile_is_gone(
     each_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    each_world.limits = Limits(versions=1)
     async with each_world.open() as state:
-        await state.persistent.set("k", 1)
+        for value in (1, 2):
+            await state.persistent.set("k", value)
         store = state.gateway.store
         find_version = store.find_version
 
@@ -121,5 +127,5 @@ async def test_a_version_of_a_key_that_is_deleted_meanwhile_is_gone(
 
         monkeypatch.setattr(store, "find_version", find_late)
         with pytest.raises(KeyNotFound) as gone:
-            await state.persistent.get("k", version=7)
+            await state.persistent.get("k", version=1)
         assert gone.value.context["reason"] == "key_unknown"

@@ -137,9 +137,10 @@ def missing(call: Call, key: str) -> None:
 
 
 async def _kept(call: Call, key: str, version: int, present: Entry) -> Entry:
-    found = await call.store.find_version(call.own_scope, key, version)
-    if found is not None:
-        return found
+    if version < present.version:
+        found = await call.store.find_version(call.own_scope, key, version)
+        if found is not None:
+            return found
     versions = await call.store.list_versions(call.own_scope, key)
     if not versions:
         # Somebody deleted it meanwhile.
