@@ -25,8 +25,9 @@ from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import ALERTS, APPROVALS, JOURNAL, OUTBOX, SESSIONS
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.toolset import StateCapabilities
-from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, SessionNotFound
-from helix_agents.domain.entries import EntryPage, EntryTransaction, Put
+from helix_agents.capabilities.watching import subscriptions_of
+from helix_agents.domain.capability_errors import ApprovalPending, InvalidInput, QuotaExceeded, SessionNotFound
+from helix_agents.domain.entries import EntryPage, EntryTransaction, Put, Transacted, session_scope
 from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
@@ -613,6 +614,48 @@ async def test_nobody_ends_the_session_of_another_agent(world: World) -> None:
         await mine.session.set("k", 1)
         assert await bob.in_session(str(mine.caller.session_id)).call("session.end") == {"ended": False}
         assert await mine.session.get("k") == 1
+
+
+async def test_a_session_that_ends_takes_no_other_ones_subscriptions_along(world: World) -> None:
+    async with world.open() as plain:
+        one, other = await plain.with_session(), await plain.with_session()
+        for session in (one, other):
+            await session.call("state.shared.watch", prefix="k")
+        await one.call("session.end")
+        [left] = await subscriptions_of(plain.gateway.store, "ann")
+        assert left[1].session_id == other.caller.session_id
+
+
+async def test_a_session_that_is_ended_meanwhile_is_not_brought_back_by_a_write(
+    each_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with each_world.open() as plain, each_world.open() as elsewhere:
+        session = await plain.with_session()
+        session_id = str(session.caller.session_id)
+        store = plain.gateway.store
+        transact = store.transact
+
+        async def late(request: EntryTransaction) -> Transacted:
+            await elsewhere.in_session(session_id).call("session.end")
+            return await transact(request)
+
+        monkeypatch.setattr(store, "transact", late)
+        with pytest.raises(SessionNotFound):
+            await session.session.set("k", 1)
+        monkeypatch.undo()
+        for scope in (SESSIONS, session_scope(session_id)):
+            assert (await store.usage(scope)).keys == 0
+
+
+async def test_a_session_has_no_more_keys_than_it_may(each_world: World) -> None:
+    each_world.limits = Limits(keys=2)
+    async with each_world.open() as plain:
+        state = await plain.with_session()
+        for key in ("a", "b", "a"):
+            await state.session.set(key, 1)
+        with pytest.raises(QuotaExceeded, match="no more than 2"):
+            await state.session.set("c", 1)
+        assert await state.session.keys() == ["a", "b"]
 
 
 async def test_a_session_that_is_used_while_idle_ones_are_ended_lives_on(

@@ -13,6 +13,7 @@ from helix_agents.capabilities.approvals import decide_approval
 from helix_agents.capabilities.catalogue import CATALOGUE
 from helix_agents.capabilities.declaring import TIERS
 from helix_agents.capabilities.housekeeping import sweep_state
+from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.policy import Policy, Rate, Rule, decide
 from helix_agents.capabilities.rates import is_over
 from helix_agents.capabilities.scopes import ALERTS, RATES
@@ -126,6 +127,17 @@ async def test_calls_are_counted_in_the_store_and_too_many_ask(world: World) -> 
             await state.shared.set("c", 1, expected_version=0)
     async with world.open("bob") as other:
         await other.shared.set("d", 1, expected_version=0)
+
+
+async def test_calls_at_the_same_time_are_all_counted(each_world: World) -> None:
+    rule = Rule(name="few", applies_to="alerts.send", rate=Rate(most=3, seconds=1 << 40, then="blocked"))
+    each_world.policy = Policy(rules=[rule])
+    async with each_world.open() as one, each_world.open() as two:
+        calls = [state.call("alerts.send", message="help") for state in (one, two) * 4]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(each) for each in outcomes].count(PolicyDenied) == 5
+        [entry] = [each async for each in every_entry(one.gateway.store, RATES)]
+        assert entry.value == "8"
 
 
 async def test_a_call_that_somebody_approves_counts_once(world: World) -> None:
