@@ -1,6 +1,7 @@
 """History stored once: messages and state writes in segments that branches and rewinds share."""
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from helix_agents.backends.postgres.connection import Connection, Row
@@ -171,38 +172,42 @@ async def release_segments(connection: Connection, namespace: str, session_id: s
         "UPDATE __agents_segments SET owned = false WHERE namespace = ? AND session_id = ? AND owned RETURNING segment",
         (namespace, session_id),
     )
-    for segment in sorted((row[0] for row in owned), reverse=True):
-        await connection.execute(
-            "DELETE FROM __agents_checkpoints WHERE id BETWEEN ? AND ?", (segment << 32, segment << 32 | _LOW)
-        )
-        await _trim(connection, segment)
+    # Parents were made before their children, so that each is looked at once, when all below it are done.
+    ahead = [-row[0] for row in owned]
+    heapify(ahead)
+    last: int | None = None
+    while ahead:
+        segment = -heappop(ahead)
+        if segment == last:
+            continue
+        last = segment
+        parent = await _trim(connection, segment)
+        if parent is not None:
+            heappush(ahead, -parent)
 
 
-async def _trim(connection: Connection, segment: int) -> None:
-    """Erase what no segment can see any more of one that nobody owns, and look at its parents likewise."""
-    at: int | None = segment
-    while at is not None:
-        row = await connection.one("SELECT owned, parent FROM __agents_segments WHERE segment = ? FOR UPDATE", (at,))
-        if row is None or row[0]:
-            return
-        seen = await connection.one(
-            "SELECT count(*), max(message_boundary), max(state_boundary) FROM __agents_segments WHERE parent = ?", (at,)
-        )
-        assert seen is not None
-        branches, messages, writes = seen[0], seen[1] or 0, seen[2] or 0
+async def _trim(connection: Connection, segment: int) -> int | None:
+    """Erase what no segment can see any more of one that nobody owns; answers the parent that it held something of."""
+    row = await connection.one("SELECT owned, parent FROM __agents_segments WHERE segment = ? FOR UPDATE", (segment,))
+    if row is None or row[0]:
+        return None
+    seen = await connection.one(
+        "SELECT count(*), max(message_boundary), max(state_boundary) FROM __agents_segments WHERE parent = ?",
+        (segment,),
+    )
+    assert seen is not None
+    branches, messages, writes = seen[0], seen[1] or 0, seen[2] or 0
+    for table, first in (("messages", messages + 1), ("state_log", writes + 1), ("checkpoints", 0)):
         await connection.execute(
-            "DELETE FROM __agents_messages WHERE id BETWEEN ? AND ?", (at << 32 | messages + 1, at << 32 | _LOW)
+            f"DELETE FROM __agents_{table} WHERE id BETWEEN ? AND ?", (segment << 32 | first, segment << 32 | _LOW)
         )
+    if branches:
+        # It lives on for them, and holds no more of its parents than they see.
         await connection.execute(
-            "DELETE FROM __agents_state_log WHERE id BETWEEN ? AND ?", (at << 32 | writes + 1, at << 32 | _LOW)
+            "UPDATE __agents_segments SET message_boundary = least(message_boundary, ?),"
+            " state_boundary = least(state_boundary, ?) WHERE segment = ?",
+            (messages, writes, segment),
         )
-        if branches:
-            # It lives on for them, and holds no more of its parents than they see.
-            await connection.execute(
-                "UPDATE __agents_segments SET message_boundary = least(message_boundary, ?),"
-                " state_boundary = least(state_boundary, ?) WHERE segment = ?",
-                (messages, writes, at),
-            )
-        else:
-            await connection.execute("DELETE FROM __agents_segments WHERE segment = ?", (at,))
-        at = row[1]
+    else:
+        await connection.execute("DELETE FROM __agents_segments WHERE segment = ?", (segment,))
+    return row[1]

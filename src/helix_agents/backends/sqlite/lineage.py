@@ -1,6 +1,7 @@
 """History stored once: messages and state writes in segments that branches and rewinds share."""
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from helix_agents.backends.sqlite.connection import Connection
@@ -155,38 +156,42 @@ def release_segments(connection: Connection, namespace: str, session_id: str) ->
         "UPDATE __agents_segments SET owned = 0 WHERE namespace = ? AND session_id = ? AND owned = 1 RETURNING segment",
         (namespace, session_id),
     )
-    for segment in sorted((row[0] for row in owned), reverse=True):
-        connection.execute(
-            "DELETE FROM __agents_checkpoints WHERE id BETWEEN ? AND ?", (segment << 32, segment << 32 | _LOW)
-        )
-        _trim(connection, segment)
+    # Parents were made before their children, so that each is looked at once, when all below it are done.
+    ahead = [-row[0] for row in owned]
+    heapify(ahead)
+    last: int | None = None
+    while ahead:
+        segment = -heappop(ahead)
+        if segment == last:
+            continue
+        last = segment
+        parent = _trim(connection, segment)
+        if parent is not None:
+            heappush(ahead, -parent)
 
 
-def _trim(connection: Connection, segment: int) -> None:
-    """Erase what no segment can see any more of one that nobody owns, and look at its parents likewise."""
-    at: int | None = segment
-    while at is not None:
-        row = connection.one("SELECT owned, parent FROM __agents_segments WHERE segment = ?", (at,))
-        if row is None or row[0]:
-            return
-        seen = connection.one(
-            "SELECT count(*), max(message_boundary), max(state_boundary) FROM __agents_segments WHERE parent = ?", (at,)
-        )
-        assert seen is not None
-        branches, messages, writes = seen[0], seen[1] or 0, seen[2] or 0
+def _trim(connection: Connection, segment: int) -> int | None:
+    """Erase what no segment can see any more of one that nobody owns; answers the parent that it held something of."""
+    row = connection.one("SELECT owned, parent FROM __agents_segments WHERE segment = ?", (segment,))
+    if row is None or row[0]:
+        return None
+    seen = connection.one(
+        "SELECT count(*), max(message_boundary), max(state_boundary) FROM __agents_segments WHERE parent = ?",
+        (segment,),
+    )
+    assert seen is not None
+    branches, messages, writes = seen[0], seen[1] or 0, seen[2] or 0
+    for table, first in (("messages", messages + 1), ("state_log", writes + 1), ("checkpoints", 0)):
         connection.execute(
-            "DELETE FROM __agents_messages WHERE id BETWEEN ? AND ?", (at << 32 | messages + 1, at << 32 | _LOW)
+            f"DELETE FROM __agents_{table} WHERE id BETWEEN ? AND ?", (segment << 32 | first, segment << 32 | _LOW)
         )
+    if branches:
+        # It lives on for them, and holds no more of its parents than they see.
         connection.execute(
-            "DELETE FROM __agents_state_log WHERE id BETWEEN ? AND ?", (at << 32 | writes + 1, at << 32 | _LOW)
+            "UPDATE __agents_segments SET message_boundary = min(message_boundary, ?),"
+            " state_boundary = min(state_boundary, ?) WHERE segment = ?",
+            (messages, writes, segment),
         )
-        if branches:
-            # It lives on for them, and holds no more of its parents than they see.
-            connection.execute(
-                "UPDATE __agents_segments SET message_boundary = min(message_boundary, ?),"
-                " state_boundary = min(state_boundary, ?) WHERE segment = ?",
-                (messages, writes, at),
-            )
-        else:
-            connection.execute("DELETE FROM __agents_segments WHERE segment = ?", (at,))
-        at = row[1]
+    else:
+        connection.execute("DELETE FROM __agents_segments WHERE segment = ?", (segment,))
+    return row[1]

@@ -1,4 +1,4 @@
-"""A session that was cut twice and then branched: what is left of it in a database once it is deleted."""
+"""Sessions that were cut again and again and then branched: what deleting them costs, and what is left of them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.sessions import BranchPoint
 from helix_agents.domain.writes import Replace, StepWrites
 from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.testing.seams import CountingSeam
 
 ReadRows = Callable[[str], Awaitable[Sequence[Any]]]
 """All rows of one of our tables."""
@@ -30,3 +31,20 @@ async def check_what_is_left(store: SessionStateStore, rows: ReadRows) -> None:
     await store.delete_session("branch")
     for table in ("messages", "state_log", "segments", "checkpoints"):
         assert list(await rows(table)) == []
+
+
+async def check_cost_of_deleting(store: SessionStateStore, seam: CountingSeam) -> None:
+    """Whoever deletes a session keeps others from writing meanwhile, and so looks at each stretch of it once."""
+    costs: list[int] = []
+    for cuts in (10, 40):
+        source, branch = f"source-{cuts}", f"branch-{cuts}"
+        await store.create_session(source)
+        for count in range(1, cuts + 1):
+            await store.append_messages(source, [UserMessage(content="kept"), UserMessage(content="cut off")])
+            await store.truncate_messages(source, count)
+        await store.clone_session(BranchPoint(from_session_id=source), branch)
+        seam.reset()
+        await store.delete_session(source)
+        costs.append(seam.count)
+        assert len(await store.load_transcript(branch)) == cuts
+    assert costs[1] < 5 * costs[0]
