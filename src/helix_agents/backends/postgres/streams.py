@@ -132,16 +132,14 @@ class PostgresStreamManager(Part[Database], RestingStreams):
 
         async def work(connection: Connection) -> StreamHead:
             nonlocal joined
+            joined = False
             stream = await StreamRow.find(connection, self._namespace, stream_id)
-            joined = join and stream is not None and rules.can_join(stream.head, claim)
-            if stream is not None and joined:
-                return stream.head
-            if stream is None:
-                stream = await StreamRow.insert(connection, self._namespace, first)
-                if stream is not None:
-                    return stream.head
+            # Somebody may make the stream between the two, and somebody else delete it before it is found.
+            while stream is None:
+                made = await StreamRow.insert(connection, self._namespace, first)
+                if made is not None:
+                    return made.head
                 stream = await StreamRow.find(connection, self._namespace, stream_id)
-                assert stream is not None, "it was there a moment ago"
             joined = join and rules.can_join(stream.head, claim)
             if joined:
                 return stream.head

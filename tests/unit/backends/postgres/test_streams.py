@@ -35,3 +35,24 @@ async def test_who_follows_a_stream_for_longer_than_its_mark_lasts_marks_it_agai
         await writer.close()
     finally:
         await manager.close()
+
+
+async def test_a_stream_that_comes_and_goes_while_it_is_taken_is_made_anew(postgres_url: str) -> None:
+    other = await PostgresStreamManager.open(postgres_url)
+    acts = {
+        "SELECT key": lambda: other.create_writer(STREAM, "r-0", "writer"),
+        "INSERT INTO __agents_streams": lambda: other.delete_stream(STREAM),
+    }
+
+    async def act_after(statement: str, /) -> None:
+        for beginning in [each for each in acts if statement.startswith(each)]:
+            await acts.pop(beginning)()
+
+    manager = await PostgresStreamManager.open(postgres_url, seam=act_after)
+    writer = await manager.create_writer(STREAM, "r-1", "writer", turn=2)
+    assert acts == {}
+    assert await write(writer, delta("a")) == 1
+    assert texts(await other.get_all_chunks(STREAM)) == ["a"]
+    await writer.close()
+    await manager.close()
+    await other.close()
