@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from helix_agents.domain.checkpoints import Checkpoint
-from helix_agents.domain.commits import Committed
+from helix_agents.domain.commits import Committed, StepCommit
 from helix_agents.domain.entries import RunSummary
+from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import CheckpointId
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import Record, decode, decode_json, encode
+from helix_agents.domain.runs import RunRecord, check_fence
 from helix_agents.domain.sessions import SessionDetail, SessionState, SessionSummary, SuspensionContext
 from helix_agents.domain.writes import NO_WRITES, StepWrites, merge_warnings
 
@@ -82,6 +84,32 @@ class SessionColumns(Protocol):
 
     @suspension_context.setter
     def suspension_context(self, text: str | None) -> None: ...
+
+
+class CommitColumns(Protocol):
+    """The columns of a session's row that tell of the last step its current run committed."""
+
+    session_id: str
+    commit_attempt: int
+    commit_step: int
+    commit_round: int
+
+
+def was_committed(row: CommitColumns, current: RunRecord | None, commit: StepCommit) -> bool:
+    """Whether this very commit was made before, and its first answer is wanted; False when it is new and may write.
+
+    Raises:
+        SupersededError: another run or attempt is current, the run ended, or a later commit was made.
+    """
+    place, last = (commit.step, commit.round), (row.commit_step, row.commit_round)
+    is_theirs = current is not None and current.fence == commit.fence
+    if is_theirs and (commit.fence.attempt, place) == (row.commit_attempt, last):
+        return True
+    run = check_fence(row.session_id, current, commit.fence)
+    if place <= last:
+        reason = f"step {row.commit_step} round {row.commit_round} is committed already"
+        raise SupersededError(row.session_id, run.run_id, run.attempt, reason)
+    return False
 
 
 def put_record(row: SessionColumns, record: SessionState) -> None:

@@ -1,18 +1,18 @@
 """A stop request: what writing one does, and which commits answer it."""
 
 from helix_agents.domain.commits import StepCommit
-from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.ids import RunId
 from helix_agents.domain.sessions import InterruptFlag, SessionState, StopKind
 
 
 def raised(
-    existing: InterruptFlag | None, run: RunRecord, kind: StopKind, reason: str | None, now: int
+    existing: InterruptFlag | None, run_id: RunId, kind: StopKind, reason: str | None, now: int
 ) -> InterruptFlag | None:
     """The flag to store, aimed at a run that is going; None when an abort of this run stands and nothing tops it."""
-    aborts_it = existing is not None and existing.run_id == run.run_id and existing.kind == "abort"
+    aborts_it = existing is not None and existing.run_id == run_id and existing.kind == "abort"
     if aborts_it and kind == "interrupt":
         return None
-    return InterruptFlag(run_id=run.run_id, kind=kind, reason=reason, set_at=now)
+    return InterruptFlag(run_id=run_id, kind=kind, reason=reason, set_at=now)
 
 
 def aimed_at_current_run(session: SessionState, flag: InterruptFlag | None) -> InterruptFlag | None:

@@ -25,11 +25,13 @@ def flag(kind: StopKind = "interrupt", run_id: str = "r-1") -> InterruptFlag:
     ],
 )
 def test_a_stop_is_aimed_at_the_run_that_is_going(existing: InterruptFlag | None, kind: StopKind):
-    assert raised(existing, RUN, kind, "now", 5) == InterruptFlag(run_id="r-1", kind=kind, reason="now", set_at=5)
+    assert raised(existing, RUN.run_id, kind, "now", 5) == InterruptFlag(
+        run_id="r-1", kind=kind, reason="now", set_at=5
+    )
 
 
 def test_an_interrupt_does_not_replace_an_abort():
-    assert raised(flag("abort"), RUN, "interrupt", "now", 5) is None
+    assert raised(flag("abort"), RUN.run_id, "interrupt", "now", 5) is None
 
 
 def test_a_stop_for_an_older_run_counts_as_none():

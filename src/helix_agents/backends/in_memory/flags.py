@@ -32,7 +32,7 @@ class InMemoryFlags(Handle):
             run = current_run(tx.tables, session_id)
             if run is None or run.status != "running":
                 return NothingRunning()
-            flag = raised(tx.tables.flags.get(session_id), run, kind, reason, tx.now)
+            flag = raised(tx.tables.flags.get(session_id), run.run_id, kind, reason, tx.now)
             if flag is not None:
                 tx.put(tx.tables.flags, session_id, flag)
             tx.afterwards(lambda: self.memory.wakeups.ring((flag_topic(self.namespace, session_id),)))

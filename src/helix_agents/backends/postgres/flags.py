@@ -7,6 +7,7 @@ from helix_agents.backends.postgres.facet import Facet
 from helix_agents.backends.postgres.rows import SessionRow, load_session
 from helix_agents.domain.door import check_stop
 from helix_agents.domain.errors import SessionNotFoundError
+from helix_agents.domain.flags import raised
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.sessions import InterruptFlag, InterruptOutcome, InterruptSet, NothingRunning, StopKind
@@ -59,14 +60,13 @@ class PostgresFlags(Facet):
             row = await load_session(connection, self._namespace, session_id)
             if row.run_id is None or not row.running:
                 return NothingRunning()
-            standing = await aimed_flag(connection, row)
-            if standing is None or standing.kind == "interrupt" or kind == "abort":
-                flag = InterruptFlag(run_id=row.run_id, kind=kind, reason=reason, set_at=now)
+            flag = raised(await aimed_flag(connection, row), row.run_id, kind, reason, now)
+            if flag is not None:
                 await connection.execute(
                     "INSERT INTO __agents_interrupt_flags (namespace, session_id, run_id, kind, body)"
                     " VALUES (?, ?, ?, ?, ?) ON CONFLICT (namespace, session_id) DO UPDATE SET"
                     " run_id = excluded.run_id, kind = excluded.kind, body = excluded.body",
-                    (self._namespace, session_id, row.run_id, kind, encode(flag).decode()),
+                    (self._namespace, session_id, flag.run_id, flag.kind, encode(flag).decode()),
                 )
             await connection.ring(flag_topic(self._namespace, session_id))
             return InterruptSet(run_id=row.run_id)

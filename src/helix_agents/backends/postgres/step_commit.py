@@ -38,16 +38,17 @@ from helix_agents.backends.session_rows import (
     encode_suspension,
     first_answer,
     record_of,
+    was_committed,
 )
 from helix_agents.backends.stream_rules import last_of
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit, awaited_children, stream_end_of
-from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
+from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError
 from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
 from helix_agents.domain.records import JSON, encode
-from helix_agents.domain.runs import RunUpdate, check_fence
+from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.session_changes import patched
 from helix_agents.domain.sessions import SessionDetail, SessionState
 from helix_agents.domain.streams import StreamAppend, StreamEnd
@@ -337,16 +338,8 @@ async def _patch_metadata(connection: Connection, row: SessionRow, patch: dict[s
 
 async def _check(connection: Connection, step: Step, row: SessionRow) -> Committed | None:
     """The first answer, if this very commit was made before; None when it is new and may be made."""
-    commit = step.commit
-    run = await current_run(connection, row)
-    sent = (commit.fence.attempt, commit.step, commit.round)
-    made = (row.commit_attempt, row.commit_step, row.commit_round)
-    if run is not None and run.fence == commit.fence and sent == made:
+    if was_committed(row, await current_run(connection, row), step.commit):
         return await _remembered(connection, row)
-    check_fence(row.session_id, run, commit.fence)
-    if (commit.step, commit.round) <= (row.commit_step, row.commit_round):
-        last = f"it already committed step {row.commit_step}, round {row.commit_round}"
-        raise SupersededError(row.session_id, commit.fence.run_id, commit.fence.attempt, last)
     if step.expected_version not in (None, row.version):
         raise StaleStateError(row.session_id, step.expected_version or 0, row.version)
     if row.mode is not None and row.mode != step.state.mode:

@@ -27,7 +27,7 @@ class RedisFlags(Facet):
             run = known.value.run
             if run is None or run.status != "running":
                 return NothingRunning()
-            flag = raised(known.value.flag, run, kind, reason, tx.now)
+            flag = raised(known.value.flag, run.run_id, kind, reason, tx.now)
             if flag is not None:
                 known.value.flag = flag
                 save_session(tx, known)

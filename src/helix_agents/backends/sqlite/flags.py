@@ -7,6 +7,7 @@ from helix_agents.backends.sqlite.facet import Facet
 from helix_agents.backends.sqlite.rows import SessionRow, load_session
 from helix_agents.domain.door import check_stop
 from helix_agents.domain.errors import SessionNotFoundError
+from helix_agents.domain.flags import raised
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.sessions import InterruptFlag, InterruptOutcome, InterruptSet, NothingRunning, StopKind
 
@@ -65,14 +66,14 @@ class SQLiteFlags(Facet):
             row = load_session(connection, self._namespace, session_id)
             if row.run_id is None or not row.running:
                 return NothingRunning()
-            standing = _aimed_flag(connection, row)
-            if standing is None or standing.kind == "interrupt" or kind == "abort":
+            flag = raised(read_flag(connection, self._namespace, session_id), row.run_id, kind, reason, now)
+            if flag is not None:
                 connection.execute(
                     "INSERT INTO __agents_interrupt_flags (namespace, session_id, run_id, kind, reason, set_at)"
                     " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (namespace, session_id) DO UPDATE SET"
                     " run_id = excluded.run_id, kind = excluded.kind, reason = excluded.reason,"
                     " set_at = excluded.set_at",
-                    (self._namespace, session_id, row.run_id, kind, reason, now),
+                    (self._namespace, session_id, flag.run_id, flag.kind, flag.reason, flag.set_at),
                 )
             connection.ring(flag_topic(self._namespace, session_id))
             return InterruptSet(run_id=row.run_id)

@@ -2,7 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from helix_agents.backends.session_rows import CommitExtra, checkpoint_name, encode_suspension, first_answer
+from helix_agents.backends.session_rows import (
+    CommitExtra,
+    checkpoint_name,
+    encode_suspension,
+    first_answer,
+    was_committed,
+)
 from helix_agents.backends.sqlite.checkpoints import read_checkpoint, write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.effects import forget_effects
@@ -26,12 +32,12 @@ from helix_agents.backends.sqlite.sub_sessions import add_refs, some_went_on, up
 from helix_agents.backends.sqlite.usage_rows import insert_usage, used_in_step
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit, awaited_children, committed_run, stream_end_of
-from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError, SupersededError
+from helix_agents.domain.errors import ModeIsWriteOnceError, StaleStateError
 from helix_agents.domain.flags import comes_first, is_taken
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.pending import OPEN, READY, PendingCall, consume, deliver_late_answer, drop
 from helix_agents.domain.records import encode
-from helix_agents.domain.runs import RunUpdate, check_fence
+from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import SessionDetail, SessionState
 from helix_agents.domain.writes import WriteOp, merge_warnings
 
@@ -261,20 +267,9 @@ def _check_mode(row: SessionHead, state: SessionState) -> None:
 
 def _explain(connection: Connection, step: EncodedStep) -> Committed:
     """Why the commit was not made: the first answer if it was made before, else the refusal."""
-    commit = step.commit
     row = load_session(connection, step.namespace, step.state.session_id)
-    run = current_run(connection, row)
-    sent = (commit.fence.attempt, commit.step, commit.round)
-    if (
-        run is not None
-        and run.fence == commit.fence
-        and sent == (row.commit_attempt, row.commit_step, row.commit_round)
-    ):
+    if was_committed(row, current_run(connection, row), step.commit):
         return _remembered(connection, row)
-    check_fence(row.session_id, run, commit.fence)
-    if (commit.step, commit.round) <= (row.commit_step, row.commit_round):
-        last = f"it already committed step {row.commit_step}, round {row.commit_round}"
-        raise SupersededError(row.session_id, commit.fence.run_id, commit.fence.attempt, last)
     raise StaleStateError(row.session_id, step.expected_version or 0, row.version)
 
 
