@@ -453,6 +453,22 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
             assert handle is not None
             assert await completed(handle) == "Quick."
 
+    async def test_a_workflow_that_was_taken_away_under_its_process_is_told_in_a_line(
+        self, helix: DBOSAgentExecutor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", logger="helix_agents")
+        gate = Gate()
+        handle = await helix.execute(_held_up(gate), "Hi", SESSION)
+        await gate.until_reached()
+        (run,) = await runs_of(helix)
+        assert run.workflow_id is not None
+        await DBOS.cancel_workflows_async([run.workflow_id])
+        gate.opened.set()
+        assert await completed(handle) == "Done."
+        assert [(each.attempt, each.status) for each in await runs_of(helix)] == [(2, "completed")]
+        told = [record for record in caplog.records if "run.workflow" in record.getMessage()]
+        assert [(vars(record)["event"], record.exc_info) for record in told] == [("run.workflow_taken", None)]
+
     async def test_workflows_and_steps_have_names_that_tell(self, helix: DBOSAgentExecutor) -> None:
         @tool
         async def work() -> str:

@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, null
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from dbos import error
+
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.errors import ConflictError, HelixError, OtherEventLoopError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
@@ -357,9 +359,12 @@ class DBOSRuntime(OwnedRuns):
             yield task
         except asyncio.CancelledError:
             raise
+        except (error.DBOSWorkflowConflictIDError, error.DBOSWorkflowCancelledError) as taken:
+            # Another process has it, or its run goes on in another one: so it is when a process was frozen and wakes.
+            log_event("run.workflow_taken", workflow=workflows.current(), reason=str(taken))
+            raise LetGo from taken
         except BaseException as problem:
-            # A history that this program cannot replay, or a workflow that DBOS gave to another process: which it says
-            # with an exception that is none.
+            # A history that this program cannot replay, say.
             log_exception("run.workflow_failed", problem, workflow=workflows.current())
             raise LetGo from problem
         finally:
