@@ -38,7 +38,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.executor.leases import LeaseKeeper, lease_of_engine
-from helix_agents.runtimes.executor.workflow_names import name_turn, workflow_of
+from helix_agents.runtimes.executor.workflow_names import name_turn, prefix_of, workflow_of
 from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions, bodies, runtime, service, worker
 from helix_agents.runtimes.temporal.executor import LEASE_MS
 from helix_agents.testing import call, reply
@@ -541,6 +541,17 @@ async def test_a_turn_says_whose_it_is_and_can_be_searched_for(open_helix: OpenH
         return {name.rpartition("__")[2] for name in names} == {session_id, "resume-2"}
 
     await until(found)
+
+
+async def test_a_session_may_have_an_id_that_is_too_long_for_a_workflow_and_no_end_of_grace(open_helix: OpenHelix):
+    session_id = "🐚" * 256
+    agent = Agent(name="speaker", model=ScriptedModel(["One.", "Two."]))
+    async with open_helix(agents=[agent], grace=float("inf")) as helix:
+        for said in ("One.", "Two."):
+            assert await completed(await helix.execute(agent, "Speak.", session_id)) == said
+        names = [workflow_of(run) for run in await runs_of(helix, session_id)]
+        assert [len(name.encode()) < 1_000 for name in names] == [True, True]
+        assert prefix_of((await runs_of(helix, session_id))[1], agent.name) == vars(helix._runtime)["_prefix"]
 
 
 # -- without a server

@@ -1,11 +1,20 @@
 """Under which names durable engines know turns: an operator finds the same conversation by the same name on each."""
 
+import hashlib
+
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import RunRecord
 
+LONGEST_BYTES = 768
+"""So much of a name may be a session's id: Temporal takes 1,000 bytes."""
+
 
 def name_turn(prefix: str, agent_type: str, session_id: SessionId, turn: int) -> str:
-    """The workflow of a turn; the first one has the plainest name."""
+    """The workflow of a turn; the first one has the plainest name. A session's id that is longer than an engine takes
+    stands there by its beginning and a digest."""
+    written = session_id.encode()
+    if len(written) > LONGEST_BYTES:
+        session_id = f"{session_id[:64]}~{hashlib.sha256(written).hexdigest()[:32]}"
     name = f"{prefix}__{agent_type}__{session_id}"
     return name if turn == 1 else f"{name}__resume-{turn}"
 

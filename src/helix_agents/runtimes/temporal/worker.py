@@ -26,6 +26,7 @@ from helix_agents.runtimes.temporal.workflow import Turn, TurnOfAnotherVersion
 
 EFFECTS: tuple[EffectName, ...] = ("open", "ask_model", "run_calls", "commit")
 BEATS_PER_TIMEOUT = 4
+LONGEST_GRACE_SECONDS = 24 * 3600.0
 
 
 def sandbox() -> WorkflowRunner:
@@ -113,7 +114,7 @@ class WorkerThread:
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=options.sticky_seconds),
             max_heartbeat_throttle_interval=timedelta(seconds=options.heartbeat_seconds / BEATS_PER_TIMEOUT),
             default_heartbeat_throttle_interval=timedelta(seconds=options.heartbeat_seconds / BEATS_PER_TIMEOUT),
-            graceful_shutdown_timeout=timedelta(seconds=self._grace),
+            graceful_shutdown_timeout=timedelta(seconds=min(self._grace, LONGEST_GRACE_SECONDS)),
         )
         async with worker:
             self._was_ready = True
