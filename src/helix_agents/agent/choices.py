@@ -37,6 +37,16 @@ def check_whole(subject: str, option: str, value: object, least: int, *, other: 
         raise DefinitionError(subject, f"{option}={value!r} has to be a whole number from {least} on{other}.")
 
 
+def check_text(subject: str, option: str, value: object) -> None:
+    """Refuse what is no text, or an empty one.
+
+    Raises:
+        DefinitionError: it is none.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise DefinitionError(subject, f"{option}={value!r} has to be a text that is not blank.")
+
+
 def check_seconds(subject: str, option: str, value: object) -> None:
     """Refuse what is no finite time above 0; True is none, though it counts as one.
 

@@ -119,6 +119,25 @@ def test_an_option_that_no_workflow_could_follow_is_refused(option: Any, teaches
         TemporalOptions(**option)
 
 
+@pytest.mark.parametrize(
+    ("setting", "teaches"),
+    [
+        ({"task_queue": ""}, "TemporalAgentExecutor: task_queue='' has to be a text that is not blank"),
+        ({"temporal_namespace": " "}, "temporal_namespace=' ' has to be a text that is not blank"),
+        ({"address": None}, "address=None has to be a text that is not blank"),
+        ({"address": "not an address"}, "Temporal: address='not an address' cannot be used: .*; write host:port"),
+        ({"works": "no"}, "works='no' is neither True nor False"),
+        ({"temporal": 5}, r"temporal=5 is no TemporalOptions\(…\)"),
+        ({"client_settings": {"apikey": "x"}}, "client_settings has 'apikey', .*; did you mean 'api_key'"),
+        ({"client_settings": {"namespace": "x"}}, "client_settings has 'namespace', which its client does not take"),
+    ],
+)
+async def test_a_setting_of_temporal_that_cannot_work_is_refused(setting: Any, teaches: str, tmp_path: Path):
+    with pytest.raises(DefinitionError, match=teaches):
+        async with TemporalAgentExecutor.open(f"sqlite:///{tmp_path}/helix.db", **setting):
+            raise AssertionError("it was opened")
+
+
 async def test_where_none_was_meant_all_are_named():
     wrong: Any = {"model": "anthropic:claude"}
     with pytest.raises(DefinitionError, match=r"no setting 'model'; there are agents, .*, max_running, .*\."):

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack
 
 from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.choices import check_switch, check_text
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
@@ -63,6 +65,12 @@ class TemporalAgentExecutor(ExecutorCore):
         **settings: Unpack[ExecutorSettings],
     ) -> None:
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
+        names = {"address": address, "temporal_namespace": temporal_namespace, "task_queue": task_queue}
+        for option, name in names.items():
+            check_text(type(self).__name__, option, name)
+        check_switch(type(self).__name__, "works", works)
+        if not isinstance(temporal, TemporalOptions | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(type(self).__name__, f"temporal={temporal!r} is no TemporalOptions(…).")
         runtime = TemporalRuntime(
             LeaseKeeper(state, new_owner(), LEASE_MS),
             address=address,

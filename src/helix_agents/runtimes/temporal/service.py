@@ -1,7 +1,9 @@
 """What the runtime asks of a Temporal server: start a turn, look at one, and which search attributes it knows."""
 
 import logging
+from difflib import get_close_matches
 from functools import cache
+from inspect import signature
 from typing import Any
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -19,7 +21,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode
 
-from helix_agents.domain.errors import RuntimeUnavailableError
+from helix_agents.domain.errors import DefinitionError, RuntimeUnavailableError
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.services import Liveness
@@ -33,17 +35,32 @@ async def connect(address: str, namespace: str, settings: dict[str, Any]) -> Cli
     """A client of a server.
 
     Raises:
+        DefinitionError: the address is none, or Temporal's client has no such setting.
         RuntimeUnavailableError: nobody answers there, or nobody who has this namespace.
     """
+    _check_settings(settings)
     settings = {"runtime": _quiet_runtime(), **settings}
     try:
         client = await Client.connect(address, namespace=namespace, **settings)
+    except ValueError as problem:
+        told = f"address={address!r} cannot be used: {problem}; write host:port."
+        raise DefinitionError("Temporal", told) from problem
     except (RPCError, RuntimeError) as problem:
         # What follows is how their client's own parts nest.
         reason = str(problem).partition(": tonic::")[0]
         raise RuntimeUnavailableError("Temporal", address, reason) from problem
     await _check_namespace(client, address)
     return client
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    # Where it connects to is told it otherwise.
+    known = [*signature(Client.connect).parameters.keys() - {"target_host", "namespace"}]
+    for name in settings:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else "."
+            raise DefinitionError("Temporal", f"client_settings has {name!r}, which its client does not take{meant}")
 
 
 async def _check_namespace(client: Client, address: str) -> None:
