@@ -91,6 +91,7 @@ async def test_a_place_for_workflows_that_there_is_none_of_is_refused(tmp_path: 
     ("setting", "teaches"),
     [
         ({"poll_seconds": 0}, "poll_seconds=0 has to be a number of seconds above 0"),
+        ({"executor_id": ""}, "executor_id='' has to be a text that is not blank"),
         ({"poll_seconds": float("nan")}, "poll_seconds=nan has to be a number of seconds above 0"),
         ({"dbos_config": {"executor_id": "web-1"}}, "dbos_config has 'executor_id'; give it as executor_id=… instead"),
         ({"dbos_config": {"system_database_url": "sqlite:///x"}}, "give it as system_database_url=… instead"),

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack, get_args
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.choices import check_choice, check_seconds
+from helix_agents.agent.choices import check_choice, check_seconds, check_text
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
@@ -68,6 +68,8 @@ class DBOSAgentExecutor(ExecutorCore):
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
         check_choice("DBOSAgentExecutor", "placement", placement, get_args(Placement))
         check_seconds("DBOSAgentExecutor", "poll_seconds", poll_seconds)
+        if executor_id is not None:
+            check_text("DBOSAgentExecutor", "executor_id", executor_id)
         _check_config(dbos_config or {})
         runtime = DBOSRuntime(
             LeaseKeeper(state, new_owner(), lease_ms),
