@@ -205,6 +205,53 @@ def test_a_mistake_in_the_setup_is_one_sentence(folder: Path, arguments: list[st
     assert not (folder / "helix.db").exists(), "nothing is written before everything is clear"
 
 
+NEEDS_DEPS = """
+from typing import Any
+from helix_agents import Agent, ScriptedModel, ToolContext, tool
+
+class Bank: ...
+
+@tool
+async def balance(ctx: ToolContext[Any, Bank]) -> int:
+    \"\"\"What is left.\"\"\"
+    return 5
+
+@tool
+async def free(ctx: ToolContext[Any, Any], more: int | None) -> int:
+    \"\"\"What needs nothing.\"\"\"
+    return 6
+
+@tool
+async def unsure(ctx: ToolContext[Any, Bank | None]) -> int:
+    \"\"\"What does without.\"\"\"
+    return 7
+
+teller = Agent(name="teller", description="Counts.", model=ScriptedModel(["5"]), tools=[balance])
+boss = Agent(name="boss", model=ScriptedModel(["5"]), tools=[teller.as_tool()])
+content = Agent(name="content", model=ScriptedModel(["5"]), tools=[free, unsure])
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "bank:boss", "Hi"],
+        ["chat", "bank:teller"],
+        ["serve", "bank:boss", "--token", "x"],
+        ["janitor", "bank:boss"],
+        ["worker", "temporal", "bank:boss"],
+    ],
+    ids=" ".join,
+)
+def test_an_agent_whose_tools_take_what_only_a_program_opens_is_not_run_from_a_command(
+    folder: Path, arguments: list[str]
+) -> None:
+    (folder / "bank.py").write_text(NEEDS_DEPS, encoding="utf-8")
+    assert helix(folder, "run", "bank:content", "Hi").code == ExitCode.OK
+    done = helix(folder, *arguments)
+    assert (done.code, "its tool 'balance' takes a Bank as ctx.deps" in done.err) == (ExitCode.SETUP, True), done.err
+
+
 def test_a_session_that_is_not_there_is_told_by_every_command_that_goes_on(folder: Path) -> None:
     for command in ("resume", "retry"):
         done = helix(folder, command, "agents:clerk", "nobody", "--json")

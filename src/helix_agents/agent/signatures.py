@@ -40,6 +40,7 @@ class Signature:
     parameters: dict[str, str]
     context: str | None = None
     wanted_state: Any = NOTHING
+    wanted_deps: Any = NOTHING
     returns: Any = NOTHING
     by_position: tuple[str, ...] = ()
     schema: dict[str, JSON] = field(repr=False)
@@ -85,7 +86,7 @@ def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[st
     """
     hints = _hints(function, subject)
     context: str | None = None
-    wanted_state: Any = NOTHING
+    wanted: tuple[Any, Any] = (NOTHING, NOTHING)
     fields: dict[str, Any] = {}
     parameters: dict[str, str] = {}
     by_position: list[str] = []
@@ -94,10 +95,10 @@ def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[st
         _check_parameter(parameter, annotation, subject)
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             by_position.append(name)
-        if (state := _state_of_context(annotation)) is not None:
+        if (named := _named_by_context(annotation)) is not None:
             if context is not None:
                 raise DefinitionError(subject, f"{context!r} and {name!r} are both a context; one is enough.")
-            context, wanted_state = name, state
+            context, wanted = name, named
             continue
         made_up = f"p{len(fields)}"
         fields[made_up] = _field(name, annotation, parameter.default, texts.get(name))
@@ -107,7 +108,8 @@ def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[st
         arguments=arguments,
         parameters=parameters,
         context=context,
-        wanted_state=wanted_state,
+        wanted_state=wanted[0],
+        wanted_deps=wanted[1],
         returns=hints.get("return", NOTHING),
         by_position=tuple(by_position),
         schema=schema,
@@ -148,15 +150,17 @@ def _check_parameter(parameter: inspect.Parameter, annotation: Any, subject: str
         raise DefinitionError(subject, f"parameter {name!r} has no type, so a model cannot know what to give.")
 
 
-def _state_of_context(annotation: Any) -> Any:
-    """The state type a context annotation names (`NOTHING` if it names none); None for any other annotation."""
+def _named_by_context(annotation: Any) -> tuple[Any, Any] | None:
+    """The types of state and deps that a context annotation names (`NOTHING` where it names none); None for any other
+    annotation."""
     # `type Ctx = ToolContext[Notes]` hides what it stands for.
     annotation = getattr(annotation, "__value__", annotation)
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if (get_origin(annotation) or annotation) not in (ToolContext, RunContext):
         return None
-    return next(iter(get_args(annotation)), NOTHING)
+    state, deps, *_ = (*get_args(annotation), NOTHING, NOTHING)
+    return state, deps
 
 
 def _field(name: str, annotation: Any, default: Any, text: str | None) -> tuple[Any, Any]:

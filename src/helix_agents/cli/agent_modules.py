@@ -34,6 +34,21 @@ class AgentNotChosenError(SetupError):
         return f"{self.place!r} {self.problem}"
 
 
+class DepsNotOpenedError(SetupError):
+    """An agent's tool takes what an executor's `deps` open, and a command opens none."""
+
+    code = "deps_not_opened"
+    agent: str
+    tool: str
+    deps: str
+
+    def __str__(self) -> str:
+        return (
+            f"Agent {self.agent!r} cannot run from a command: its tool {self.tool!r} takes a {self.deps} as ctx.deps, "
+            "and only a program says how to open one. Run it there, with Executor.open(…, deps=…)."
+        )
+
+
 def load_agents(place: str) -> AgentRegistry:
     """The agents at a place. The current directory is importable, as it is for `python -m`.
 

@@ -10,7 +10,7 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.cli.agent_modules import load_agents
 from helix_agents.cli.chat_answers import ask_person
 from helix_agents.cli.chat_commands import COMMANDS, Leave, explain
-from helix_agents.cli.driving import Workplace, agent_for, check_model, find_model, tell_output
+from helix_agents.cli.driving import Workplace, agent_for, check_agent, find_model, tell_output
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.following import follow
 from helix_agents.cli.keyboard import Keyboard
@@ -53,7 +53,7 @@ def chat(
         helix = loop.run(leaving.enter_async_context(open_driving(place.store_url, agents)))
         try:
             agent = loop.run(agent_for(helix, place.agents, agent_name, session_id))
-            check_model(agent, adapter)
+            check_agent(agent, adapter)
             talk = Chat(
                 output, place, loop, helix, agent, session_id or RandomIds().new("chat"), user_id=user_id, model=adapter
             )

@@ -1,18 +1,21 @@
 """Driving one run from the terminal: what `run`, `resume` and `retry` have in common."""
 
 import asyncio
+import inspect
 import os
 import signal
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.cli.agent_modules import agent_of_session, choose_agent
+from helix_agents.agent.signatures import NOTHING
+from helix_agents.cli.agent_modules import DepsNotOpenedError, agent_of_session, choose_agent
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
@@ -103,25 +106,29 @@ def find_model(name: str | None) -> LLMAdapter | None:
     return open_model(name) if name is not None else None
 
 
-def check_model(agent: AnyAgent, model: LLMAdapter | None) -> None:
-    """Refuse a run whose model cannot be opened here, before anything is written.
+def check_agent(agent: AnyAgent, model: LLMAdapter | None) -> None:
+    """Refuse a run that would fail here, before anything is written; the model may be another one than the agent's.
 
     Raises:
-        UnknownModelError, MissingExtraError: it cannot.
+        UnknownModelError, MissingExtraError: its model cannot be opened here.
+        DepsNotOpenedError: it needs what a command does not open.
     """
-    if model is None:
-        check_models(AgentRegistry([agent]))
+    _check(AgentRegistry([agent]), models=model is None)
 
 
-def check_models(agents: AgentRegistry) -> None:
-    """Refuse agents, and those they delegate to, whose models cannot be opened here.
+def check_agents(agents: AgentRegistry) -> None:
+    """Refuse agents, and those they delegate to, whose runs would fail here; raises like `check_agent`."""
+    _check(agents, models=True)
 
-    Raises:
-        UnknownModelError, MissingExtraError: one cannot.
-    """
+
+def _check(agents: AgentRegistry, *, models: bool) -> None:
     for agent in agents.everyone():
-        if isinstance(agent.model, str):
+        if models and isinstance(agent.model, str):
             open_model(agent.model)
+        for tool in agent.all_tools:
+            wanted = None if tool.signature is None else tool.signature.wanted_deps
+            if inspect.isclass(wanted) and wanted not in (NOTHING, Any, NoneType, object):
+                raise DepsNotOpenedError(agent.name, tool.name, wanted.__name__)
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 import asyncio
 
+from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.agent_modules import load_agents
+from helix_agents.cli.driving import check_agents
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
 from helix_agents.cli.stored import open_stored
@@ -11,7 +13,8 @@ from helix_agents.runtimes.in_process import Executor
 
 async def sweep(output: Output, url: str, agents: str | None, *, every: float | None, resume_grace: float) -> None:
     """Sweep once and see to its end what that set going, or sweep for ever."""
-    known = load_agents(agents) if agents is not None else ()
+    known = load_agents(agents) if agents is not None else AgentRegistry()
+    check_agents(known)
     # The janitor is no reason for a store to exist; one of an older schema is for `helix migrate`.
     async with open_stored(url):
         pass

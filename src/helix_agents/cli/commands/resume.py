@@ -43,7 +43,7 @@ def command(
     Answered calls are taken up, an interrupted turn continues. Exit code 6 says that somebody has to answer first.
     """
     from helix_agents.cli.agent_modules import agent_of_session, load_agents
-    from helix_agents.cli.driving import Begun, Workplace, check_model, drive, find_model
+    from helix_agents.cli.driving import Begun, Workplace, check_agent, drive, find_model
 
     if message is not None and checkpoint_id is not None:
         raise click.UsageError("--message and --checkpoint exclude each other.")
@@ -54,7 +54,7 @@ def command(
 
     async def begin(helix: "Executor") -> Begun:
         agent = agent_of_session(known, agents, await helix.sessions.get(session_id))
-        check_model(agent, adapter)
+        check_agent(agent, adapter)
         mode = "from_checkpoint" if checkpoint_id is not None else "with_message" if message is not None else "continue"
         handle = await helix.resume(
             agent, session_id, mode=mode, message=message, checkpoint_id=checkpoint_id, model=adapter

@@ -26,13 +26,13 @@ def command(output: Output, agents: str, session_id: str, model: str | None, sto
     It has a fresh budget of steps. What was committed before is not done again.
     """
     from helix_agents.cli.agent_modules import agent_of_session, load_agents
-    from helix_agents.cli.driving import Begun, Workplace, check_model, drive, find_model
+    from helix_agents.cli.driving import Begun, Workplace, check_agent, drive, find_model
 
     known, adapter = load_agents(agents), find_model(model)
 
     async def begin(helix: "Executor") -> Begun:
         agent = agent_of_session(known, agents, await helix.sessions.get(session_id))
-        check_model(agent, adapter)
+        check_agent(agent, adapter)
         return Begun(agent=agent, handle=await helix.retry(agent, session_id, model=adapter))
 
     return asyncio.run(drive(output, Workplace(agents=agents, store_url=store_url, model=model), known, begin))

@@ -46,18 +46,18 @@ def command(
     interrupts the run; resume goes on.
     """
     from helix_agents.cli.agent_modules import choose_agent, load_agents
-    from helix_agents.cli.driving import Begun, Workplace, agent_for, check_model, drive, find_model
+    from helix_agents.cli.driving import Begun, Workplace, agent_for, check_agent, drive, find_model
 
     text = _read_message() if message == "-" else message
     check_says_something(text, "What came from standard input" if message == "-" else "MESSAGE")
     known, adapter = load_agents(agents), find_model(model)
     if session_id is None or agent_name is not None:
         # Nothing is opened before this is clear; a session that is there already knows its agent.
-        check_model(choose_agent(known, agents, agent_name), adapter)
+        check_agent(choose_agent(known, agents, agent_name), adapter)
 
     async def begin(helix: "Executor") -> Begun:
         agent = await agent_for(helix, agents, agent_name, session_id)
-        check_model(agent, adapter)
+        check_agent(agent, adapter)
         handle = await helix.execute(
             agent,
             text,

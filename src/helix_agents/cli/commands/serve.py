@@ -55,7 +55,7 @@ def command(
             "Say who may call: --token (or HELIX_TOKEN), or --allow-unauthenticated where everybody may do everything."
         )
     from helix_agents.cli.agent_modules import load_agents
-    from helix_agents.cli.driving import check_models
+    from helix_agents.cli.driving import check_agents
     from helix_agents.domain.errors import MissingExtraError
 
     agents = load_agents(target)
@@ -63,7 +63,7 @@ def command(
         from helix_agents.server.serving import serve
     except ImportError as missing:
         raise MissingExtraError("helix serve", "server") from missing
-    check_models(agents)
+    check_agents(agents)
 
     def ready(url: str) -> None:
         names = sorted(agent.name for agent in agents)

@@ -54,12 +54,12 @@ def temporal_command(
     Any number of workers share a queue. What one of them leaves, or dies of, another one goes on with.
     """
     from helix_agents.cli.agent_modules import load_agents
-    from helix_agents.cli.driving import check_models
+    from helix_agents.cli.driving import check_agents
     from helix_agents.cli.temporal_work import work
 
     where = {"address": address, "temporal_namespace": namespace, "task_queue": task_queue, "prefix": prefix}
     known = load_agents(agents)
-    check_models(known)
+    check_agents(known)
     asyncio.run(work(output, known, store_url, where, register=register, grace=grace))
 
 
@@ -95,7 +95,7 @@ def dbos_command(
     """
     from helix_agents.cli.agent_modules import load_agents
     from helix_agents.cli.dbos_work import work
-    from helix_agents.cli.driving import check_models
+    from helix_agents.cli.driving import check_agents
 
     settings = {
         "system_database_url": system_database,
@@ -105,5 +105,5 @@ def dbos_command(
         "grace": grace,
     }
     known = load_agents(agents)
-    check_models(known)
+    check_agents(known)
     asyncio.run(work(output, known, store_url, settings))
