@@ -4,6 +4,7 @@ misses no way it can end."""
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ from tests.docs.pages import DOCS, blocks
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+AS_IN_A_NOTEBOOK = """\
+# pyright: reportUnusedFunction=false, reportUnusedClass=false, reportUnusedVariable=false, reportUnusedImport=false
+async def main() -> None:
+    pass
+"""
 EXAMPLE = ROOT / "examples" / "report_writer.py"
 
 
@@ -38,6 +44,11 @@ def test_the_report_is_a_report_and_a_missing_ending_is_reported(tmp_path: Path)
         programs |= {
             f"{page.stem}-{n}.py": block.code for n, block in enumerate(blocks(page)) if block.language == "python"
         }
+    for page in (*(DOCS / "guides").glob("*.md"), *(DOCS / "concepts").glob("*.md")):
+        # The blocks of a page are one program, in which `await` may stand at the top.
+        shown = [each for each in blocks(page) if each.language == "python" and each.not_run is None]
+        body = "\n".join(each.code for each in shown if each.title is None)
+        programs[f"{page.stem}.py"] = AS_IN_A_NOTEBOOK + textwrap.indent(body, "    ")
     whole: list[Path] = []
     for name, program in programs.items():
         whole.append(tmp_path / name)
