@@ -191,6 +191,9 @@ MISTAKES = [
     (["run", "empty", "Hi"], "module 'empty' defines none"),
     (["run", "agents:foreign", "Hi"], "No provider is installed for 'teapot' models"),
     (["run", "agents:clerk", "Hi", "--model", "brew"], "does not say whose model it is"),
+    (["run", "agents:clerk", "Hi", "--model", "openai"], "'openai' does not say which model; write 'openai:NAME'"),
+    (["run", "agents:clerk", "Hi", "--model", "openai:"], "does not say which model; write 'openai:NAME'"),
+    (["run", "agents:clerk", "Hi", "--model", ""], "'' names no model; write whose it is and its name"),
     (["run", "agents:clerk", "Hi", "--store", "teapot://here"], "No backend is installed for 'teapot' URLs"),
 ]
 

@@ -651,6 +651,10 @@ class UnknownModelError(SetupError):
     def __str__(self) -> str:
         prefix, colon, model = self.name.partition(":")
         known = ", ".join(f"{each}:" for each in self.known) or "none"
+        if prefix in self.known:
+            return f"{self.name!r} does not say which model; write '{prefix}:NAME'. Known prefixes: {known}."
+        if not prefix:
+            return f"{self.name!r} names no model; write whose it is and its name. Known prefixes: {known}."
         if not colon or not model:
             whose = _PROVIDERS.get(prefix[:3].lower(), "anthropic")
             return f"{self.name!r} does not say whose model it is; write '{whose}:{prefix}'. Known prefixes: {known}."
