@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, Suspended, ToolAnswer, client_tool, tool
 from helix_agents.domain.chunks import (
@@ -16,6 +17,7 @@ from helix_agents.domain.chunks import (
     StreamChunk,
     TextDelta,
     ThinkingChunk,
+    ToolApprovalRequest,
     ToolArgStreamDelta,
     ToolArgStreamEnd,
     ToolArgStreamStart,
@@ -27,7 +29,7 @@ from helix_agents.domain.messages import AssistantMessage, Message, Thinking, To
 from helix_agents.domain.pending import AnsweredElsewhere, OnDeadline, PendingCall
 from helix_agents.domain.rendering import surviving
 from helix_agents.engine.steps.answers import DENIAL, NOT_APPROVED
-from helix_agents.llm.scripted import call, reply
+from helix_agents.llm.scripted import call, finish, reply
 from helix_agents.server.chat_streams import UISource, replay
 from helix_agents.server.ui_messages import assistant_message
 from helix_agents.server.ui_stream import UIPart, UIStream, Version
@@ -298,6 +300,65 @@ async def test_pages_that_come_at_any_moment_of_a_real_conversation_agree(approv
     states = [part.get("state") for part in seen["parts"] if part["type"].startswith("tool-")]
     decided = "output-available" if approved else "output-denied"
     assert states == ["output-available", "output-error", decided, "output-available", "output-available"]
+
+
+class Report(BaseModel):
+    title: str
+    pages: int
+
+
+async def test_structured_output_is_data_of_the_answer_and_none_of_its_tools() -> None:
+    script = [reply("Here.", calls=[finish({"title": "Tides"})]), finish({"title": "Tides", "pages": 3})]
+    agent = Agent(name="writer", model=ScriptedModel(script, chunk=3), output=Report)
+    async with Executor.open("memory://", agents=[agent], janitor_seconds=None) as helix:
+        run = await helix.execute(agent, "go", "s")
+        assert await run.output() == Report(title="Tides", pages=3)
+        live, late = stream_for(helix, "writer"), stream_for(helix, "writer")
+        seen = [part async for chunk in run.stream(from_sequence=0) for part in live.feed(chunk)]
+        replayed = (await read_conversation(helix, "s")).replay(late)
+    for parts in (seen, replayed):
+        said = [part for part in parts if not part["type"].startswith(("start", "finish", "text"))]
+        assert said == [{"type": "data-output", "id": "output", "data": {"title": "Tides", "pages": 3}}]
+
+
+def test_thoughts_end_before_words_begin_however_they_come() -> None:
+    """Some models never say that a thought is over; the text that follows does."""
+    ended, open_ended = Log(), Log()
+    for log in (ended, open_ended):
+        log.step(1, ["Hm."], ["It is ", "so."], [], 1)
+    del open_ended.chunks[2]
+    message = AssistantMessage(id=f"{RUN}.1", thinking=(Thinking(text="Hm."),), text="It is so.")
+    thought = ["start-step", "reasoning-start", "reasoning-delta", "reasoning-end"]
+    words = ["text-delta", "text-delta"]
+    for parts, deltas in (
+        (whole(ended, 6), words),
+        (whole(open_ended, 6), words),
+        ([*(stream := new_stream()).message(message, "m"), *stream.finish("completed")], words[:1]),
+    ):
+        kinds = [part["type"] for part in parts]
+        assert kinds == [*thought, "text-start", *deltas, "text-end", "finish-step", "finish"]
+    two = Log()
+    two.step(1, ["Hm.", "Well."], [], [], 1)
+    assert [part["type"] for part in whole(two, 6)].count("reasoning-start") == 2
+
+
+def test_what_is_told_twice_of_a_call_is_shown_once() -> None:
+    """A chunk that repeats what a page was shown, and one that comes after a call's end, change nothing."""
+    stream = new_stream()
+    header: dict[str, Any] = {"session_id": "s", "run_id": RUN, "agent_type": "a", "step": 1, "sequence": 1}
+    about: dict[str, Any] = {"tool_call_id": "c", "tool_name": "publish"}
+    asked = ToolApprovalRequest(**header, **about, approval_id="approve-c", input={"n": 1})
+    began = stream.feed(ToolStart(**header, **about, arguments={"n": 1})) + stream.feed(asked)
+    assert [part["type"] for part in began] == ["start-step", "tool-input-available", "tool-approval-request"]
+    late = [
+        asked,
+        ToolStart(**header, **about, arguments={"n": 1}),
+        ToolArgStreamDelta(**header, tool_call_id="c", delta="{"),
+        ToolArgStreamEnd(**header, tool_call_id="c"),
+    ]
+    assert [part for chunk in late for part in stream.feed(chunk)] == []
+    assert [part["type"] for part in stream.feed(ToolEnd(**header, **about, result=1))] == ["tool-output-available"]
+    assert stream.feed(asked) == []
 
 
 def approval_row(call_id: str, state: Any, answer: Any = None, **more: Any) -> PendingCall:
