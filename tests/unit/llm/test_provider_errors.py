@@ -156,6 +156,22 @@ async def test_a_stream_that_makes_no_sense_may_make_some_next_time(server: Prov
         assert type(await failure_of(connect(CHAT))) is ModelUnavailableError
 
 
+@pytest.mark.parametrize(
+    ("wire", "nonsense"),
+    [
+        (ANTHROPIC, event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x"}})),
+        (RESPONSES, event({"type": "response.created", "sequence_number": 0, "response": "well"})),
+        (CHAT, data({"choices": 5})),
+        (GOOGLE, data({"candidates": [{"content": {"parts": "none"}}]})),
+    ],
+)
+async def test_so_may_one_whose_first_piece_makes_no_sense(
+    wire: Wire, nonsense: str, server: ProviderServer, connect: Any
+) -> None:
+    server.will(Stream(frames=[nonsense]))
+    assert type(await failure_of(connect(wire))) is ModelUnavailableError
+
+
 async def test_a_reply_the_provider_gave_up_on_is_no_reply(server: ProviderServer, connect: Any) -> None:
     server.will(GOOGLE.stream(Wired(text="well", stop="MALFORMED_FUNCTION_CALL")))
     error = await failure_of(connect(GOOGLE))

@@ -1,8 +1,9 @@
 """HTTP responses that are closed when the question is, and not when the garbage collector finds them."""
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Self
 
 from httpx2 import AsyncClient, Response
 from pydantic_ai.models import create_async_httpx2_client
@@ -11,14 +12,15 @@ _arriving: ContextVar[list[Response] | None] = ContextVar("arriving_responses", 
 
 
 def open_client() -> AsyncClient:
-    """A client whose responses `closing_responses` sees."""
+    """A client whose responses `OpenResponses` notes."""
     client = create_async_httpx2_client()
     client.event_hooks = {**client.event_hooks, "response": [_note]}
     return client
 
 
 class OpenResponses:
-    """The responses one question is reading."""
+    """The responses one question is reading, closed at its end: some libraries leave one open when its reader stops
+    early."""
 
     def __init__(self) -> None:
         self._responses: list[Response] = []
@@ -32,19 +34,17 @@ class OpenResponses:
         finally:
             _arriving.reset(before)
 
-    async def close(self) -> None:
+    @property
+    def granted(self) -> bool:
+        """Whether the provider agreed to answer; what it says then may still make no sense."""
+        return any(response.is_success for response in self._responses)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
         for response in self._responses:
             await response.aclose()
-
-
-@asynccontextmanager
-async def closing_responses() -> AsyncGenerator[OpenResponses]:
-    """Close at the end what was noted: some libraries leave a response open when its reader stops early."""
-    responses = OpenResponses()
-    try:
-        yield responses
-    finally:
-        await responses.close()
 
 
 async def _note(response: Response) -> None:

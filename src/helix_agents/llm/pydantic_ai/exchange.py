@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelResponseStreamEvent
 from pydantic_ai.models import Model, StreamedResponse
 
 from helix_agents.domain.errors import ModelError, ModelRefusedError, ModelUnavailableError
-from helix_agents.llm.pydantic_ai.connections import closing_responses, open_client
+from helix_agents.llm.pydantic_ai.connections import OpenResponses, open_client
 from helix_agents.llm.pydantic_ai.conversations import Conversations
 from helix_agents.llm.pydantic_ai.failures import as_model_error
 from helix_agents.llm.pydantic_ai.messages import MessageConverter
@@ -40,11 +40,10 @@ class Exchange:
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         reader = ReplyReader(self._name)
-        otherwise: type[ModelError] = ModelRefusedError
+        responses, is_answering = OpenResponses(), False
         try:
-            async with self._stream(request) as stream, aclosing(_events(stream)) as events:
-                # What the libraries stumble over from here on came from the provider, and may be in order next time.
-                otherwise = ModelUnavailableError
+            async with self._stream(request, responses) as stream, aclosing(_events(stream)) as events:
+                is_answering = True
                 async for event in events:
                     for piece in reader.read(event):
                         yield piece
@@ -52,20 +51,23 @@ class Exchange:
         except ModelError:
             raise
         except Exception as problem:
+            # What the libraries stumble over in an answer came from the provider, and may be in order next time.
+            is_theirs = is_answering or responses.granted
+            otherwise = ModelUnavailableError if is_theirs else ModelRefusedError
             raise as_model_error(self._name, problem, otherwise=otherwise) from problem
         for piece in reader.rest():
             yield piece
         yield done
 
     @asynccontextmanager
-    async def _stream(self, request: ModelRequest) -> AsyncGenerator[StreamedResponse]:
+    async def _stream(self, request: ModelRequest, responses: OpenResponses) -> AsyncGenerator[StreamedResponse]:
         opening = model_request_stream(
             self._model,
             self._conversations.history(request, cache_ttl(request, self._model)),
             model_settings=settings_of(request, self._model),
             model_request_parameters=parameters_of(request),
         )
-        async with closing_responses() as responses, AsyncExitStack() as stack:
+        async with responses, AsyncExitStack() as stack:
             with responses.noted():
                 stream = await stack.enter_async_context(opening)
             yield stream
