@@ -12,7 +12,7 @@ from helix_agents.llm.pydantic_ai import PydanticAIModel
 from helix_agents.ports.llm import TextPiece, ThinkingPiece, ToolArgumentsPiece, ToolCallEnded, ToolCallStarted
 from tests.support.asking import answer_of, events_of, question
 from tests.support.provider_server import ProviderServer, Stream
-from tests.support.provider_wire import CHAT, WIRES, Wire, Wired
+from tests.support.provider_wire import CHAT, WIRES, Wire, Wired, data
 
 A_CALL: tuple[str, str, dict[str, Any]] = ("call_a", "search", {"query": "high tides", "limit": 3})
 
@@ -95,6 +95,15 @@ async def test_a_server_that_tells_with_every_piece_what_was_used_so_far_is_not_
     server.will(Stream(frames=[*telling, done]))
     told = await answer_of(connect(CHAT), question())
     assert told.usage == TokenCount(prompt=45, completion=3, total=48)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_usage_that_is_told_in_another_way_costs_no_reply(server: ProviderServer, connect: Any) -> None:
+    *pieces, _, done = CHAT.frames(Wired(text="The tide is rising."))
+    used = {"prompt_tokens": 45.0, "completion_tokens": 20, "completion_tokens_details": {"reasoning_tokens": "many"}}
+    server.will(Stream(frames=[*pieces, data({"id": "1", "object": "x", "choices": [], "usage": used}), done]))
+    told = await answer_of(connect(CHAT), question())
+    assert (told.reply.text, told.usage) == ("The tide is rising.", TokenCount(prompt=45, completion=20, total=65))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any
 
 from pydantic_ai.messages import (
@@ -136,10 +137,16 @@ def _is_whole(args: str | Mapping[str, Any] | None) -> bool:
 
 
 def _usage(usage: RequestUsage) -> TokenCount:
+    prompt, completion = _count(usage.input_tokens), _count(usage.output_tokens)
     return TokenCount(
-        prompt=usage.input_tokens,
-        completion=usage.output_tokens,
-        reasoning=usage.output_reasoning_tokens or usage.details.get("reasoning_tokens", 0),
-        cached=usage.cache_read_tokens,
-        total=usage.input_tokens + usage.output_tokens,
+        prompt=prompt,
+        completion=completion,
+        reasoning=_count(usage.output_reasoning_tokens or usage.details.get("reasoning_tokens")),
+        cached=_count(usage.cache_read_tokens),
+        total=prompt + completion,
     )
+
+
+def _count(said: object) -> int:
+    """A number of tokens; servers that speak another's format may say it in another way, or not at all."""
+    return int(said) if isinstance(said, int | float) and isfinite(said) else 0
