@@ -465,6 +465,26 @@ async def test_what_is_remembered_too_long_is_forgotten_however_much_there_is(
         assert (await store.usage(JOURNAL)).keys == 5
 
 
+async def test_what_is_remembered_is_gone_through_once_an_hour_and_not_in_every_round(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    async with world.open(clock=clock) as state:
+        store = state.gateway.store
+        list_entries = store.list_entries
+        looked: list[str] = []
+
+        async def look(scope: str, **options: Any) -> EntryPage:
+            looked.append(scope)
+            return await list_entries(scope, **options)
+
+        monkeypatch.setattr(store, "list_entries", look)
+        for minutes, looks in ((0, 1), (1, 1), (58, 1), (1, 2), (-120, 3)):
+            clock.advance(minutes * 60_000)
+            await sweep_state(state.gateway)
+            assert looked.count(JOURNAL) == looks
+
+
 async def test_who_may_not_know_the_limits_lets_go_of_nothing_while_an_executor_looks_after_it(world: World) -> None:
     clock = ManualClock(1_800_000_000_000)
     strict, generous = Limits(alerts=1, events=1, remembered_ms=1), Limits()

@@ -71,6 +71,8 @@ class Gateway:
         self._previews: dict[str, dict[str, JSON]] = {}
         self.put_off: dict[str, int] = {}
         """Notices that an address did not take, and when this process tries them again."""
+        self.forgot_at: int | None = None
+        """When this process last went through what it remembers, to forget what is old."""
 
     async def call(
         self,

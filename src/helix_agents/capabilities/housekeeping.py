@@ -24,6 +24,7 @@ from helix_agents.ports.entries import EntryStore
 from helix_agents.system import jitter
 
 FORGOTTEN_AT_ONCE = 1_000
+FORGET_EVERY_MS = HOUR_MS
 SWEEP_SECONDS = 15.0
 EXECUTORS = "executors"
 SAY_AGAIN_MS = HOUR_MS
@@ -76,7 +77,7 @@ async def _let_go(gateway: Gateway) -> dict[str, JSON]:
     return {
         "alerts_dropped": await trim_alerts(gateway),
         "changes_kept_after": await _forget_changes(gateway, now - limits.event_age_ms),
-        "answers_forgotten": await _forget(gateway, now - limits.remembered_ms),
+        "answers_forgotten": await _forget(gateway, now, limits.remembered_ms),
     }
 
 
@@ -108,10 +109,17 @@ async def _forget_changes(gateway: Gateway, before: int) -> int:
     return await store.prune_events(before_ms=before, keep=gateway.settings.limits.events)
 
 
-async def _forget(gateway: Gateway, before: int) -> int:
+async def _forget(gateway: Gateway, now: int, after: int) -> int:
     """Let go of remembered answers and decided requests: nobody sends or looks for one again after so long. What counts
-    calls stays as long as it counts."""
-    forgotten, now = 0, gateway.store.now_ms()
+    calls stays as long as it counts.
+
+    There may be a million of them, of which a round has few to let go, so they are not gone through in every round.
+    """
+    last = gateway.forgot_at
+    if last is not None and 0 <= now - last < min(FORGET_EVERY_MS, after):
+        return 0
+    gateway.forgot_at = now
+    forgotten, before = 0, now - after
     for scope in (ONCE, JOURNAL, RATES, DECIDED, ASKED):
         entries = every_entry(gateway.store, scope, values=False)
         old = [entry.key async for entry in entries if entry.updated_at < before]
