@@ -89,7 +89,10 @@ class PendingCall(Record):
 
 
 class PendingFilter(Record):
-    """Which waiting calls to list; everything given must hold. Without `states`, what still waits."""
+    """Which waiting calls to list; everything given must hold. Without `states`, what still waits.
+
+    `session_id` is the session whose call it is, `root_session_id` that of the conversation, with everything below it.
+    """
 
     session_id: SessionId | None = None
     root_session_id: SessionId | None = None
