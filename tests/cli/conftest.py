@@ -15,6 +15,46 @@ from tests.cli.sample_agents import clerk, several
 WAITS, TALKED = "waits", "talked"
 
 
+# A module of agents whose tools take deps, with what opens them.
+NEEDS_DEPS = """
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from helix_agents import Agent, ScriptedModel, ToolContext, ask_human, tool
+from helix_agents.testing import call
+
+@dataclass
+class Bank:
+    left: int
+
+@asynccontextmanager
+async def open_bank(session_id, user_id):
+    yield Bank(left=5)
+
+@tool(finish_with=True)
+async def balance(ctx: ToolContext[Any, Bank]) -> str:
+    \"\"\"What is left.\"\"\"
+    return f"{ctx.deps.left} left."
+
+@tool
+async def free(ctx: ToolContext[Any, Any], more: int | None) -> int:
+    \"\"\"What needs nothing.\"\"\"
+    return 6
+
+@tool
+async def unsure(ctx: ToolContext[Any, Bank | None]) -> int:
+    \"\"\"What does without.\"\"\"
+    return 7
+
+teller = Agent(name="teller", description="Counts.", model=ScriptedModel([call("balance")]), tools=[balance])
+unsettled = Agent(
+    name="unsettled", model=ScriptedModel([call("ask_human", {"question": "Sure?"}), "5"]), tools=[balance, ask_human()]
+)
+boss = Agent(name="boss", model=ScriptedModel(["5"]), tools=[teller.as_tool()])
+content = Agent(name="content", model=ScriptedModel(["5"]), tools=[free, unsure])
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where a user is: the module `agents` lies there."""

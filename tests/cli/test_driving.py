@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helix_agents.cli.exit_codes import ExitCode
-from tests.cli.conftest import WAITS, begin_elsewhere
+from tests.cli.conftest import NEEDS_DEPS, WAITS, begin_elsewhere
 from tests.support.command_line import HELIX, environment, helix
 
 
@@ -208,33 +208,6 @@ def test_a_mistake_in_the_setup_is_one_sentence(folder: Path, arguments: list[st
     assert not (folder / "helix.db").exists(), "nothing is written before everything is clear"
 
 
-NEEDS_DEPS = """
-from typing import Any
-from helix_agents import Agent, ScriptedModel, ToolContext, tool
-
-class Bank: ...
-
-@tool
-async def balance(ctx: ToolContext[Any, Bank]) -> int:
-    \"\"\"What is left.\"\"\"
-    return 5
-
-@tool
-async def free(ctx: ToolContext[Any, Any], more: int | None) -> int:
-    \"\"\"What needs nothing.\"\"\"
-    return 6
-
-@tool
-async def unsure(ctx: ToolContext[Any, Bank | None]) -> int:
-    \"\"\"What does without.\"\"\"
-    return 7
-
-teller = Agent(name="teller", description="Counts.", model=ScriptedModel(["5"]), tools=[balance])
-boss = Agent(name="boss", model=ScriptedModel(["5"]), tools=[teller.as_tool()])
-content = Agent(name="content", model=ScriptedModel(["5"]), tools=[free, unsure])
-"""
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -246,13 +219,37 @@ content = Agent(name="content", model=ScriptedModel(["5"]), tools=[free, unsure]
     ],
     ids=" ".join,
 )
-def test_an_agent_whose_tools_take_what_only_a_program_opens_is_not_run_from_a_command(
-    folder: Path, arguments: list[str]
-) -> None:
+def test_an_agent_whose_tools_take_what_nothing_opens_is_not_run(folder: Path, arguments: list[str]) -> None:
     (folder / "bank.py").write_text(NEEDS_DEPS, encoding="utf-8")
     assert helix(folder, "run", "bank:content", "Hi").code == ExitCode.OK
     done = helix(folder, *arguments)
     assert (done.code, "its tool 'balance' takes a Bank as ctx.deps" in done.err) == (ExitCode.SETUP, True), done.err
+
+
+def test_what_opens_the_deps_of_tools_is_named_like_agents_are(folder: Path) -> None:
+    (folder / "bank.py").write_text(NEEDS_DEPS, encoding="utf-8")
+    done = helix(folder, "run", "bank:teller", "Hi", "--deps", "bank:open_bank", "--json")
+    assert (done.code, done.json["output"]) == (ExitCode.OK, "5 left.")
+    assert helix(folder, "janitor", "bank", "--deps", "bank.py:open_bank").code == ExitCode.OK
+    waits = helix(folder, "run", "bank:unsettled", "Hi", "--session", "s", "--deps", "bank:open_bank")
+    assert waits.code == ExitCode.WAITING
+    assert "helix resume bank:unsettled s --deps bank:open_bank\n" in waits.err
+
+
+@pytest.mark.parametrize(
+    ("deps", "problem"),
+    [
+        ("bank", "write module:name or file.py:name"),
+        ("nowhere:open_bank", "there is no module 'nowhere'"),
+        ("bank:nothing", "'nothing' is not there, and has to be a function like an executor's deps"),
+        ("bank:content", "'content' is Agent, and has to be a function"),
+    ],
+)
+def test_deps_that_are_none_are_told_before_anything_is_written(folder: Path, deps: str, problem: str) -> None:
+    (folder / "bank.py").write_text(NEEDS_DEPS, encoding="utf-8")
+    done = helix(folder, "run", "bank:teller", "Hi", "--deps", deps)
+    assert (done.code, f"No deps at {deps!r}: {problem}" in done.err) == (ExitCode.SETUP, True), done.err
+    assert not (folder / "helix.db").exists()
 
 
 def test_a_session_that_is_not_there_is_told_by_every_command_that_goes_on(folder: Path) -> None:

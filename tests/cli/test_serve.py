@@ -4,11 +4,12 @@ import json
 import signal
 import subprocess
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.command_line import HELIX, environment
+from tests.cli.conftest import NEEDS_DEPS
+from tests.support.command_line import HELIX, environment, helix
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
@@ -29,6 +30,24 @@ def test_a_script_is_told_where_as_soon_as_somebody_is_answered_there(folder: Pa
             serving.send_signal(signal.SIGTERM)
             out, err = serving.communicate(timeout=30)
     assert (out, err) == ("", "")
+
+
+def test_tools_get_the_deps_that_are_named(folder: Path) -> None:
+    (folder / "bank.py").write_text(NEEDS_DEPS, encoding="utf-8")
+    command = [HELIX, "serve", "bank:teller", "--deps", "bank:open_bank", "--allow-unauthenticated", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--json"], cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as serving:
+        try:
+            assert serving.stdout is not None
+            url = json.loads(serving.stdout.readline())["url"]
+            body = json.dumps({"agentType": "teller", "message": "Hi", "sessionId": "s"}).encode()
+            with urlopen(Request(f"{url}/start", body, {"content-type": "application/json"}), timeout=30):
+                pass
+        finally:
+            serving.send_signal(signal.SIGTERM)
+            serving.communicate(timeout=30)
+    assert helix(folder, "sessions", "show", "s", "--json").json["session"]["output"] == "5 left."
 
 
 @pytest.mark.parametrize(

@@ -97,20 +97,27 @@ def test_a_system_database_that_is_not_there_is_named_without_its_password(
 
 GUESTS = '''
 import time
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from helix_agents import Agent, AgentRegistry, ScriptedModel, ToolContext, tool
 from helix_agents.testing import call
 
 
+@asynccontextmanager
+async def open_room(session_id, user_id):
+    yield Path()
+
+
 @tool
-def meet(ctx: ToolContext) -> int:
+def meet(ctx: ToolContext[Any, Path]) -> int:
     """Wait for somebody else who waits."""
-    Path(f"{ctx.session_id}.here").touch()
+    (ctx.deps / f"{ctx.session_id}.here").touch()
     until = time.monotonic() + 30
-    while len(list(Path().glob("*.here"))) < 2 and time.monotonic() < until:
+    while len(list(ctx.deps.glob("*.here"))) < 2 and time.monotonic() < until:
         time.sleep(0.01)
-    return len(list(Path().glob("*.here")))
+    return len(list(ctx.deps.glob("*.here")))
 
 
 guest = Agent(name="guest", model=ScriptedModel([call("meet"), "We met."]), tools=[meet])
@@ -123,7 +130,7 @@ async def dbos_workers(folder: Path) -> AsyncGenerator[tuple[str, str]]:
     """Two workers on one queue, each with room for one run at a time; the store and the queue."""
     await asyncio.to_thread((folder / "guests.py").write_text, GUESTS)
     store, queue = f"sqlite:///{folder / 'helix.db'}", f"worker-{os.getpid()}"
-    place = ["guests:registry", "--prefix", queue, "--max-running", "1", "--store", store]
+    place = ["guests:registry", "--prefix", queue, "--max-running", "1", "--store", store, "--deps", "guests:open_room"]
     command = ["-c", "from helix_agents.cli import main; main()", "worker", "dbos", *place]
     workers: list[asyncio.subprocess.Process] = []
     try:

@@ -1,15 +1,18 @@
-"""Finding the agents a command line names: `module:name`, `module` alone, or a file."""
+"""Finding what a command line names: agents as `module:name`, `module` alone or a file, and what opens their deps."""
 
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.errors import HelixError, SetupError
 from helix_agents.domain.sessions import SessionState, SessionSummary
+
+if TYPE_CHECKING:
+    from helix_agents.engine.services import OpenDeps
 
 
 class AgentsNotFoundError(SetupError):
@@ -35,7 +38,7 @@ class AgentNotChosenError(SetupError):
 
 
 class DepsNotOpenedError(SetupError):
-    """An agent's tool takes what an executor's `deps` open, and a command opens none."""
+    """An agent's tool takes what an executor's `deps` open, and the command line names nothing that opens it."""
 
     code = "deps_not_opened"
     agent: str
@@ -44,9 +47,20 @@ class DepsNotOpenedError(SetupError):
 
     def __str__(self) -> str:
         return (
-            f"Agent {self.agent!r} cannot run from a command: its tool {self.tool!r} takes a {self.deps} as ctx.deps, "
-            "and only a program says how to open one. Run it there, with Executor.open(…, deps=…)."
+            f"Agent {self.agent!r} cannot run like this: its tool {self.tool!r} takes a {self.deps} as ctx.deps. Name "
+            "what opens one, as Executor.open(…, deps=…) takes it: --deps module:name."
         )
+
+
+class DepsNotFoundError(SetupError):
+    """What a command line names as the opener of deps is not there, cannot be imported, or is something else."""
+
+    code = "deps_not_found"
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"No deps at {self.place!r}: {self.problem}"
 
 
 def load_agents(place: str) -> AgentRegistry:
@@ -69,6 +83,30 @@ def load_agents(place: str) -> AgentRegistry:
             raise AgentsNotFoundError(place, f"{where} has no {name!r}; agents there: {has or 'none'}.")
         value = getattr(value, part)
     return _registry(place, _agents_in(place, value))
+
+
+def load_deps(place: str | None) -> "OpenDeps | None":
+    """What opens the deps of tools, at a place that is named like one of agents; None where none is.
+
+    Raises:
+        DepsNotFoundError: there is nothing of the kind; says why.
+    """
+    if place is None:
+        return None
+    where, _, name = place.partition(":")
+    if not name:
+        raise DepsNotFoundError(place, "write module:name or file.py:name.")
+    try:
+        module = _import(place, where)
+    except AgentsNotFoundError as problem:
+        raise DepsNotFoundError(place, problem.problem) from problem
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    if not callable(value):
+        what = "is not there" if value is None else f"is {type(value).__name__}"
+        raise DepsNotFoundError(place, f"{name!r} {what}, and has to be a function like an executor's deps.")
+    return cast("OpenDeps", value)
 
 
 def choose_agent(agents: AgentRegistry, place: str, name: str | None) -> AnyAgent:

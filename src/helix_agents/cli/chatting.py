@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.cli.agent_modules import load_agents
+from helix_agents.cli.agent_modules import load_agents, load_deps
 from helix_agents.cli.chat_answers import ask_person
 from helix_agents.cli.chat_commands import COMMANDS, Leave, explain
 from helix_agents.cli.driving import Workplace, agent_for, check_agent, find_model, tell_output
@@ -50,10 +50,10 @@ def chat(
     adapter = find_model(model)
     with LoopThread() as loop:
         leaving = AsyncExitStack()
-        helix = loop.run(leaving.enter_async_context(open_driving(place.store_url, agents)))
+        helix = loop.run(leaving.enter_async_context(open_driving(place.store_url, agents, load_deps(place.deps))))
         try:
             agent = loop.run(agent_for(helix, place.agents, agent_name, session_id))
-            check_agent(agent, adapter)
+            check_agent(agent, adapter, place.deps)
             talk = Chat(
                 output, place, loop, helix, agent, session_id or RandomIds().new("chat"), user_id=user_id, model=adapter
             )

@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.agent.signatures import NOTHING
-from helix_agents.cli.agent_modules import DepsNotOpenedError, agent_of_session, choose_agent
+from helix_agents.cli.agent_modules import DepsNotOpenedError, agent_of_session, choose_agent, load_deps
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
@@ -40,11 +40,13 @@ NOBODY_KNOWS = "its process died and nobody knows whether it took effect"
 
 @dataclass(frozen=True, kw_only=True)
 class Workplace:
-    """Where agents and sessions are, and which model is asked, as the command line said; for commands it suggests."""
+    """Where agents and sessions are, which model is asked and what opens deps, as the command line said; for commands
+    it suggests."""
 
     agents: str
     store_url: str
     model: str | None = None
+    deps: str | None = None
 
     def command(self, *words: str) -> str:
         """A command line that works here."""
@@ -54,7 +56,9 @@ class Workplace:
 
     def going_on(self, command: str, *words: str) -> str:
         """The same for a command that runs these agents, with the model that was asked here."""
-        return self.command(command, self.agents, *words, *(() if self.model is None else ("--model", self.model)))
+        model = () if self.model is None else ("--model", self.model)
+        deps = () if self.deps is None else ("--deps", self.deps)
+        return self.command(command, self.agents, *words, *model, *deps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +74,7 @@ Begin: TypeAlias = Callable[[Executor], Awaitable[Begun]]
 
 async def drive(output: Output, place: Workplace, agents: AgentRegistry, begin: Begin) -> ExitCode:
     """Begin a run, show it to its end, say how it ended and what can be done next."""
-    async with open_driving(place.store_url, agents) as helix:
+    async with open_driving(place.store_url, agents, load_deps(place.deps)) as helix:
         try:
             begun = await begin(helix)
         except StillWaitingError as problem:
@@ -106,26 +110,27 @@ def find_model(name: str | None) -> LLMAdapter | None:
     return open_model(name) if name is not None else None
 
 
-def check_agent(agent: AnyAgent, model: LLMAdapter | None) -> None:
+def check_agent(agent: AnyAgent, model: LLMAdapter | None, deps: str | None) -> None:
     """Refuse a run that would fail here, before anything is written; the model may be another one than the agent's.
 
     Raises:
         UnknownModelError, MissingExtraError: its model cannot be opened here.
-        DepsNotOpenedError: it needs what a command does not open.
+        DepsNotOpenedError, DepsNotFoundError: nothing is named that opens what its tools take, or nothing is there.
     """
-    _check(AgentRegistry([agent]), models=model is None)
+    _check(AgentRegistry([agent]), deps, models=model is None)
 
 
-def check_agents(agents: AgentRegistry) -> None:
+def check_agents(agents: AgentRegistry, deps: str | None) -> None:
     """Refuse agents, and those they delegate to, whose runs would fail here; raises like `check_agent`."""
-    _check(agents, models=True)
+    _check(agents, deps, models=True)
 
 
-def _check(agents: AgentRegistry, *, models: bool) -> None:
+def _check(agents: AgentRegistry, deps: str | None, *, models: bool) -> None:
+    has_deps = load_deps(deps) is not None
     for agent in agents.everyone():
         if models and isinstance(agent.model, str):
             open_model(agent.model)
-        for tool in agent.all_tools:
+        for tool in () if has_deps else agent.all_tools:
             wanted = None if tool.signature is None else tool.signature.wanted_deps
             if inspect.isclass(wanted) and wanted not in (NOTHING, Any, NoneType, object):
                 raise DepsNotOpenedError(agent.name, tool.name, wanted.__name__)

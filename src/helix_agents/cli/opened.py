@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.stored import open_stored
+from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.in_process import Executor
 
@@ -22,7 +23,7 @@ async def open_desk(url: str) -> AsyncGenerator[Executor, None]:
 
 
 @asynccontextmanager
-async def open_driving(url: str, agents: AgentRegistry) -> AsyncGenerator[Executor, None]:
+async def open_driving(url: str, agents: AgentRegistry, deps: OpenDeps | None) -> AsyncGenerator[Executor, None]:
     """An executor that drives the runs it begins, and leaves everybody else's alone."""
-    async with Executor.open(url, agents=agents, janitor_seconds=None) as helix:
+    async with Executor.open(url, agents=agents, deps=deps, janitor_seconds=None) as helix:
         yield helix

@@ -106,6 +106,12 @@ def model_option(command: Command) -> Command:
     )
 
 
+def deps_option(command: Command) -> Command:
+    """Add `--deps MODULE:NAME`, for agents whose tools take some."""
+    text = "What opens ctx.deps of tools, as the deps of an executor: module:name or file.py:name."
+    return click.option("--deps", metavar="MODULE:NAME", help=text)(command)
+
+
 def page_options(command: Command) -> Command:
     """Add `--limit` and `--offset`; lists are newest first."""
     limit = click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="How many.")

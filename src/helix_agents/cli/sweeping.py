@@ -3,7 +3,7 @@
 import asyncio
 
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.cli.agent_modules import load_agents
+from helix_agents.cli.agent_modules import load_agents, load_deps
 from helix_agents.cli.driving import check_agents
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
@@ -11,15 +11,17 @@ from helix_agents.cli.stored import open_stored
 from helix_agents.runtimes.in_process import Executor
 
 
-async def sweep(output: Output, url: str, agents: str | None, *, every: float | None, resume_grace: float) -> None:
+async def sweep(
+    output: Output, url: str, agents: str | None, *, deps: str | None, every: float | None, resume_grace: float
+) -> None:
     """Sweep once and see to its end what that set going, or sweep for ever."""
     known = load_agents(agents) if agents is not None else AgentRegistry()
-    check_agents(known)
+    check_agents(known, deps)
     # The janitor is no reason for a store to exist; one of an older schema is for `helix migrate`.
     async with open_stored(url):
         pass
     async with Executor.open(
-        url, agents=known, janitor_seconds=None, resume_grace_ms=int(resume_grace * 1000)
+        url, agents=known, deps=load_deps(deps), janitor_seconds=None, resume_grace_ms=int(resume_grace * 1000)
     ) as helix:
         while True:
             swept = await helix.sweep()

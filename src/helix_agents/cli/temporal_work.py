@@ -6,18 +6,26 @@ from typing import Any
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.output import Output
 from helix_agents.domain.urls import shown_url
+from helix_agents.engine.services import OpenDeps
 from helix_agents.runtimes.temporal import TemporalAgentExecutor
 from helix_agents.runtimes.temporal.service import connect, register_attributes
 
 
 async def work(
-    output: Output, agents: AgentRegistry, store_url: str, where: dict[str, Any], *, register: bool, grace: float
+    output: Output,
+    agents: AgentRegistry,
+    store_url: str,
+    where: dict[str, Any],
+    *,
+    deps: OpenDeps | None,
+    register: bool,
+    grace: float,
 ) -> None:
     """Drive runs of these agents until the process is told to end; then effects get their grace."""
     if register:
         await register_attributes(await connect(where["address"], where["temporal_namespace"], {}))
         output.say("HelixSession and HelixAgent can be searched for.")
-    async with TemporalAgentExecutor.open(store_url, agents=list(agents), grace=grace, **where):
+    async with TemporalAgentExecutor.open(store_url, agents=list(agents), deps=deps, grace=grace, **where):
         names = sorted(agent.name for agent in agents)
         output.answer({"queue": where["task_queue"], "agents": names, "store": shown_url(store_url)})
         queue = f"{where['task_queue']!r} of {where['address']}"

@@ -3,7 +3,7 @@
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import agents_argument, model_option, store_option
+from helix_agents.cli.options import agents_argument, deps_option, model_option, store_option
 from helix_agents.cli.output import Output
 
 
@@ -13,6 +13,7 @@ from helix_agents.cli.output import Output
 @click.option("--agent", "agent_name", metavar="NAME", help="Which agent, where the module has several.")
 @click.option("--user", "user_id", metavar="ID", help="The user a new session belongs to.")
 @model_option
+@deps_option
 @store_option
 @click.pass_obj
 def command(
@@ -22,6 +23,7 @@ def command(
     agent_name: str | None,
     user_id: str | None,
     model: str | None,
+    deps: str | None,
     store_url: str,
 ) -> ExitCode:
     """Talk to an agent: stream, approve, answer, rewind.
@@ -33,5 +35,5 @@ def command(
     from helix_agents.cli.chatting import chat
     from helix_agents.cli.driving import Workplace
 
-    place = Workplace(agents=agents, store_url=store_url, model=model)
+    place = Workplace(agents=agents, store_url=store_url, model=model, deps=deps)
     return chat(output, place, session_id=session_id, agent_name=agent_name, user_id=user_id, model=model)

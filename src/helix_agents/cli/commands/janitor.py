@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import Seconds, json_option, store_option
+from helix_agents.cli.options import Seconds, deps_option, json_option, store_option
 from helix_agents.cli.output import Output
 
 
@@ -19,10 +19,13 @@ from helix_agents.cli.output import Output
     show_default=True,
     help="How long an answered call may wait before its session is resumed from here.",
 )
+@deps_option
 @store_option
 @json_option
 @click.pass_obj
-def command(output: Output, agents: str | None, every: float | None, resume_grace: float, store_url: str) -> None:
+def command(
+    output: Output, agents: str | None, every: float | None, resume_grace: float, deps: str | None, store_url: str
+) -> None:
     """Expire deadlines, end expired sessions, prune old streams.
 
     With agents it also continues runs whose process died and sessions that were answered and forgotten, and waits for
@@ -31,4 +34,4 @@ def command(output: Output, agents: str | None, every: float | None, resume_grac
     """
     from helix_agents.cli.sweeping import sweep
 
-    asyncio.run(sweep(output, store_url, agents, every=every, resume_grace=resume_grace))
+    asyncio.run(sweep(output, store_url, agents, deps=deps, every=every, resume_grace=resume_grace))

@@ -9,6 +9,7 @@ from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.options import (
     agents_argument,
     check_says_something,
+    deps_option,
     json_option,
     model_option,
     session_argument,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--message", metavar="TEXT", help="Say this first; what still waits is given up.")
 @click.option("--checkpoint", "checkpoint_id", metavar="ID", help="Go back to this checkpoint and on from there.")
 @model_option
+@deps_option
 @store_option
 @json_option
 @click.pass_obj
@@ -36,6 +38,7 @@ def command(
     message: str | None,
     checkpoint_id: str | None,
     model: str | None,
+    deps: str | None,
     store_url: str,
 ) -> ExitCode:
     """Go on with a session that waits or was interrupted.
@@ -54,11 +57,12 @@ def command(
 
     async def begin(helix: "Executor") -> Begun:
         agent = agent_of_session(known, agents, await helix.sessions.get(session_id))
-        check_agent(agent, adapter)
+        check_agent(agent, adapter, deps)
         mode = "from_checkpoint" if checkpoint_id is not None else "with_message" if message is not None else "continue"
         handle = await helix.resume(
             agent, session_id, mode=mode, message=message, checkpoint_id=checkpoint_id, model=adapter
         )
         return Begun(agent=agent, handle=handle)
 
-    return asyncio.run(drive(output, Workplace(agents=agents, store_url=store_url, model=model), known, begin))
+    place = Workplace(agents=agents, store_url=store_url, model=model, deps=deps)
+    return asyncio.run(drive(output, place, known, begin))

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import agents_argument, json_option, model_option, session_argument, store_option
+from helix_agents.cli.options import (
+    agents_argument,
+    deps_option,
+    json_option,
+    model_option,
+    session_argument,
+    store_option,
+)
 from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
@@ -17,10 +24,13 @@ if TYPE_CHECKING:
 @agents_argument
 @session_argument
 @model_option
+@deps_option
 @store_option
 @json_option
 @click.pass_obj
-def command(output: Output, agents: str, session_id: str, model: str | None, store_url: str) -> ExitCode:
+def command(
+    output: Output, agents: str, session_id: str, model: str | None, deps: str | None, store_url: str
+) -> ExitCode:
     """Try a failed run again from its last commit.
 
     It has a fresh budget of steps. What was committed before is not done again.
@@ -32,7 +42,8 @@ def command(output: Output, agents: str, session_id: str, model: str | None, sto
 
     async def begin(helix: "Executor") -> Begun:
         agent = agent_of_session(known, agents, await helix.sessions.get(session_id))
-        check_agent(agent, adapter)
+        check_agent(agent, adapter, deps)
         return Begun(agent=agent, handle=await helix.retry(agent, session_id, model=adapter))
 
-    return asyncio.run(drive(output, Workplace(agents=agents, store_url=store_url, model=model), known, begin))
+    place = Workplace(agents=agents, store_url=store_url, model=model, deps=deps)
+    return asyncio.run(drive(output, place, known, begin))

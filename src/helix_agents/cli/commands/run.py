@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.options import agents_argument, check_says_something, json_option, model_option, store_option
+from helix_agents.cli.options import (
+    agents_argument,
+    check_says_something,
+    deps_option,
+    json_option,
+    model_option,
+    store_option,
+)
 from helix_agents.cli.output import Output
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag for a new session; may be repeated.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key again gives the turn it began, not a new one.")
 @model_option
+@deps_option
 @store_option
 @json_option
 @click.pass_obj
@@ -36,6 +44,7 @@ def command(
     tags: tuple[str, ...],
     idempotency_key: str | None,
     model: str | None,
+    deps: str | None,
     store_url: str,
 ) -> ExitCode:
     """Send an agent one message.
@@ -53,11 +62,11 @@ def command(
     known, adapter = load_agents(agents), find_model(model)
     if session_id is None or agent_name is not None:
         # Nothing is opened before this is clear; a session that is there already knows its agent.
-        check_agent(choose_agent(known, agents, agent_name), adapter)
+        check_agent(choose_agent(known, agents, agent_name), adapter, deps)
 
     async def begin(helix: "Executor") -> Begun:
         agent = await agent_for(helix, agents, agent_name, session_id)
-        check_agent(agent, adapter)
+        check_agent(agent, adapter, deps)
         handle = await helix.execute(
             agent,
             text,
@@ -69,7 +78,8 @@ def command(
         )
         return Begun(agent=agent, handle=handle)
 
-    return asyncio.run(drive(output, Workplace(agents=agents, store_url=store_url, model=model), known, begin))
+    place = Workplace(agents=agents, store_url=store_url, model=model, deps=deps)
+    return asyncio.run(drive(output, place, known, begin))
 
 
 def _read_message() -> str:

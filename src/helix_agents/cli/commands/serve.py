@@ -4,7 +4,7 @@ import click
 
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.listening import listen
-from helix_agents.cli.options import Port, json_option, seconds_option, store_option
+from helix_agents.cli.options import Port, deps_option, json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
 from helix_agents.domain.urls import shown_url
 
@@ -13,6 +13,7 @@ DEFAULT_USER = "helix"
 
 @click.command()
 @click.argument("target", metavar="MODULE:AGENTS")
+@deps_option
 @store_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8700, show_default=True, type=Port(), help="0 takes a free one.")
@@ -33,6 +34,7 @@ DEFAULT_USER = "helix"
 def command(
     output: Output,
     target: str,
+    deps: str | None,
     store_url: str,
     host: str,
     port: int,
@@ -54,7 +56,7 @@ def command(
         raise click.UsageError(
             "Say who may call: --token (or HELIX_TOKEN), or --allow-unauthenticated where everybody may do everything."
         )
-    from helix_agents.cli.agent_modules import load_agents
+    from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.driving import check_agents
     from helix_agents.domain.errors import MissingExtraError
 
@@ -63,7 +65,7 @@ def command(
         from helix_agents.server.serving import serve
     except ImportError as missing:
         raise MissingExtraError("helix serve", "server") from missing
-    check_agents(agents)
+    check_agents(agents, deps)
 
     def ready(url: str) -> None:
         names = sorted(agent.name for agent in agents)
@@ -79,6 +81,7 @@ def command(
         user=user,
         origins=origins,
         on_ready=ready,
+        deps=load_deps(deps),
         grace=grace,
         lease_ms=int(lease * 1000),
         janitor_seconds=janitor or None,

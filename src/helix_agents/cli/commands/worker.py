@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import agents_argument, json_option, seconds_option, store_option
+from helix_agents.cli.options import agents_argument, deps_option, json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
 
 
@@ -35,6 +35,7 @@ def command() -> None:
 @click.option("--prefix", default="helix", show_default=True, help="How the ids of workflows begin.")
 @click.option("--register", is_flag=True, help="Make HelixSession and HelixAgent searchable there first.")
 @seconds_option("--grace", 20.0, "Seconds that running effects get when it ends.")
+@deps_option
 @store_option
 @json_option
 @click.pass_obj
@@ -47,20 +48,21 @@ def temporal_command(
     prefix: str,
     register: bool,
     grace: float,
+    deps: str | None,
     store_url: str,
 ) -> None:
     """Work on a task queue of Temporal.
 
     Any number of workers share a queue. What one of them leaves, or dies of, another one goes on with.
     """
-    from helix_agents.cli.agent_modules import load_agents
+    from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.driving import check_agents
     from helix_agents.cli.temporal_work import work
 
     where = {"address": address, "temporal_namespace": namespace, "task_queue": task_queue, "prefix": prefix}
     known = load_agents(agents)
-    check_agents(known)
-    asyncio.run(work(output, known, store_url, where, register=register, grace=grace))
+    check_agents(known, deps)
+    asyncio.run(work(output, known, store_url, where, deps=load_deps(deps), register=register, grace=grace))
 
 
 @command.command("dbos")
@@ -75,6 +77,7 @@ def temporal_command(
 @click.option("--executor-id", help="A name that this worker keeps when it is restarted; it then goes on at once.")
 @click.option("--max-running", type=click.IntRange(min=1), help="How many runs are driven here at once.")
 @seconds_option("--grace", 20.0, "Seconds that running steps get when it ends.")
+@deps_option
 @store_option
 @json_option
 @click.pass_obj
@@ -86,6 +89,7 @@ def dbos_command(
     executor_id: str | None,
     max_running: int | None,
     grace: float,
+    deps: str | None,
     store_url: str,
 ) -> None:
     """Work on a queue of DBOS.
@@ -93,7 +97,7 @@ def dbos_command(
     Any number of workers share a queue. Programs fill it whose executors have the placement "elsewhere", or "shared"
     where they work, too.
     """
-    from helix_agents.cli.agent_modules import load_agents
+    from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.dbos_work import work
     from helix_agents.cli.driving import check_agents
 
@@ -103,7 +107,8 @@ def dbos_command(
         "executor_id": executor_id,
         "max_running": max_running,
         "grace": grace,
+        "deps": load_deps(deps),
     }
     known = load_agents(agents)
-    check_agents(known)
+    check_agents(known, deps)
     asyncio.run(work(output, known, store_url, settings))
