@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from helix_agents.domain.messages import ToolMessage as ToolMessage
     from helix_agents.domain.messages import UserMessage as UserMessage
     from helix_agents.domain.paging import Page as Page
+    from helix_agents.domain.pending import AnswerAccepted as AnswerAccepted
+    from helix_agents.domain.pending import AnswerAlreadyCompleted as AnswerAlreadyCompleted
+    from helix_agents.domain.pending import AnswerLate as AnswerLate
+    from helix_agents.domain.pending import AnswerNotFound as AnswerNotFound
+    from helix_agents.domain.pending import AnswerRefused as AnswerRefused
     from helix_agents.domain.pending import ApprovalAnswer as ApprovalAnswer
     from helix_agents.domain.pending import PendingCall as PendingCall
     from helix_agents.domain.pending import PendingFilter as PendingFilter
@@ -88,6 +93,11 @@ _HOME: dict[str, str] = {
     "Agent": "helix_agents.agent.agent",
     "AgentRegistry": "helix_agents.agent.registry",
     "AgentServer": "helix_agents.server.app",
+    "AnswerAccepted": "helix_agents.domain.pending",
+    "AnswerAlreadyCompleted": "helix_agents.domain.pending",
+    "AnswerLate": "helix_agents.domain.pending",
+    "AnswerNotFound": "helix_agents.domain.pending",
+    "AnswerRefused": "helix_agents.domain.pending",
     "AnyAgent": "helix_agents.agent.agent",
     "Append": "helix_agents.domain.writes",
     "ApprovalAnswer": "helix_agents.domain.pending",
@@ -166,6 +176,11 @@ _HOME: dict[str, str] = {
 __all__ = [
     "Agent",
     "AgentRegistry",
+    "AnswerAccepted",
+    "AnswerAlreadyCompleted",
+    "AnswerLate",
+    "AnswerNotFound",
+    "AnswerRefused",
     "AnyAgent",
     "Append",
     "ApprovalAnswer",
