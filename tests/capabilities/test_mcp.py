@@ -16,7 +16,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.subscriptions import ResourceUpdated
 
-from helix_agents.capabilities import housekeeping
+from helix_agents.capabilities import auditing, housekeeping
 from helix_agents.capabilities.approvals import decide_approval
 from helix_agents.capabilities.auditing import checkpoints_file
 from helix_agents.capabilities.catalogue import CATALOGUE, STATE
@@ -143,6 +143,7 @@ async def test_all_tools_over_http(world: World) -> None:
 async def test_a_server_looks_after_what_nobody_else_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle sessions, requests that nobody decided, notices, old changes, and rows of the log that nobody has signed."""
     monkeypatch.setattr(housekeeping, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(auditing, "SIGN_AFTER_MS", 0)
     world.limits = Limits(session_idle_ms=1, approval_hold_ms=1, events=1)
     async with over_http(world) as url, Client(url) as client, world.open() as state:
         await call(client, "session.create")

@@ -543,7 +543,12 @@ async def test_a_turn_says_whose_it_is_and_can_be_searched_for(open_helix: OpenH
     await until(found)
 
 
-async def test_a_session_may_have_an_id_that_is_too_long_for_a_workflow_and_no_end_of_grace(open_helix: OpenHelix):
+async def test_a_session_may_have_an_id_that_is_too_long_for_a_workflow_and_no_end_of_grace(
+    open_helix: OpenHelix, temporal_address: str
+):
+    client = await Client.connect(temporal_address)
+    await service.register_attributes(client)
+    await until(lambda: service.knows_attributes(client))
     session_id = "🐚" * 256
     agent = Agent(name="speaker", model=ScriptedModel(["One.", "Two."]))
     async with open_helix(agents=[agent], grace=float("inf")) as helix:

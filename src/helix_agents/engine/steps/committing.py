@@ -173,8 +173,6 @@ async def _check_finish(scope: RunScope, work: StepWork) -> None:
     hears of an end must not hear of that one. What others do from here on, the commit finds."""
     while work.ended == "completed" and any(result.finishes and result.writes for result in work.new):
         stored = await scope.services.store.load_state(scope.session.session_id)
-        if stored.version == scope.session.version:
-            return
         refused = _refusal(scope, work, stored.custom_state)
         if refused is None:
             return

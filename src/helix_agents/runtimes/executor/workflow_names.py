@@ -10,13 +10,17 @@ LONGEST_BYTES = 768
 
 
 def name_turn(prefix: str, agent_type: str, session_id: SessionId, turn: int) -> str:
-    """The workflow of a turn; the first one has the plainest name. A session's id that is longer than an engine takes
-    stands there by its beginning and a digest."""
-    written = session_id.encode()
-    if len(written) > LONGEST_BYTES:
-        session_id = f"{session_id[:64]}~{hashlib.sha256(written).hexdigest()[:32]}"
-    name = f"{prefix}__{agent_type}__{session_id}"
+    """The workflow of a turn; the first one has the plainest name."""
+    name = f"{prefix}__{agent_type}__{name_session(session_id)}"
     return name if turn == 1 else f"{name}__resume-{turn}"
+
+
+def name_session(session_id: SessionId) -> str:
+    """A session as engines know it; an id that is longer than they take stands there by its beginning and a digest."""
+    written = session_id.encode()
+    if len(written) <= LONGEST_BYTES:
+        return session_id
+    return f"{session_id[:64]}~{hashlib.sha256(written).hexdigest()[:32]}"
 
 
 def belongs_to(prefix: str, run: RunRecord) -> bool:

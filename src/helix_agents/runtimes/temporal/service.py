@@ -25,7 +25,7 @@ from helix_agents.domain.errors import DefinitionError, RuntimeUnavailableError
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.services import Liveness
-from helix_agents.runtimes.executor.workflow_names import workflow_of
+from helix_agents.runtimes.executor.workflow_names import name_session, workflow_of
 
 SESSION = SearchAttributeKey.for_keyword("HelixSession")
 AGENT = SearchAttributeKey.for_keyword("HelixAgent")
@@ -100,7 +100,10 @@ def facts_about(run: RunRecord, session: SessionState) -> dict[str, Any]:
 
 def attributes_of(session: SessionState) -> TypedSearchAttributes:
     """By what an operator finds turns."""
-    pairs = [SearchAttributePair(SESSION, session.session_id), SearchAttributePair(AGENT, session.agent_type)]
+    pairs = [
+        SearchAttributePair(SESSION, name_session(session.session_id)),
+        SearchAttributePair(AGENT, session.agent_type),
+    ]
     return TypedSearchAttributes(pairs)
 
 

@@ -478,7 +478,8 @@ class DeploysContract(ScenarioContract):
             large = StepWrites(ops=(Replace(key="aside", value="e" * 600),))
             await helix.sessions.update_state(SESSION, large)
             gate.opened.set()
-            assert (await failed(handle)).code == StateSizeExceededError.code
+            # Whoever carries nothing from effect to effect reads the state again, and finds that it does not fit.
+            assert (await failed(handle)).code in (StateSizeExceededError.code, StateSchemaChangedError.code)
             session = await helix.sessions.get(SESSION)
             assert (session.agent_version, "notes" in session.custom_state) == (1, True)
 
