@@ -335,8 +335,8 @@ def _conditions(where: SessionFilter) -> tuple[str, list[Value]]:
     # One condition for all of them: an expression with a thousand parts is too deep for SQLite.
     if where.tags:
         conditions.append(
-            "NOT EXISTS (SELECT 1 FROM json_each(?) AS asked"
-            " WHERE asked.value NOT IN (SELECT value FROM json_each(tags)))"
+            "NOT EXISTS (SELECT 1 FROM json_each(?) AS asked WHERE NOT EXISTS"
+            " (SELECT 1 FROM json_each(tags) AS tag WHERE tag.value = asked.value))"
         )
         values.append(encode(where.tags).decode())
     for key in MARKS:
