@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.client_tools import DefaultAnswer as DefaultAnswer
     from helix_agents.agent.client_tools import ask_human as ask_human
     from helix_agents.agent.client_tools import client_tool as client_tool
+    from helix_agents.agent.compaction import Compaction as Compaction
     from helix_agents.agent.companions import PersistentAgent as PersistentAgent
     from helix_agents.agent.context import RunContext as RunContext
     from helix_agents.agent.context import ToolContext as ToolContext
@@ -105,6 +106,7 @@ _HOME: dict[str, str] = {
     "Backend": "helix_agents.ports.backend",
     "BranchPoint": "helix_agents.domain.sessions",
     "Checkpoint": "helix_agents.domain.checkpoints",
+    "Compaction": "helix_agents.agent.compaction",
     "Completed": "helix_agents.domain.results",
     "DBOSAgentExecutor": "helix_agents.runtimes.dbos.executor",
     "DefaultAnswer": "helix_agents.agent.client_tools",
@@ -189,6 +191,7 @@ __all__ = [
     "BranchPoint",
     "CapabilityError",
     "Checkpoint",
+    "Compaction",
     "Completed",
     "DefaultAnswer",
     "DefinitionError",

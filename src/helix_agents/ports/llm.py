@@ -49,9 +49,10 @@ class ToolSpec(Record):
 
 
 class ModelRequest(Record):
-    """One question to a model: the instructions, the complete history, and the tools it may call.
+    """One question to a model: the instructions, the history, and the tools it may call.
 
-    `messages` only ever grows between the steps of one run, so an adapter may keep what it converted before.
+    `messages` only ever grows between the steps of one run, so an adapter may keep what it converted before. Only where
+    its first message is another one, a summary has taken the place of the oldest.
     """
 
     agent_type: str

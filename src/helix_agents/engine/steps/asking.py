@@ -6,8 +6,9 @@ import msgspec
 
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
-from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
+from helix_agents.domain.errors import ContextTooLongError, HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
+from helix_agents.domain.summaries import summarised_by
 from helix_agents.domain.texts import said_by
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.children.detached import tell_finished_companions
@@ -15,6 +16,7 @@ from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.steps.compacting import fewer_messages, messages_to_show
 from helix_agents.engine.steps.news import tell_news
 from helix_agents.engine.steps.planning import plan_reply
 from helix_agents.engine.steps.stop_watch import undisturbed
@@ -52,13 +54,16 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     draft = scope.draft()
     context = scope.context(step, draft, notes)
     await tell_news(scope, context, notes)
+    messages = await messages_to_show(scope, step)
+    if scope.stop.requested.is_set():
+        return Stopped()
     request = ModelRequest(
         agent_type=scope.agent.name,
         session_id=scope.session.session_id,
         run_id=scope.run.run_id,
         step=step,
         instructions=await scope.agent.write_instructions(context),
-        messages=scope.transcript,
+        messages=messages,
         tools=scope.agent.tool_specs,
         settings=scope.agent.settings,
     )
@@ -69,6 +74,8 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
         reply, tokens = await _with_retries(scope, step, request, stream)
+        if scope.shown is not None:
+            scope.shown.was_read(tokens.prompt)
         took = scope.services.clock.now_ms() - begun
         if scope.hooks.wants("after_llm_call"):
             await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
@@ -99,7 +106,8 @@ def _told(scope: RunScope, before: int, begun: int) -> dict[str, Any]:
     return {
         "writer": scope.writer.writer,
         "begun_at": begun,
-        "notices": tuple(scope.notices[before:]),
+        # A summary has a note of its own.
+        "notices": tuple(each for each in scope.notices[before:] if summarised_by(each) is None),
         "companions": scope.settled_companions,
         "entries": scope.news_changes,
     }
@@ -115,6 +123,13 @@ async def _with_retries(
         try:
             with Contained(f"Model {scope.model.name!r}"):
                 return await stream.run(request)
+        except ContextTooLongError:
+            fewer = await fewer_messages(scope, step)
+            if fewer is None:
+                raise
+            request = msgspec.structs.replace(request, messages=fewer)
+            stream.reset()
+            await undisturbed(scope.discard_step(step))
         except ModelError as problem:
             failures += 1
             wished = problem.retry_after or 0

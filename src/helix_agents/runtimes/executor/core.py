@@ -119,7 +119,7 @@ class ExecutorCore:
             agents=AgentRegistry(checked_agents(type(self), agents)),
             clock=state,
             ids=RandomIds(),
-            model_of=self._model_of,
+            adapter_of=self._adapter_of,
             sleep=asyncio.sleep,
             jitter=jitter,
             in_thread=asyncio.to_thread,
@@ -532,11 +532,12 @@ class ExecutorCore:
         adapter = self._opened(model) if isinstance(model, str) else model
         if adapter is None and self._runtime.works:
             for each in AgentRegistry([agent]).everyone():
-                self._model_of(each)
+                for used in each.models:
+                    self._adapter_of(used)
         return adapter
 
-    def _model_of(self, agent: AnyAgent) -> LLMAdapter:
-        return self._opened(agent.model) if isinstance(agent.model, str) else agent.model
+    def _adapter_of(self, model: str | LLMAdapter) -> LLMAdapter:
+        return self._opened(model) if isinstance(model, str) else model
 
     def _opened(self, name: str) -> LLMAdapter:
         """The model of this name, opened once and closed with the executor."""
