@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.failures import FailRun as FailRun
     from helix_agents.agent.failures import RetryTool as RetryTool
     from helix_agents.agent.failures import ToolFailed as ToolFailed
+    from helix_agents.agent.fallback_model import FallbackModel as FallbackModel
     from helix_agents.agent.hooks import Hooks as Hooks
     from helix_agents.agent.outcomes import DidNotHappen as DidNotHappen
     from helix_agents.agent.outcomes import Happened as Happened
@@ -117,6 +118,7 @@ _HOME: dict[str, str] = {
     "Executor": "helix_agents.runtimes.in_process.executor",
     "FailRun": "helix_agents.agent.failures",
     "Failed": "helix_agents.domain.results",
+    "FallbackModel": "helix_agents.agent.fallback_model",
     "File": "helix_agents.domain.messages",
     "Happened": "helix_agents.agent.outcomes",
     "HelixError": "helix_agents.domain.errors",
@@ -201,6 +203,7 @@ __all__ = [
     "Executor",
     "FailRun",
     "Failed",
+    "FallbackModel",
     "File",
     "Happened",
     "HelixError",

@@ -13,6 +13,7 @@ from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.companions import PersistentAgent, companion_tools
 from helix_agents.agent.context import CompletedStep, DepsT, RunContext
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
+from helix_agents.agent.fallback_model import models_in
 from helix_agents.agent.hooks import Hooks, each_hooks
 from helix_agents.agent.output import OutputT, OutputType
 from helix_agents.agent.schemas import jsonable
@@ -130,9 +131,9 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
     @property
     def models(self) -> tuple[str | LLMAdapter, ...]:
-        """The models that its runs ask, its sub-agents' apart."""
+        """The models that its runs may ask, its sub-agents' apart."""
         summarises = None if self.compaction is None else self.compaction.model
-        return (self.model,) if summarises is None else (self.model, summarises)
+        return (*models_in(self.model), *(() if summarises is None else models_in(summarises)))
 
     @cached_property
     def companion_tools(self) -> tuple[Tool[..., Any], ...]:

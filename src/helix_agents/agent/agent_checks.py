@@ -7,6 +7,7 @@ from typing import Any, cast
 from helix_agents.agent.calling import is_async, is_generator
 from helix_agents.agent.choices import check_whole
 from helix_agents.agent.compaction import Compaction
+from helix_agents.agent.fallback_model import FallbackModel
 from helix_agents.agent.hooks import HOOK_NAMES, Hooks
 from helix_agents.agent.names import check_name
 from helix_agents.agent.signatures import NOTHING
@@ -89,6 +90,9 @@ def _check_model(model: Any, subject: str) -> None:
             )
     elif not is_adapter(model):
         raise DefinitionError(subject, f'model={model!r} is neither a name like "openai:gpt-5" nor a model adapter.')
+    elif isinstance(model, FallbackModel):
+        for each in model.models:
+            _check_model(each, subject)
 
 
 def _check_compaction(compaction: Any, subject: str) -> None:

@@ -100,10 +100,14 @@ class ToolCallEnded(Record, tag_field="event", tag="tool_call_ended"):
 
 
 class ReplyDone(Record, tag_field="event", tag="done"):
-    """The whole reply, always the last event. Call ids are the provider's, as in the events before."""
+    """The whole reply, always the last event. Call ids are the provider's, as in the events before.
+
+    An adapter that stands before several models names the one that answered; usage is counted under its name.
+    """
 
     reply: AssistantMessage
     usage: TokenCount = TokenCount()
+    answered_by: str | None = None
 
 
 ModelEvent: TypeAlias = TextPiece | ThinkingPiece | ToolCallStarted | ToolArgumentsPiece | ToolCallEnded | ReplyDone

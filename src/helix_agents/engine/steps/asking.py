@@ -7,10 +7,8 @@ import msgspec
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
 from helix_agents.domain.errors import ContextTooLongError, HelixError, InvalidStateError, ModelError
-from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.summaries import summarised_by
 from helix_agents.domain.texts import said_by
-from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.children.detached import tell_finished_companions
 from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
@@ -21,7 +19,7 @@ from helix_agents.engine.steps.news import tell_news
 from helix_agents.engine.steps.planning import plan_reply
 from helix_agents.engine.steps.stop_watch import undisturbed
 from helix_agents.engine.steps.streaming import ReplyStream
-from helix_agents.ports.llm import ModelRequest
+from helix_agents.ports.llm import ModelRequest, ReplyDone
 
 
 async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
@@ -73,10 +71,14 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     begun = scope.services.clock.now_ms()
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
-        reply, tokens = await _with_retries(scope, step, request, stream)
+        done = await _with_retries(scope, step, request, stream)
+        reply, tokens = done.reply, done.usage
+        took = scope.services.clock.now_ms() - begun
         if scope.shown is not None:
             scope.shown.was_read(tokens.prompt)
-        took = scope.services.clock.now_ms() - begun
+        if done.answered_by not in (None, name):
+            log_event("model.fallback", session_id=scope.session.session_id, model=name, answered_by=done.answered_by)
+            name = done.answered_by
         if scope.hooks.wants("after_llm_call"):
             await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
         plan = await plan_reply(scope, step, reply, notes)
@@ -113,9 +115,7 @@ def _told(scope: RunScope, before: int, begun: int) -> dict[str, Any]:
     }
 
 
-async def _with_retries(
-    scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream
-) -> tuple[AssistantMessage, TokenCount]:
+async def _with_retries(scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
     """Ask until there is a reply or no hope of one; what a failed call said is discarded for every reader."""
     options = scope.services.options
     failures = 0

@@ -79,8 +79,8 @@ async def _compact(
         log_event("history.summary_too_long", level=logging.WARNING, **about)
         return False
     took = scope.services.clock.now_ms() - begun
-    name, tokens = summaries.model.name, summaries.tokens
-    spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
+    source = {"source_type": "tokens", "source_name": summaries.name, "tokens": summaries.tokens}
+    spent = scope.usage_entry(step, **source, amount=took)
     await scope.note(step, f"{COMPACTING}{summarised.messages}", Note(notices=(summary,), usage=(spent,)))
     log_event("history.compacted", **about, messages=summarised.messages)
     return True
@@ -96,6 +96,7 @@ class _Summaries:
         else:
             self.model = scope.services.adapter_of(compaction.model)
             settings = ModelSettings()
+        self.name = self.model.name
         self.tokens = TokenCount()
         self._request = ModelRequest(
             agent_type=scope.agent.name,
@@ -129,6 +130,7 @@ class _Summaries:
             async for event in events:
                 if isinstance(event, ReplyDone):
                     self.tokens += event.usage
+                    self.name = event.answered_by or self.name
                     text = storable(event.reply.text).strip()
                     if text and event.reply.stop_reason != "length":
                         return text

@@ -9,6 +9,7 @@ import msgspec
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.durations import Duration, optional_milliseconds
+from helix_agents.agent.fallback_model import FallbackModel
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
 from helix_agents.agent.registry import AgentRegistry
@@ -529,7 +530,7 @@ class ExecutorCore:
             InvalidInputError, UnknownModelError, MissingExtraError: it cannot be begun like this.
         """
         check_of_one_call(hooks, model, works=self._runtime.works)
-        adapter = self._opened(model) if isinstance(model, str) else model
+        adapter = None if model is None else self._adapter_of(model)
         if adapter is None and self._runtime.works:
             for each in AgentRegistry([agent]).everyone():
                 for used in each.models:
@@ -537,7 +538,9 @@ class ExecutorCore:
         return adapter
 
     def _adapter_of(self, model: str | LLMAdapter) -> LLMAdapter:
-        return self._opened(model) if isinstance(model, str) else model
+        if isinstance(model, str):
+            return self._opened(model)
+        return model.opened(self._adapter_of) if isinstance(model, FallbackModel) else model
 
     def _opened(self, name: str) -> LLMAdapter:
         """The model of this name, opened once and closed with the executor."""

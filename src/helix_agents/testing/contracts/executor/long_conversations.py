@@ -41,12 +41,14 @@ async def look_up(what: str) -> str:
 class _Reads(LLMAdapter):
     """Looks something up in every turn, and keeps what it was shown; more than `most` messages are too many for it."""
 
-    name = "reader"
-
     def __init__(self, most: int | None = None) -> None:
         self.shown: list[list[Message]] = []
         self._most = most
-        self._script = ScriptedModel(self._say, name=self.name)
+        self._script = ScriptedModel(self._say, name="reader")
+
+    @property
+    def name(self) -> str:
+        return self._script.name
 
     def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         if self._most is not None and len(request.messages) > self._most:
@@ -66,7 +68,8 @@ def _summariser(**settings: Any) -> ScriptedModel:
 
 
 def _agent(model: LLMAdapter, summariser: LLMAdapter, **fields: Any) -> AnyAgent:
-    compaction = Compaction(**{"above_tokens": 300, "keep_tokens": 50, "model": summariser, **fields})
+    settings: dict[str, Any] = {"above_tokens": 300, "keep_tokens": 50, "model": summariser, **fields}
+    compaction = Compaction(**settings)
     return Agent(name="reader", model=model, tools=[look_up], compaction=compaction)
 
 
@@ -115,7 +118,7 @@ class LongConversationsContract(ScenarioContract):
         await _ask(helix, agent, "Low tide?")
         assert "hidden: summary" in lines(model.shown[-1])
         patient = Agent(name="reader", model=(again := _Reads()), tools=[look_up])
-        back = {"mode": "from_checkpoint", "checkpoint_id": before, "message": "Why?"}
+        back: dict[str, Any] = {"mode": "from_checkpoint", "checkpoint_id": before, "message": "Why?"}
         await completed(await helix.resume(patient, SESSION, **back))
         assert lines(again.shown[0])[0] == "user: High tide?"
         assert "hidden: summary" not in lines(await transcript(helix))
