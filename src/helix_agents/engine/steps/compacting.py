@@ -18,7 +18,7 @@ from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import COMPACTING, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
-from helix_agents.engine.steps.shown import Shown, about_tokens
+from helix_agents.engine.steps.shown import BYTES_PER_TOKEN, Shown, about_tokens
 from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
 
 # A summary of less than this part of the whole is not worth a question.
@@ -26,6 +26,7 @@ LEAST_GAIN = 8
 # How often the part to be summarised is halved because it is itself more than the model reads.
 MOST_HALVINGS = 5
 MOST_CHARACTERS_OF_A_RESULT = 20_000
+LEAST_OF_WHAT_IS_WANTED = 400
 
 _OPENING = "What happened so far in this conversation, in short:"
 _LATEST = "What the user said last before this, word for word:"
@@ -74,8 +75,10 @@ async def _compact(
         log_exception("history.compaction_failed", problem, **about)
         return False
     summarised = shown.summarised(until)
-    summary = summary_message(_framed(text, messages, until), summarised)
-    if about_tokens(summary) >= size:
+    if not any(map(_is_spoken, messages[until:])):
+        text += _latest_words(scope.transcript[: summarised.messages], compaction.kept)
+    summary = summary_message(f"{_OPENING}\n\n{text}", summarised)
+    if about_tokens(summary) >= min(size, compaction.above_tokens):
         log_event("history.summary_too_long", level=logging.WARNING, **about)
         return False
     took = scope.services.clock.now_ms() - begun
@@ -139,15 +142,17 @@ class _Summaries:
         raise ModelError(self.model.name, "the stream ended without a whole reply")
 
 
-def _framed(text: str, messages: Sequence[Message], until: int) -> str:
-    """The summary as the model reads it. What it is working on, it reads in the user's own words."""
-    framed = f"{_OPENING}\n\n{text}"
-    spoken = [at for at, each in enumerate(messages) if isinstance(each, UserMessage) and not each.hidden]
-    if spoken and spoken[-1] < until:
-        latest = messages[spoken[-1]]
-        assert isinstance(latest, UserMessage)
-        framed += f"\n\n{_LATEST}\n\n{_words(latest)}"
-    return framed
+def _is_spoken(message: Message) -> bool:
+    return isinstance(message, UserMessage) and not message.hidden
+
+
+def _latest_words(before: Sequence[Message], keep_tokens: int) -> str:
+    """What the model is working on, in the user's own words, however often it is summarised meanwhile."""
+    said = next((each for each in reversed(before) if isinstance(each, UserMessage) and not each.hidden), None)
+    if said is None:
+        return ""
+    most = max(LEAST_OF_WHAT_IS_WANTED, min(keep_tokens * BYTES_PER_TOKEN, MOST_CHARACTERS_OF_A_RESULT))
+    return f"\n\n{_LATEST}\n\n{_shortened(_words(said), most)}"
 
 
 def _told(messages: Sequence[Message]) -> Iterator[str]:
@@ -182,9 +187,6 @@ def _json(value: JSON) -> str:
     return value if isinstance(value, str) else encode(value).decode()
 
 
-def _shortened(text: str) -> str:
-    """A long result by its two ends."""
-    if len(text) <= MOST_CHARACTERS_OF_A_RESULT:
-        return text
-    half = MOST_CHARACTERS_OF_A_RESULT // 2
-    return f"{text[:half]} … {text[-half:]}"
+def _shortened(text: str, most: int = MOST_CHARACTERS_OF_A_RESULT) -> str:
+    """A long text by its two ends."""
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"

@@ -143,6 +143,18 @@ class LongConversationsContract(ScenarioContract):
         assert down.asked
         assert lines(model.shown[-1])[0] == "user: High tide?"
 
+    async def test_a_turn_of_many_steps_keeps_the_words_that_it_began_with(self, helix: Executor) -> None:
+        def read_on(request: ModelRequest) -> Any:
+            seen.append(list(request.messages))
+            return call("look_up", {"what": "tides"}) if request.step < 9 else "That is it."
+
+        seen: list[list[Message]] = []
+        summariser = _summariser()
+        agent = _agent(ScriptedModel(read_on), summariser)
+        await _ask(helix, agent, "Find the highest tide.")
+        assert summariser.asked > 1
+        assert all("Find the highest tide." in str(messages[0]) for messages in seen)
+
     async def test_a_stop_cuts_the_making_of_a_summary(self, helix: Executor) -> None:
         gate = PieceGate(1)
         agent = _agent(_Reads(), _summariser(pace=gate))
