@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx2
+import msgspec
 
 from helix_agents.agent.headers import Headers, check_header
 from helix_agents.domain.records import encode
@@ -68,10 +69,13 @@ class Carrier(httpx2.AsyncClient):
         body = await self._body(response)
         if body is None:
             return self._answer(request, "protocol", f"it sent an answer of more than {MOST_BYTES} bytes")
-        if status < 400 or (is_json and _is_an_error(body)):
-            return _with(response, request, body)
         if status == 404 and _SESSION in request.headers:
             return self._answer(request, "session_gone", "it has forgotten this connection")
+        if status < 400 and not _answers(request, body):
+            # Taken for the answer to another call, it would be believed there, and this one would wait for ever.
+            return self._answer(request, "protocol", "its answer cannot be read")
+        if status < 400 or (is_json and _is_an_error(body)):
+            return _with(response, request, body)
         if status in (401, 403):
             return self._answer(request, "refused", f"it does not accept these credentials (status {status})")
         if status in (408, 425, 429, 503):
@@ -107,6 +111,21 @@ def _with(response: httpx2.Response, request: httpx2.Request, body: bytes) -> ht
         (name, value) for name, value in response.headers.items() if name not in ("content-encoding", "content-length")
     ]
     return httpx2.Response(response.status_code, headers=kept, content=body, request=request)
+
+
+class _Head(msgspec.Struct):
+    """What says which question an answer is for."""
+
+    id: int | str | None = None
+
+
+def _answers(request: httpx2.Request, body: bytes) -> bool:
+    asked = msgspec.json.decode(request.content, type=_Head)
+    try:
+        told = msgspec.json.decode(body, type=_Head)
+    except msgspec.MsgspecError:
+        return False
+    return asked.id is None or str(told.id) == str(asked.id)
 
 
 def _is_an_error(body: bytes) -> bool:

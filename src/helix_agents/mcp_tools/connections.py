@@ -29,6 +29,9 @@ class Progress(Protocol):
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
+WAITS = (0.0, 0.3, 1.0)
+"""How long to wait before a call is sent once more, in seconds: a service that is restarted is back soon."""
+
 # How long leaving may take: the protocol's own steps to end a program take up to five seconds.
 LEAVE_SECONDS = 10.0
 
@@ -47,7 +50,7 @@ class Connections:
     ) -> "types.CallToolResult":
         """The server's answer to a call.
 
-        A call that the server surely has not begun with is sent once more, over a new connection; one that it may have
+        A call that the server surely has not begun with is sent again, over a new connection; one that it may have
         begun with only if repeating it does no harm.
 
         Raises:
@@ -73,20 +76,20 @@ class Connections:
                     await asyncio.wrap_future(leaving)
 
     async def _asking(self, ask: "Callable[[Session], Awaitable[T]]", *, repeatable: bool) -> T:
-        is_last = False
+        waits = iter(WAITS)
         while True:
             connection = self._connection()
             try:
                 async with connection.session() as session:
                     return await ask(session)
             except TroubleMet as met:
-                if met.trouble in ("session_gone", "lost"):
+                if met.trouble in ("not_sent", "session_gone", "lost"):
                     self._forget(connection)
-                if is_last or not (met.was_not_begun or (repeatable and met.trouble == "lost")):
+                wait = next(waits, None)
+                if wait is None or not (met.was_not_begun or (repeatable and met.trouble == "lost")):
                     raise
-                self._forget(connection)
                 log_event("mcp.connecting_again", server=self._server, reason=met.reason)
-            is_last = True
+            await asyncio.sleep(wait)
 
     def _connection(self) -> "Connection":
         loop = asyncio.get_running_loop()

@@ -234,7 +234,7 @@ def _beside_the_caller() -> Path:
     while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
         frame = frame.f_back
     file = frame.f_globals.get("__file__")
-    return Path(file).resolve().parent if isinstance(file, str) else Path.cwd()
+    return Path(file).parent if isinstance(file, str) else Path.cwd()
 
 
 def _as_error(server: str, problem: Exception) -> Exception:

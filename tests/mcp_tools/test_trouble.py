@@ -1,0 +1,258 @@
+"""Servers that die, refuse, babble or change: the model is told, the run goes on, and nothing silently runs twice."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from helix_agents import Executor, MCPToolServer
+from helix_agents.domain.errors import MCPProtocolError, MCPRefusedError, MCPUnavailableError
+from helix_agents.mcp_tools import connections
+from helix_agents.testing import call, reply
+from tests.mcp_tools.shelves import PATIENCE, Shelf, agent_with, is_alive, results, until
+
+SEARCH = call("shelf__search", {"query": "x"})
+
+
+async def test_a_call_that_may_have_been_done_when_its_server_died_says_so_and_the_next_one_finds_a_new_server(
+    shelf: Shelf,
+) -> None:
+    agent = agent_with(shelf.tools(), [call("shelf__lend", {"name": "Tides"}), "One."])
+    again = agent_with(agent.tools, [SEARCH, "Two."], name="again")
+    async with Executor.open("memory://", agents=[agent, again]) as helix:
+        going = asyncio.create_task(results(helix, agent))
+        await shelf.until_told("Tides.begun")
+        await shelf.kill()
+        [lost] = await going
+        await asyncio.to_thread(shelf.start)
+        [found] = await results(helix, again)
+    assert lost.code == "tool_failed"
+    assert lost.content.startswith("MCP server 'shelf' does not answer: ")
+    assert lost.content.endswith("it may or may not have taken effect.")
+    assert found.content == ["x 1", "x 2"]
+    assert len(shelf.told("Tides.begun")) == 1
+    assert len(shelf.pids) == 2
+
+
+async def test_a_call_that_only_reads_is_sent_again_when_its_server_died(program: Shelf) -> None:
+    agent = agent_with(program.tools(), [call("shelf__watch", {"name": "Tides"}), "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        going = asyncio.create_task(results(helix, agent))
+        await program.until_told("Tides.begun")
+        await program.kill()
+        await until(lambda: len(program.told("Tides.begun")) == 2)
+        program.say("Tides.go")
+        [result] = await going
+    assert result.content == "Tides is back"
+
+
+async def test_a_server_that_died_between_two_calls_is_started_again_without_a_word(program: Shelf) -> None:
+    agent = agent_with(program.tools(), [call("shelf__order", {"title": "A"}), "One."])
+    again = agent_with(agent.tools, [call("shelf__order", {"title": "B"}), "Two."], name="again")
+    async with Executor.open("memory://", agents=[agent, again]) as helix:
+        await results(helix, agent)
+        [pid] = program.pids
+        await program.kill()
+        await until(lambda: not is_alive(pid))
+        [result] = await results(helix, again)
+    assert result.content == "ordered B"
+    assert [order["title"] for order in program.orders] == ["A", "B"]
+
+
+async def test_a_service_that_was_restarted_and_forgot_its_sessions_gets_the_call_over_a_new_one(
+    service: Shelf,
+) -> None:
+    service.say("legacy")
+    agent = agent_with(service.tools(), [call("shelf__order", {"title": "A"}), "One."])
+    again = agent_with(agent.tools, [call("shelf__order", {"title": "B"}), "Two."], name="again")
+    async with Executor.open("memory://", agents=[agent, again]) as helix:
+        await results(helix, agent)
+        await service.kill()
+        await asyncio.to_thread(service.start)
+        [result] = await results(helix, again)
+    assert result.content == "ordered B"
+    assert [order["title"] for order in service.orders] == ["A", "B"]
+
+
+async def test_a_service_that_is_just_being_restarted_is_waited_for(
+    service: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "WAITS", (0.0, *[0.1] * 600))
+    agent = agent_with(service.tools(), [call("shelf__order", {"title": "A"}), "One."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        await service.kill()
+        going = asyncio.create_task(results(helix, agent))
+        await asyncio.to_thread(service.start)
+        [result] = await going
+    assert result.content == "ordered A"
+
+
+async def test_a_service_that_does_not_answer_fails_its_calls_and_not_the_run(service: Shelf) -> None:
+    await service.kill()
+    agent = agent_with(service.tools(), [reply("Two.", calls=[SEARCH, SEARCH]), "It is closed."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        told = await results(helix, agent)
+    assert [each.code for each in told] == ["tool_failed"] * 2
+    assert told[0].content.startswith("MCP server 'shelf' does not answer: ConnectError")
+    assert "may or may not" not in told[0].content
+
+
+async def test_a_service_that_never_greets_is_waited_for_as_long_as_was_said(program: Shelf) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        server = MCPToolServer("shelf", url=f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp", connect_timeout=0.2)
+        agent = agent_with(program.tools(server=server), [SEARCH, "It is deaf."])
+        async with Executor.open("memory://", agents=[agent]) as helix:
+            [result] = await results(helix, agent)
+    assert result.content == "MCP server 'shelf' does not answer: no connection within 0.2 s."
+
+
+SAID = {
+    "401 text/plain no": "MCP server 'shelf' refused: it does not accept these credentials (status 401).",
+    "403 text/plain no": "MCP server 'shelf' refused: it does not accept these credentials (status 403).",
+    "429 text/plain no": "MCP server 'shelf' does not answer: it asks to be asked again later (status 429).",
+    "500 text/plain no": "MCP server 'shelf' does not answer: it failed with status 500; "
+    "it may or may not have taken effect.",
+    "418 text/plain no": "MCP server 'shelf' refused: it answered with status 418.",
+    '400 application/json {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no such tool"}}': "MCP server "
+    "'shelf' refused the call: no such tool",
+    "200 application/json {nothing": "MCP server 'shelf' does not keep to the protocol: its answer cannot be read; "
+    "it may or may not have taken effect.",
+    "200 text/html <p>": "MCP server 'shelf' refused the call: Unexpected content type: text/html",
+    '200 application/json {"jsonrpc":"2.0","id":1,"result":{"content":7}}': "MCP server 'shelf' does not keep to the "
+    "protocol: ",
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+async def test_what_a_service_answers_instead_is_told_and_other_calls_go_on(said: str, service: Shelf) -> None:
+    script = [call("shelf__lend", {"name": "Tides"}), "One."]
+    patient = agent_with(service.tools(), script, name="patient")
+    agent = agent_with(patient.tools, [call("shelf__order", {"title": "A"}), "Two."])
+    async with Executor.open("memory://", agents=[agent, patient]) as helix:
+        going = asyncio.create_task(results(helix, patient))
+        await service.until_told("Tides.begun")
+        service.say("says", said)
+        [result] = await results(helix, agent)
+        (service.folder / "says").unlink()
+        service.say("Tides.go")
+        [other] = await going
+    assert result.code == "tool_failed"
+    assert result.content.startswith(SAID[said])
+    assert other.content == "Tides is back"
+
+
+async def test_wrong_credentials_are_told_where_the_catalogue_is_taken(service: Shelf) -> None:
+    service.say("token", "right")
+    with pytest.raises(MCPRefusedError, match=r"does not accept these credentials \(status 401\)"):
+        await service.server(headers={"authorization": "Bearer wrong"}).take_catalogue()
+    server = service.server(headers={"authorization": "Bearer right"})
+    assert await server.take_catalogue() == service.catalogue
+    await server.close()
+
+
+async def test_headers_that_cannot_be_made_fail_the_call_and_are_not_shown(service: Shelf) -> None:
+    async def headers() -> dict[str, str]:
+        raise ValueError("secret-token expired")
+
+    tools = service.tools(server=service.server(headers=headers))
+    agent = agent_with(tools, [SEARCH, "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        [result] = await results(helix, agent)
+    assert result.content == "MCP server 'shelf' does not answer: the headers for it could not be made."
+
+
+async def test_a_tool_that_is_gone_since_the_catalogue_was_taken_fails_its_calls_alone(shelf: Shelf) -> None:
+    shelf.say("gone", "order")
+    if shelf.transport == "http":
+        await shelf.kill()
+        await asyncio.to_thread(shelf.start)
+    script = [reply("Both.", calls=[call("shelf__order", {"title": "A"}), SEARCH]), "Done."]
+    agent = agent_with(shelf.tools(), script)
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        gone, found = await results(helix, agent)
+    assert (gone.error, gone.code) == (True, "tool_failed")
+    assert "order" in gone.content
+    assert found.content == ["x 1", "x 2"]
+
+
+async def test_a_server_that_describes_itself_anew_changes_nothing_until_its_catalogue_is_taken(program: Shelf) -> None:
+    program.say("renamed")
+    server = program.server()
+    taken = await server.take_catalogue()
+    await server.close()
+    assert program.catalogue.changes_to(taken) == ["search has another description"]
+    [known] = program.tools("search")
+    [new] = server.tools("search", catalogue=taken)
+    assert (known.description, new.description) == ("Search the shelf.", "Look at the shelf.")
+
+
+PROGRAMS = {
+    "import sys; sys.exit(3)": (MCPUnavailableError, "it ended before it was ready; its own words are in the log"),
+    "import time; time.sleep(600)": (MCPUnavailableError, "no connection within 2 s"),
+    "import sys; print('{not json', flush=True); sys.stdin.read()": (MCPUnavailableError, "no connection within 2 s"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_a_program_that_is_no_server_is_not_waited_for_and_not_left_behind(program: str, tmp_path: Path) -> None:
+    kind, reason = PROGRAMS[program]
+    code = f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); {program}"
+    server = MCPToolServer("odd", command=[sys.executable, "-c", code], connect_timeout=2)
+    with pytest.raises(kind, match=reason):
+        await server.take_catalogue()
+    pid = int((tmp_path / "pid").read_text())
+    await until(lambda: not is_alive(pid))
+
+
+async def test_a_program_that_is_not_there_is_told() -> None:
+    server = MCPToolServer("none", command=["there-is-no-such-program"])
+    with pytest.raises(MCPUnavailableError, match="its program cannot be started: No such file or directory"):
+        await server.take_catalogue()
+
+
+STRANGE = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked and asked["method"] == "initialize":
+        told = {"protocolVersion": "1999-01-01", "capabilities": {}, "serverInfo": {"name": "old", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": told}), flush=True)
+    elif "id" in asked:
+        error = {"code": -32601, "message": "what?"}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}), flush=True)
+"""
+
+
+async def test_a_server_that_speaks_another_version_of_the_protocol_is_told() -> None:
+    server = MCPToolServer("old", command=[sys.executable, "-c", STRANGE])
+    with pytest.raises(MCPProtocolError, match="Unsupported protocol version"):
+        await server.take_catalogue()
+
+
+async def test_whoever_is_cancelled_while_it_connects_leaves_the_connection_to_the_others(program: Shelf) -> None:
+    server = program.server()
+    tools = program.tools(server=server)
+    agent = agent_with(tools, [SEARCH, "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        impatient = asyncio.create_task(server.take_catalogue())
+        await until(lambda: bool(program.pids))
+        impatient.cancel()
+        await asyncio.wait((impatient,), timeout=PATIENCE)
+        assert impatient.cancelled()
+        await results(helix, agent)
+    assert len(program.pids) == 1
+
+
+async def test_a_server_that_hangs_in_a_call_ends_with_its_executor(program: Shelf) -> None:
+    agent = agent_with(program.tools(timeout=2), [call("shelf__lend", {"name": "Tides"}), "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        going = asyncio.create_task(results(helix, agent))
+        await program.until_told("Tides.begun")
+        os.kill(program.pids[-1], signal.SIGSTOP)
+        [result] = await going
+    assert result.code == "tool_timeout"
+    await until(lambda: not is_alive(program.pids[0]))
