@@ -116,9 +116,11 @@ async def test_a_stop_cancels_the_call_at_the_server(shelf: Shelf) -> None:
 
 
 async def test_a_call_that_takes_too_long_is_cancelled_and_says_that_nobody_knows(shelf: Shelf) -> None:
-    agent = agent_with(shelf.tools("lend", timeout=3), [call("shelf__lend", {"name": "Tides"}), "Done."])
+    server = shelf.server()
+    tools = (*shelf.tools("search", server=server), *shelf.tools("lend", timeout=1, server=server))
+    agent = agent_with(tools, [call("shelf__search", {"query": "x"}), call("shelf__lend", {"name": "Tides"}), "Done."])
     async with Executor.open("memory://", agents=[agent]) as helix:
-        [result] = await results(helix, agent)
+        _, result = await results(helix, agent)
         await shelf.until_told("Tides.cancelled")
     assert result.code == "tool_timeout"
     assert "may or may not have taken effect" in result.content

@@ -248,11 +248,13 @@ async def test_whoever_is_cancelled_while_it_connects_leaves_the_connection_to_t
 
 
 async def test_a_server_that_hangs_in_a_call_ends_with_its_executor(program: Shelf) -> None:
-    agent = agent_with(program.tools(timeout=2), [call("shelf__lend", {"name": "Tides"}), "Done."])
-    async with Executor.open("memory://", agents=[agent]) as helix:
-        going = asyncio.create_task(results(helix, agent))
-        await program.until_told("Tides.begun")
+    server = program.server()
+    tools = (*program.tools("search", server=server), *program.tools("order", timeout=1, server=server))
+    first = agent_with(tools, [SEARCH, "One."], name="first")
+    agent = agent_with(tools, [call("shelf__order", {"title": "A"}), "Two."])
+    async with Executor.open("memory://", agents=[first, agent]) as helix:
+        await results(helix, first)
         os.kill(program.pids[-1], signal.SIGSTOP)
-        [result] = await going
+        [result] = await results(helix, agent)
     assert result.code == "tool_timeout"
     await until(lambda: not is_alive(program.pids[0]))
