@@ -63,7 +63,7 @@ def catalogue_of(offers: Sequence[Mapping[str, Any]]) -> Catalogue:
     Raises:
         msgspec.ValidationError: it is no list of tools.
     """
-    kept = [{"name": each["name"], **{key: each[key] for key in _KEPT if each.get(key)}} for each in offers]
+    kept = [{"name": each["name"], **{key: each[key] for key in _KEPT if each.get(key) is not None}} for each in offers]
     tools = msgspec.convert(sorted(kept, key=lambda each: each["name"]), tuple[Offer, ...])
     return Catalogue(tools=tools)
 

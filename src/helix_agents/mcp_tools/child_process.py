@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -16,11 +17,12 @@ _LONGEST_LINE = 2_000
 
 @asynccontextmanager
 async def child_process(
-    server: str, command: Sequence[str], env: Mapping[str, str], cwd: str | None
+    server: str, command: Sequence[str], env: Mapping[str, str], cwd: str | None, complaints: deque[str]
 ) -> AsyncGenerator[Any]:
     """The streams to and from a program that is started for it, and ended with all that it started.
 
-    It inherits nothing of our environment but what a program needs to be found and run, and gets what is given.
+    It inherits nothing of our environment but what a program needs to be found and run, and gets what is given. What it
+    writes to its standard error is logged, and the last lines of it are `complaints`.
 
     Raises:
         OSError: it cannot be started.
@@ -28,8 +30,9 @@ async def child_process(
     program, *arguments = command
     parameters = StdioServerParameters(command=program, args=arguments, env=dict(env), cwd=cwd)
     reading, writing = os.pipe()
-    with os.fdopen(reading, "rb", buffering=0) as complaints:
-        listening, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: _Complaints(server), complaints)
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        heard = _Complaints(server, complaints)
+        listening, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: heard, pipe)
         try:
             async with AsyncExitStack() as stack:
                 # Ours is closed once the program has its own: when that ends, so does what it has to say.
@@ -43,8 +46,9 @@ async def child_process(
 class _Complaints(asyncio.Protocol):
     """What a program writes to its standard error, line by line."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, last: deque[str]) -> None:
         self._server = server
+        self._last = last
         self._rest = b""
 
     def data_received(self, data: bytes) -> None:
@@ -59,4 +63,5 @@ class _Complaints(asyncio.Protocol):
     def _tell(self, line: bytes) -> None:
         text = line[:_LONGEST_LINE].decode(errors="backslashreplace").rstrip()
         if text:
+            self._last.append(text)
             log_event("mcp.stderr", logging.INFO, server=self._server, line=text)

@@ -226,5 +226,5 @@ def _protocol() -> ModuleType:
     try:
         import_module("mcp.client")
     except ImportError:
-        raise MissingExtraError("Tools of an MCP server", "mcp") from None
+        raise MissingExtraError("A tool of an MCP server", "mcp") from None
     return import_module("helix_agents.mcp_tools.protocol")

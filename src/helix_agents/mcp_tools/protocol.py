@@ -1,6 +1,7 @@
 """A session with a server, on the official SDK: the calls we make, and what its errors mean to us."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar, cast
@@ -22,6 +23,8 @@ from helix_agents.mcp_tools.troubles import TroubleMet, first_in, in_words, trou
 T = TypeVar("T")
 
 MOST_PAGES = 100
+MOST_COMPLAINTS = 3
+"""How many of the last lines a program wrote are told to whoever could not reach it."""
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
@@ -103,8 +106,9 @@ async def open_session(server: str, address: Address, secret: str) -> AsyncGener
         TroubleMet: there is none to be had; says why.
     """
     opened = False
+    complaints: deque[str] = deque(maxlen=MOST_COMPLAINTS)
     try:
-        async with _streams(server, address, secret) as (reading, writing):
+        async with _streams(server, address, secret, complaints) as (reading, writing):
             watched = _Watched(reading)
             about = types.Implementation(name="helix-agents", version=__version__)
             async with Client(_held(watched, writing), client_info=about, cache=None) as client:
@@ -113,13 +117,16 @@ async def open_session(server: str, address: Address, secret: str) -> AsyncGener
     except (Exception, BaseExceptionGroup) as problem:
         if opened:
             raise
-        raise _why_not(first_in(problem), secret) from problem
+        why = _why_not(first_in(problem), secret)
+        if isinstance(why, TroubleMet) and complaints:
+            why.aside = f"it said: {' / '.join(complaints)}"
+        raise why from problem
 
 
 @asynccontextmanager
-async def _streams(server: str, address: Address, secret: str) -> AsyncGenerator[Any]:
+async def _streams(server: str, address: Address, secret: str, complaints: deque[str]) -> AsyncGenerator[Any]:
     if address.url is None:
-        async with child_process(server, address.command, address.env, address.cwd) as streams:
+        async with child_process(server, address.command, address.env, address.cwd, complaints) as streams:
             yield streams
         return
     # Reading the certificates takes a while.
@@ -149,7 +156,7 @@ def _why_not(problem: BaseException, secret: str) -> BaseException:
             if problem.code == types.UNSUPPORTED_PROTOCOL_VERSION:
                 return TroubleMet("protocol", "it speaks no version of the protocol that is known here")
             if problem.code == types.CONNECTION_CLOSED:
-                return TroubleMet("unavailable", "it ended before it was ready; its own words are in the log")
+                return TroubleMet("unavailable", "it ended before it was ready")
             return TroubleMet("refused", problem.message)
         case FileNotFoundError() | PermissionError():
             return TroubleMet("unavailable", f"its program cannot be started: {problem.strerror}")

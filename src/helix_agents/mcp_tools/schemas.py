@@ -15,6 +15,7 @@ from helix_agents.domain.texts import storable
 
 _OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 _COMBINING = ("allOf", "anyOf", "oneOf")
+_CONDITIONS = ("not", "if", "then", "else", "enum", "const")
 _LONGEST_PROBLEM = 300
 _LEFT_OUT = ("pattern", "patternProperties", "propertyNames", "unevaluatedProperties", "unevaluatedItems")
 
@@ -59,30 +60,28 @@ class SchemaInput:
 def legal_schema(given: Mapping[str, JSON]) -> dict[str, JSON]:
     """The schema in a form that every provider takes for parameters: an object with named properties at the top.
 
-    Alternatives at the top, which none of them takes, are shown as what any of them allows.
+    One that is so already stays as it is. Alternatives at the top, which none of them takes, are shown as what any of
+    them allows.
     """
     schema = dict(given)
-    schema.pop("$schema", None)
     reference = schema.get("$ref")
     target = _resolved(schema, reference) if isinstance(reference, str) else None
     if target is not None:
-        schema.pop("$ref")
+        del schema["$ref"]
         schema = {**target, **schema}
     properties: dict[str, JSON] = dict(_mapping(schema.get("properties")))
-    required = [name for name in _sequence(schema.get("required")) if isinstance(name, str)]
+    required = _texts(schema.get("required"))
     for word in _COMBINING:
         branches = [_branch(schema, each) for each in _sequence(schema.pop(word, None))]
         for branch in branches:
-            for name, form in _mapping(branch.get("properties")).items():
-                properties.setdefault(name, form)
-        every = [_sequence(branch.get("required")) for branch in branches]
-        needed = [name for names in every for name in names if word == "allOf" or all(name in each for each in every)]
-        required += [name for name in needed if isinstance(name, str)]
-    for word in ("not", "if", "then", "else", "enum", "const"):
+            properties = {**_mapping(branch.get("properties")), **properties}
+        every = [_texts(branch.get("required")) for branch in branches]
+        required += [
+            name for names in every for name in names if word == "allOf" or all(name in each for each in every)
+        ]
+    for word in _CONDITIONS:
         schema.pop(word, None)
-    schema["type"] = "object"
-    schema["properties"] = properties
-    schema.pop("required", None)
+    schema |= {"type": "object", "properties": properties}
     if required:
         schema["required"] = list(dict.fromkeys(required))
     return schema
@@ -112,6 +111,10 @@ def _sequence(value: JSON) -> list[JSON]:
     return cast("list[JSON]", value) if isinstance(value, list) else []
 
 
+def _texts(value: JSON) -> list[str]:
+    return [each for each in _sequence(value) if isinstance(each, str)]
+
+
 def _sentence(error: Any) -> str:
     where = ".".join(str(step) for step in error.absolute_path)
     what = str(error.message)[:_LONGEST_PROBLEM]
@@ -134,7 +137,7 @@ def _checks() -> Any:
         validators: Any = import_module("jsonschema.validators")
         nowhere: Any = import_module("referencing").Registry()
     except ImportError:
-        raise MissingExtraError("Tools of an MCP server", "mcp") from None
+        raise MissingExtraError("A tool of an MCP server", "mcp") from None
     whole: Any = validators.Draft202012Validator
 
     def additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
+import msgspec
+
 from helix_agents.agent.choices import check_seconds
 from helix_agents.agent.durations import Deadline, Duration
 from helix_agents.agent.headers import Headers, check_header
 from helix_agents.agent.names import check_name, check_tool_name
 from helix_agents.agent.outcomes import ApprovalPredicate, Effect, UnknownOutcome
 from helix_agents.agent.tools import Tool
-from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.errors import DefinitionError, MissingExtraError
 from helix_agents.mcp_tools.catalogue import Catalogue, Offer, catalogue_of, read_catalogue
 from helix_agents.mcp_tools.connections import Address, Connections, connecting
 from helix_agents.mcp_tools.tools import ToolSettings, check_distinct, make_tool
@@ -239,8 +241,10 @@ def _beside_the_caller() -> Path:
 
 def _as_error(server: str, problem: Exception) -> Exception:
     """What the server answered, as an error of ours; others stay what they are."""
+    if isinstance(problem, msgspec.MsgspecError):
+        return TroubleMet("protocol", f"its list of tools cannot be used: {problem}").as_error(server)
+    if isinstance(problem, MissingExtraError):
+        return problem
     from mcp import MCPError
 
-    if isinstance(problem, MCPError):
-        return TroubleMet("refused", problem.message).as_error(server)
-    return problem
+    return TroubleMet("refused", problem.message).as_error(server) if isinstance(problem, MCPError) else problem

@@ -16,12 +16,13 @@ _LONGEST = 2_000
 
 
 class TroubleMet(Exception):  # noqa: N818  # what it means is decided by whoever catches it
-    """A call that got no answer of the server's own."""
+    """A call that got no answer of the server's own. `aside` is for people, and not for a model."""
 
-    def __init__(self, trouble: Trouble, reason: str) -> None:
+    def __init__(self, trouble: Trouble, reason: str, aside: str = "") -> None:
         super().__init__(trouble, reason)
         self.trouble: Trouble = trouble
         self.reason = storable(reason, _LONGEST)
+        self.aside = storable(aside, _LONGEST)
 
     @property
     def was_not_begun(self) -> bool:
@@ -33,6 +34,8 @@ class TroubleMet(Exception):  # noqa: N818  # what it means is decided by whoeve
         reason = self.reason
         if calling and self.trouble in ("lost", "protocol"):
             reason = f"{reason}; {PERHAPS}"
+        if not calling and self.aside:
+            reason = f"{reason}; {self.aside}"
         match self.trouble:
             case "refused":
                 return MCPRefusedError(server, f"{reason}.")
