@@ -129,6 +129,9 @@ def guarded(app: Any) -> Any:
     """What a proxy before a server, or a server of another age, may answer."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "DELETE" and is_said("silent"):
+            note("goodbye")
+            await asyncio.Event().wait()
         if scope["type"] != "http" or scope["method"] != "POST":
             await app(scope, receive, send)
             return
@@ -146,7 +149,10 @@ def guarded(app: Any) -> Any:
             await app(scope, receive, send)
             return
         status, kind, body = said
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]})
+        told = [(b"content-type", kind.encode())]
+        if is_said("location"):
+            told.append((b"location", (FOLDER / "location").read_bytes()))
+        await send({"type": "http.response.start", "status": status, "headers": told})
         await send({"type": "http.response.body", "body": body})
 
     return answer

@@ -11,7 +11,7 @@ import pytest
 
 from helix_agents import Executor, MCPToolServer
 from helix_agents.domain.errors import MCPProtocolError, MCPRefusedError, MCPUnavailableError
-from helix_agents.mcp_tools import connections
+from helix_agents.mcp_tools import carrier, connections, protocol
 from helix_agents.testing import call, reply
 from tests.mcp_tools.shelves import PATIENCE, Shelf, agent_with, is_alive, results, until
 
@@ -76,6 +76,19 @@ async def test_a_service_that_was_restarted_and_forgot_its_sessions_gets_the_cal
         [result] = await results(helix, again)
     assert result.content == "ordered B"
     assert [order["title"] for order in service.orders] == ["A", "B"]
+
+
+async def test_a_service_that_does_not_say_good_bye_holds_nobody_up(
+    service: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "GOODBYE_SECONDS", 0.1)
+    service.say("legacy")
+    service.say("silent")
+    agent = agent_with(service.tools(), [SEARCH, "Done."])
+    async with asyncio.timeout(PATIENCE):
+        async with Executor.open("memory://", agents=[agent]) as helix:
+            await results(helix, agent)
+    assert service.told("goodbye") == [""]
 
 
 async def test_a_service_that_is_just_being_restarted_is_waited_for(
@@ -152,6 +165,40 @@ async def test_wrong_credentials_are_told_where_the_catalogue_is_taken(service: 
     server = service.server(headers={"authorization": "Bearer right"})
     assert await server.take_catalogue() == service.catalogue
     await server.close()
+
+
+async def test_a_redirect_to_another_place_is_not_followed_so_a_token_goes_nowhere_else(service: Shelf) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.setblocking(False)
+        service.say("location", f"http://127.0.0.1:{elsewhere.getsockname()[1]}/mcp")
+        server = service.server(headers={"authorization": "Bearer secret"})
+        first = agent_with(service.tools(server=server), [SEARCH, "One."], name="first")
+        agent = agent_with(first.tools, [call("shelf__order", {"title": "A"}), "Two."])
+        async with Executor.open("memory://", agents=[first, agent]) as helix:
+            await results(helix, first)
+            service.say("says", "307 text/plain there")
+            [result] = await results(helix, agent)
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+    assert result.content.startswith("MCP server 'shelf' refused the call: Redirect to http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("form", ["json", "events"])
+async def test_an_answer_without_end_is_not_read_to_its_end(
+    form: str, service: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form == "json":
+        service.say("json")
+        await service.kill()
+        await asyncio.to_thread(service.start)
+    monkeypatch.setattr(carrier, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(protocol, "MOST_BYTES", 100_000)
+    agent = agent_with(service.tools(), [call("shelf__show", {"what": "much"}), SEARCH, "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        much, found = await results(helix, agent)
+    assert much.code == "tool_failed"
+    assert "more than 100000 bytes" in much.content or "closed during the call" in much.content
+    assert found.content == ["x 1", "x 2"]
 
 
 async def test_headers_that_cannot_be_made_fail_the_call_and_are_not_shown(service: Shelf) -> None:

@@ -1,5 +1,6 @@
 """The HTTP client under a connection: fresh headers on each request, and trouble told to the one call that has it."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from helix_agents.engine.log import log_exception
 from helix_agents.mcp_tools.troubles import Trouble, marked
 
 CONNECT_SECONDS = 30.0
+GOODBYE_SECONDS = 2.0
 MOST_BYTES = 16 << 20
 """How much is taken of one answer."""
 
@@ -31,7 +33,8 @@ class Carrier(httpx2.AsyncClient):
 
     def __init__(self, server: str, headers: Headers, secret: str) -> None:
         # How long an answer may take is for each call to say.
-        super().__init__(timeout=httpx2.Timeout(CONNECT_SECONDS, read=None))
+        plain = {"accept-encoding": "identity"}
+        super().__init__(timeout=httpx2.Timeout(CONNECT_SECONDS, read=None), headers=plain)
         self._server = server
         self._given = headers
         self._secret = secret
@@ -43,6 +46,10 @@ class Carrier(httpx2.AsyncClient):
             # What went wrong with a secret is for the log of its owner alone.
             log_exception("mcp.headers_failed", problem, server=self._server)
             return self._answer(request, "not_sent", "the headers for it could not be made")
+        if request.method == "DELETE":
+            # Good-bye; nobody waits for long to hear it returned.
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                return await super().send(request, **options)
         if request.method != "POST":
             return await super().send(request, **options)
         try:

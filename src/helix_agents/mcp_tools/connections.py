@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -51,7 +52,7 @@ class Connections:
         """The server's answer to a call.
 
         A call that the server surely has not begun with is sent again, over a new connection; one that it may have
-        begun with only if repeating it does no harm.
+        begun with once more, if repeating it does no harm.
 
         Raises:
             TroubleMet: there is no answer.
@@ -77,6 +78,7 @@ class Connections:
 
     async def _asking(self, ask: "Callable[[Session], Awaitable[T]]", *, repeatable: bool) -> T:
         waits = iter(WAITS)
+        may_repeat = repeatable
         while True:
             connection = self._connection()
             try:
@@ -86,8 +88,10 @@ class Connections:
                 if met.trouble in ("not_sent", "session_gone", "lost"):
                     self._forget(connection)
                 wait = next(waits, None)
-                if wait is None or not (met.was_not_begun or (repeatable and met.trouble == "lost")):
+                if wait is None or not (met.was_not_begun or (may_repeat and met.trouble == "lost")):
                     raise
+                # What kills its server, or is too much for us, does so each time.
+                may_repeat = may_repeat and met.was_not_begun
                 log_event("mcp.connecting_again", server=self._server, reason=met.reason)
             await asyncio.sleep(wait)
 
@@ -159,7 +163,10 @@ class Connection:
         """End it; where somebody is still on it, with the last of them."""
         self.leave_when_idle()
         if self._left.is_set():
-            await asyncio.wait((self._holder,), timeout=LEAVE_SECONDS)
+            _, late = await asyncio.wait((self._holder,), timeout=LEAVE_SECONDS)
+            for holder in late:
+                log_event("mcp.not_left", logging.WARNING, server=self._server)
+                holder.cancel()
 
     async def _hold(self) -> None:
         try:

@@ -33,6 +33,7 @@ PROGRESS = "mcp.progress"
 
 _LONGEST_NAME = 64
 _PROGRESS_SECONDS = 0.1
+_LONGEST_MESSAGE = 1_000
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -177,7 +178,8 @@ def _progress_to(ctx: ToolContext[Any, Any]) -> Progress:
         now = monotonic()
         if now - told_at >= _PROGRESS_SECONDS:
             told_at = now
-            about = {"tool_call_id": ctx.tool_call_id, "progress": progress, "total": total, "message": message}
+            said = None if message is None else message[:_LONGEST_MESSAGE]
+            about = {"tool_call_id": ctx.tool_call_id, "progress": progress, "total": total, "message": said}
             ctx.emit(PROGRESS, {key: value for key, value in about.items() if value is not None})
 
     return tell
