@@ -280,6 +280,71 @@ async def test_a_server_that_speaks_another_version_of_the_protocol_is_told() ->
         await server.take_catalogue()
 
 
+BY_HAND = """
+import json, sys
+PAGES = {None: ["a", "b"], "2": ["c"]}
+def answer(asked):
+    match asked["method"]:
+        case "initialize":
+            about = {"name": "by hand", "version": "1"}
+            return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+        case "tools/list":
+            cursor = (asked.get("params") or {}).get("cursor")
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in PAGES[cursor]]
+            return {"tools": tools} if cursor else {"tools": tools, "nextCursor": "2"}
+        case "tools/call":
+            return {"content": [{"type": "text", "text": asked["params"]["name"] + " was called"}]}
+for line in sys.stdin:
+    asked = json.loads(line)
+    print("I am chatty", flush=True)
+    if "id" in asked:
+        told = answer(asked)
+        reply = {"result": told} if told else {"error": {"code": -32601, "message": "what?"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}), flush=True)
+"""
+
+
+async def test_a_server_of_an_older_version_that_lists_in_pages_and_prints_what_it_should_not_is_understood() -> None:
+    server = MCPToolServer("hand", command=[sys.executable, "-c", BY_HAND])
+    offered = await server.take_catalogue()
+    assert [offer.name for offer in offered.tools] == ["a", "b", "c"]
+    agent = agent_with(server.tools(catalogue=offered), [call("hand__c", {"x": 1}), "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        [result] = await results(helix, agent)
+    assert result.content == "c was called"
+
+
+@pytest.mark.chaos
+async def test_a_server_that_is_killed_again_and_again_breaks_no_run_and_gets_no_order_twice(program: Shelf) -> None:
+    tools = program.tools(server=program.server())
+    async with Executor.open("memory://") as helix, asyncio.timeout(100):
+
+        async def talk(number: int) -> None:
+            for turn in range(40):
+                asked = [
+                    call("shelf__order", {"title": f"{number}-{turn}"}),
+                    call("shelf__count", {"books": 20}),
+                    SEARCH,
+                ]
+                agent = agent_with(tools, [reply("All.", calls=asked), "Done."], name=f"reader-{number}-{turn}")
+                _, counted, found = await results(helix, agent)
+                assert (counted.content, found.content) == ("20 books", ["x 1", "x 2"])
+
+        async def kill() -> None:
+            while True:
+                await asyncio.sleep(3)
+                await program.kill()
+                seen = len(program.pids)
+                await until(lambda seen=seen: len(program.pids) > seen)
+
+        killing = asyncio.create_task(kill())
+        await asyncio.gather(*map(talk, range(5)))
+        killing.cancel()
+    titles = [order["title"] for order in program.orders]
+    assert len({*titles}) == len(titles)
+    assert not any(map(is_alive, program.pids))
+
+
 async def test_whoever_is_cancelled_while_it_connects_leaves_the_connection_to_the_others(program: Shelf) -> None:
     server = program.server()
     tools = program.tools(server=server)
