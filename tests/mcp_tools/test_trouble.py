@@ -274,10 +274,17 @@ for line in sys.stdin:
 """
 
 
-async def test_a_server_that_speaks_another_version_of_the_protocol_is_told() -> None:
+async def test_a_server_that_speaks_another_version_of_the_protocol_is_told(program: Shelf) -> None:
     server = MCPToolServer("old", command=[sys.executable, "-c", STRANGE])
     with pytest.raises(MCPProtocolError, match="Unsupported protocol version"):
         await server.take_catalogue()
+    agent = agent_with(
+        server.tools("order", catalogue=program.catalogue), [call("old__order", {"title": "A"}), "Done."]
+    )
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        [result] = await results(helix, agent)
+    assert "Unsupported protocol version from the server: 1999-01-01" in result.content
+    assert "may or may not" not in result.content, "it was not even asked"
 
 
 BY_HAND = """

@@ -45,7 +45,7 @@ class Carrier(httpx2.AsyncClient):
         except Exception as problem:
             # What went wrong with a secret is for the log of its owner alone.
             log_exception("mcp.headers_failed", problem, server=self._server)
-            return self._answer(request, "not_sent", "the headers for it could not be made")
+            return self._answer(request, "unavailable", "the headers for it could not be made")
         if request.method == "DELETE":
             # Good-bye; nobody waits for long to hear it returned.
             async with asyncio.timeout(GOODBYE_SECONDS):

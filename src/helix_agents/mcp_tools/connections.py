@@ -56,7 +56,7 @@ class Connections:
 
         Raises:
             TroubleMet: there is no answer.
-            MCPError: the server refused it, in the words of the protocol.
+            CallRefused: the answer is that it refuses.
         """
         return await self._asking(lambda session: session.call(tool, arguments, meta, progress), repeatable=repeatable)
 
@@ -175,7 +175,7 @@ class Connection:
                 self._session.set_result(session)
                 await _first_of(self._left, session.ended)
         except asyncio.CancelledError:
-            self._ended_by(TroubleMet("unavailable", "this process is leaving"))
+            self._ended_by(TroubleMet("unavailable", "this process is leaving", early=True))
             raise
         except (Exception, BaseExceptionGroup) as problem:
             self._ended_by(first_in(problem))
@@ -189,9 +189,9 @@ class Connection:
             return
         met = problem
         if isinstance(problem, TimeoutError):
-            met = TroubleMet("unavailable", f"no connection within {self._connect_seconds:g} s")
+            met = TroubleMet("unavailable", f"no connection within {self._connect_seconds:g} s", early=True)
         elif not isinstance(problem, (TroubleMet, MissingExtraError)):
-            met = TroubleMet("unavailable", in_words(problem))
+            met = TroubleMet("unavailable", in_words(problem), early=True)
         self._session.set_exception(met)
         # Read, so that it is no complaint where nobody waited.
         self._session.exception()

@@ -18,7 +18,7 @@ from helix_agents.domain.records import JSON
 from helix_agents.mcp_tools.carrier import MOST_BYTES, Carrier
 from helix_agents.mcp_tools.child_process import child_process
 from helix_agents.mcp_tools.connections import Address, Progress
-from helix_agents.mcp_tools.troubles import TroubleMet, first_in, in_words, trouble_in
+from helix_agents.mcp_tools.troubles import CallRefused, Trouble, TroubleMet, first_in, in_words, trouble_in
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Session:
 
         Raises:
             TroubleMet: there is no answer.
-            MCPError: the server refused it, in the words of the protocol.
+            CallRefused: the answer is that it refuses.
         """
         about = cast("types.RequestParamsMeta", meta)
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments), _meta=about)
@@ -56,7 +56,7 @@ class Session:
 
         try:
             answer = await self._asking(send)
-        except MCPError as refused:
+        except CallRefused as refused:
             if refused.code != types.HEADER_MISMATCH:
                 raise
             # It wants some arguments as headers, too; which ones stands in its list. It has not begun with the call.
@@ -93,7 +93,7 @@ class Session:
                 raise TroubleMet("lost", "the connection was closed during the call") from problem
             if problem.code == types.PARSE_ERROR:
                 raise TroubleMet("protocol", "its answer cannot be read") from problem
-            raise
+            raise CallRefused(problem.code, problem.message) from problem
         except (ValidationError, RuntimeError) as problem:
             raise TroubleMet("protocol", in_words(problem).partition("\n")[0]) from problem
 
@@ -117,10 +117,11 @@ async def open_session(server: str, address: Address, secret: str) -> AsyncGener
     except (Exception, BaseExceptionGroup) as problem:
         if opened:
             raise
-        why = _why_not(first_in(problem), secret)
-        if isinstance(why, TroubleMet) and complaints:
-            why.aside = f"it said: {' / '.join(complaints)}"
-        raise why from problem
+        first = first_in(problem)
+        if isinstance(first, TimeoutError):
+            raise
+        aside = f"it said: {' / '.join(complaints)}" if complaints else ""
+        raise TroubleMet(*_why_not(first, secret), early=True, aside=aside) from problem
 
 
 @asynccontextmanager
@@ -143,27 +144,27 @@ async def _held(reading: Any, writing: Any) -> AsyncGenerator[Any]:
     yield reading, writing
 
 
-def _why_not(problem: BaseException, secret: str) -> BaseException:
+def _why_not(problem: BaseException, secret: str) -> tuple[Trouble, str]:
     """Why there is no session, as far as it can be told."""
     match problem:
-        case TroubleMet() | asyncio.CancelledError() | TimeoutError():
-            return problem
+        case TroubleMet():
+            return problem.trouble, problem.reason
         case MCPError():
             met = trouble_in(secret, problem.data, problem.message)
             if met is not None:
-                # No call was on the way yet.
-                return met if met.trouble != "lost" else TroubleMet("unavailable", met.reason)
+                # No call was on the way yet that could be lost.
+                return "unavailable" if met.trouble == "lost" else met.trouble, met.reason
             if problem.code == types.UNSUPPORTED_PROTOCOL_VERSION:
-                return TroubleMet("protocol", "it speaks no version of the protocol that is known here")
+                return "protocol", "it speaks no version of the protocol that is known here"
             if problem.code == types.CONNECTION_CLOSED:
-                return TroubleMet("unavailable", "it ended before it was ready")
-            return TroubleMet("refused", problem.message)
+                return "unavailable", "it ended before it was ready"
+            return "refused", problem.message
         case FileNotFoundError() | PermissionError():
-            return TroubleMet("unavailable", f"its program cannot be started: {problem.strerror}")
+            return "unavailable", f"its program cannot be started: {problem.strerror}"
         case RuntimeError() | ValidationError():
-            return TroubleMet("protocol", in_words(problem).partition("\n")[0])
+            return "protocol", in_words(problem).partition("\n")[0]
         case _:
-            return TroubleMet("unavailable", in_words(problem))
+            return "unavailable", in_words(problem)
 
 
 class _Watched:

@@ -16,11 +16,11 @@ from helix_agents.agent.headers import Headers, check_header
 from helix_agents.agent.names import check_name, check_tool_name
 from helix_agents.agent.outcomes import ApprovalPredicate, Effect, UnknownOutcome
 from helix_agents.agent.tools import Tool
-from helix_agents.domain.errors import DefinitionError, MissingExtraError
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.mcp_tools.catalogue import Catalogue, Offer, catalogue_of, read_catalogue
 from helix_agents.mcp_tools.connections import Address, Connections, connecting
 from helix_agents.mcp_tools.tools import ToolSettings, check_distinct, make_tool
-from helix_agents.mcp_tools.troubles import TroubleMet
+from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
 
 LONGEST_NAME = 32
 SECONDS_TO_CALL = 120.0
@@ -130,8 +130,11 @@ class MCPToolServer:
             return catalogue_of(await self._connections.list())
         except TroubleMet as met:
             raise met.as_error(self.name) from met
-        except Exception as problem:
-            raise _as_error(self.name, problem) from problem
+        except CallRefused as refused:
+            raise TroubleMet("refused", refused.message).as_error(self.name) from refused
+        except msgspec.ValidationError as problem:
+            reason = f"its list of tools cannot be used: {problem}"
+            raise TroubleMet("protocol", reason).as_error(self.name) from problem
 
     async def close(self) -> None:
         """Let go of its connection once nobody uses it; executors do that as they are left."""
@@ -237,14 +240,3 @@ def _beside_the_caller() -> Path:
         frame = frame.f_back
     file = frame.f_globals.get("__file__")
     return Path(file).parent if isinstance(file, str) else Path.cwd()
-
-
-def _as_error(server: str, problem: Exception) -> Exception:
-    """What the server answered, as an error of ours; others stay what they are."""
-    if isinstance(problem, msgspec.MsgspecError):
-        return TroubleMet("protocol", f"its list of tools cannot be used: {problem}").as_error(server)
-    if isinstance(problem, MissingExtraError):
-        return problem
-    from mcp import MCPError
-
-    return TroubleMet("refused", problem.message).as_error(server) if isinstance(problem, MCPError) else problem

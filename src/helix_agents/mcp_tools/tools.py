@@ -23,7 +23,7 @@ from helix_agents.engine.log import log_event
 from helix_agents.mcp_tools.catalogue import Offer
 from helix_agents.mcp_tools.connections import Connections, Progress
 from helix_agents.mcp_tools.schemas import SchemaInput
-from helix_agents.mcp_tools.troubles import TroubleMet
+from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
 
 IDEMPOTENCY_KEY = "helix-agents/idempotency-key"
 """Under which name a server finds, in the `_meta` of a call, what is the same for every try of that call."""
@@ -154,12 +154,9 @@ def _function(server: str, name: str, connections: Connections, *, repeatable: b
             error = met.as_error(server, calling=True)
             log_event("mcp.call_failed", server=server, tool=name, code=error.code, reason=met.reason)
             raise ToolFailed(str(error)) from met
-        except Exception as problem:
-            from mcp import MCPError
-
-            if not isinstance(problem, MCPError):
-                raise
-            raise ToolFailed(f"MCP server {server!r} refused the call: {problem.message}") from problem
+        except CallRefused as refused:
+            raise ToolFailed(f"MCP server {server!r} refused the call: {refused.message}") from refused
+        # Loaded with the connection: it knows the protocol's library.
         from helix_agents.mcp_tools.results import content_of, text_of
 
         if result.is_error:

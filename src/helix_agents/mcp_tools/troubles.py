@@ -15,13 +15,24 @@ _SECRET, _TROUBLE = "helix", "trouble"
 _LONGEST = 2_000
 
 
-class TroubleMet(Exception):  # noqa: N818  # what it means is decided by whoever catches it
-    """A call that got no answer of the server's own. `aside` is for people, and not for a model."""
+class CallRefused(Exception):  # noqa: N818  # what it means is decided by whoever catches it
+    """The server's own answer to a call is an error of the protocol."""
 
-    def __init__(self, trouble: Trouble, reason: str, aside: str = "") -> None:
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = storable(message, _LONGEST)
+
+
+class TroubleMet(Exception):  # noqa: N818  # likewise
+    """A call that got no answer of the server's own. One that is `early` was met before there was a connection, and
+    `aside` is for people, and not for a model."""
+
+    def __init__(self, trouble: Trouble, reason: str, *, early: bool = False, aside: str = "") -> None:
         super().__init__(trouble, reason)
         self.trouble: Trouble = trouble
         self.reason = storable(reason, _LONGEST)
+        self.early = early
         self.aside = storable(aside, _LONGEST)
 
     @property
@@ -32,7 +43,7 @@ class TroubleMet(Exception):  # noqa: N818  # what it means is decided by whoeve
     def as_error(self, server: str, *, calling: bool = False) -> MCPServerError:
         """The error for whoever asked; a call that may have been done says so."""
         reason = self.reason
-        if calling and self.trouble in ("lost", "protocol"):
+        if calling and not self.early and self.trouble in ("lost", "protocol"):
             reason = f"{reason}; {PERHAPS}"
         if not calling and self.aside:
             reason = f"{reason}; {self.aside}"
