@@ -8,11 +8,12 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import mcp_types as types
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context, Image
+from pydantic import BaseModel, Field
 
 FOLDER = Path(sys.argv[1])
 LOOK_SECONDS = 0.01
@@ -113,6 +114,25 @@ async def show(what: str) -> Any:
             return types.CallToolResult(content=[types.TextContent(type="text", text="x" * 2_000_000)])
         case _:
             return types.CallToolResult(content=[text, text])
+
+
+@server.tool()
+async def move(title: str, to: Annotated[str, Field(json_schema_extra={"x-mcp-header": "To"})]) -> str:
+    """Move a book to another room; a proxy reads from a header where."""
+    return f"{title} is in the {to}"
+
+
+class Answer(BaseModel):
+    """What a person would be asked for."""
+
+    yes: bool
+
+
+@server.tool()
+async def ask(ctx: Context) -> str:
+    """Ask a person in the middle of the call."""
+    answer = await ctx.elicit("Sure?", schema=Answer)
+    return answer.action
 
 
 @server.tool(annotations=reads)

@@ -73,6 +73,20 @@ async def test_progress_is_an_event_of_the_stream(shelf: Shelf) -> None:
     assert len(told) < 50, "readers cannot see so many"
 
 
+async def test_arguments_that_a_server_wants_as_headers_are_sent_as_headers(shelf: Shelf) -> None:
+    agent = agent_with(shelf.tools(), [call("shelf__move", {"title": "Tides", "to": "cellar"}), "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        [result] = await results(helix, agent)
+    assert result.content == "Tides is in the cellar"
+
+
+async def test_a_server_that_asks_for_input_in_the_middle_of_a_call_fails_the_call(shelf: Shelf) -> None:
+    agent = agent_with(shelf.tools(), [call("shelf__ask"), "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        [result] = await results(helix, agent)
+    assert (result.error, result.code) == (True, "tool_failed")
+
+
 SHOWN = {
     "nothing": None,
     "picture": "[image/png, 12 bytes; results carry no such content]",

@@ -321,6 +321,25 @@ async def test_a_server_of_an_older_version_that_lists_in_pages_and_prints_what_
     assert result.content == "c was called"
 
 
+LISTS = {
+    "without end": ('return {"tools": tools} if cursor else', "return", MCPProtocolError, "has no end after 3 pages"),
+    "no tools": ('"inputSchema": {"type": "object"}', '"colour": 1', MCPProtocolError, "ValidationError"),
+    "a refusal": ('case "tools/list"', 'case "tools/other"', MCPRefusedError, "refused: what?"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+async def test_a_list_that_cannot_be_used_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MOST_PAGES", 3)
+    before, after, kind, reason = LISTS[name]
+    assert before in BY_HAND
+    text = BY_HAND.replace(before, after).replace("PAGES[cursor]", 'PAGES.get(cursor, ["d"])')
+    server = MCPToolServer("hand", command=[sys.executable, "-c", text])
+    with pytest.raises(kind, match=reason):
+        await server.take_catalogue()
+    await server.close()
+
+
 @pytest.mark.chaos
 async def test_a_server_that_is_killed_again_and_again_breaks_no_run_and_gets_no_order_twice(program: Shelf) -> None:
     tools = program.tools(server=program.server())
