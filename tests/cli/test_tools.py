@@ -51,7 +51,7 @@ def test_a_catalogue_is_taken_once_and_then_runs_use_it(place: Path) -> None:
     assert (taken.code, taken.err) == (ExitCode.OK, "")
     file = place / "docs.mcp.json"
     assert taken.out.splitlines() == [
-        f"docs: 1 tools, written: {file}",
+        f"docs: 1 tool, written: {file}",
         "  search is new",
         "TOOL          EFFECT  APPROVAL",
         "docs__search  once    not asked for",
@@ -59,7 +59,7 @@ def test_a_catalogue_is_taken_once_and_then_runs_use_it(place: Path) -> None:
     written = file.read_bytes()
     assert json.loads(written)["tools"][0]["description"] == "Search the docs."
     again = helix(place, "tools", "sync", "app")
-    assert again.out == f"docs: 1 tools, as before: {file}\n"
+    assert again.out == f"docs: 1 tool, as before: {file}\n"
     assert file.read_bytes() == written
     after = helix(place, "run", "app.py", "Look", "--store", "memory://")
     assert (after.code, after.out) == (ExitCode.OK, "Found.\n")
@@ -79,12 +79,22 @@ def test_a_server_that_changed_fails_the_check_and_nothing_is_written(place: Pat
                 "server": "docs",
                 "catalogue": str(file),
                 "tools": ["search"],
+                "changed": True,
                 "changes": ["search has another description"],
                 "written": False,
             }
         ]
     }
     assert file.read_bytes() == written
+
+
+def test_a_catalogue_that_is_not_there_fails_the_check(place: Path) -> None:
+    checked = helix(place, "tools", "sync", "app.py", "--check")
+    assert (checked.code, checked.out.splitlines()[0]) == (
+        ExitCode.FAILED,
+        f"docs: 1 tool, not written: {place / 'docs.mcp.json'}",
+    )
+    assert not (place / "docs.mcp.json").exists()
 
 
 def test_what_cannot_be_taken_is_told(place: Path) -> None:

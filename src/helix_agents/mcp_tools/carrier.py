@@ -16,6 +16,8 @@ from helix_agents.mcp_tools.troubles import Trouble, marked
 
 CONNECT_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
+IDLE_SECONDS = 2.0
+"""After how long a line is not used again; servers keep them for five seconds and more."""
 MOST_BYTES = 16 << 20
 """How much is taken of one answer."""
 
@@ -33,8 +35,12 @@ class Carrier(httpx2.AsyncClient):
 
     def __init__(self, server: str, headers: Headers, secret: str) -> None:
         # How long an answer may take is for each call to say.
-        plain = {"accept-encoding": "identity"}
-        super().__init__(timeout=httpx2.Timeout(CONNECT_SECONDS, read=None), headers=plain)
+        super().__init__(
+            timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
+            # A line that the server hangs up while a call is put on it leaves open whether the call was heard.
+            limits=httpx2.Limits(keepalive_expiry=IDLE_SECONDS),
+            headers={"accept-encoding": "identity"},
+        )
         self._server = server
         self._given = headers
         self._secret = secret

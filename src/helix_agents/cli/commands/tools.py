@@ -32,7 +32,7 @@ def sync(output: Output, module: str, names: tuple[str, ...], check: bool) -> Ex
     """
     taken = asyncio.run(_sync(output, _servers_in(module, names), check))
     output.answer({"servers": taken})
-    return ExitCode.FAILED if check and any(each["changes"] for each in taken) else ExitCode.OK
+    return ExitCode.FAILED if check and any(each["changed"] for each in taken) else ExitCode.OK
 
 
 def _servers_in(place: str, names: tuple[str, ...]) -> "list[MCPToolServer]":
@@ -77,7 +77,8 @@ async def _sync(output: Output, servers: "list[MCPToolServer]", check: bool) -> 
         if is_new and not check:
             write_catalogue(offered, server.catalogue)
         how = "as before" if not is_new else "not written" if check else "written"
-        output.say(f"{server.name}: {len(offered.tools)} tools, {how}: {server.catalogue}")
+        many = f"{len(offered.tools)} tool{'' if len(offered.tools) == 1 else 's'}"
+        output.say(f"{server.name}: {many}, {how}: {server.catalogue}")
         for change in changes:
             output.say(f"  {change}")
         if is_new and not check:
@@ -91,6 +92,7 @@ async def _sync(output: Output, servers: "list[MCPToolServer]", check: bool) -> 
                 "server": server.name,
                 "catalogue": str(server.catalogue),
                 "tools": [each.name for each in offered.tools],
+                "changed": is_new,
                 "changes": changes,
                 "written": is_new and not check,
             }
