@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from helix_agents.llm.prompt_cache import anthropic_cache as anthropic_cache
     from helix_agents.llm.scripted import RoutingScriptedModel as RoutingScriptedModel
     from helix_agents.llm.scripted import ScriptedModel as ScriptedModel
+    from helix_agents.mcp_tools.server import MCPToolServer as MCPToolServer
     from helix_agents.ports.backend import Backend as Backend
     from helix_agents.ports.backend import open_backend as open_backend
     from helix_agents.ports.llm import LLMAdapter as LLMAdapter
@@ -127,6 +128,7 @@ _HOME: dict[str, str] = {
     "HttpRemoteAgentTransport": "helix_agents.server.remote",
     "Interrupted": "helix_agents.domain.results",
     "LLMAdapter": "helix_agents.ports.llm",
+    "MCPToolServer": "helix_agents.mcp_tools.server",
     "Message": "helix_agents.domain.messages",
     "ModelSettings": "helix_agents.ports.llm",
     "Page": "helix_agents.domain.paging",
@@ -212,6 +214,7 @@ __all__ = [
     "Image",
     "Interrupted",
     "LLMAdapter",
+    "MCPToolServer",
     "Message",
     "ModelSettings",
     "Page",

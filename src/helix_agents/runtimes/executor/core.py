@@ -419,6 +419,12 @@ class ExecutorCore:
             except Exception as problem:
                 # Anybody may write an adapter; the store is closed all the same.
                 log_exception("model.not_closed", problem, model=model.name)
+        for agent in self._services.agents.everyone():
+            for tool in agent.all_tools:
+                try:
+                    await tool.close()
+                except Exception as problem:
+                    log_exception("tool.not_closed", problem, tool=tool.name)
         if self._on_close is not None:
             await self._on_close()
 
