@@ -318,3 +318,30 @@ async def test_workers_of_a_dbos_queue_share_what_a_process_submits_that_drives_
         assert [await handle.output() for handle in handles] == ["We met.", "We met."]
         runs = [(await helix.sessions.runs(session_id)).items[0] for session_id in ("ann", "ben")]
     assert len({run.owner for run in runs}) == 2
+
+
+async def test_what_goes_wrong_in_a_worker_is_told_where_it_runs(folder: Path):
+    """A worker is a process of its own, so nobody else sets up its logging."""
+    store = f"sqlite:///{folder / 'helix.db'}"
+    stuck = Agent(name="nobody_knows_me", model=ScriptedModel(["Never asked here."]))
+    async with DBOSAgentExecutor.open(store, agents=[stuck], prefix="told", placement="elsewhere") as helix:
+        await helix.execute(stuck, "Hello")
+        command = ["-c", "from helix_agents.cli import main; main()", "worker", "dbos", "agents:registry"]
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *(*command, "--prefix", "told", "--store", store),
+            cwd=folder,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert worker.stderr is not None
+            async with asyncio.timeout(60):
+                said = b""
+                while b"run.unknown_agent" not in said:
+                    said = await worker.stderr.readline()
+                    assert said, "it left without a word"
+            assert b"nobody_knows_me" in said
+        finally:
+            worker.terminate()
+            await worker.wait()

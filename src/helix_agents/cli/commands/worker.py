@@ -86,6 +86,7 @@ def temporal_command(
     from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.driving import check_agents
     from helix_agents.cli.temporal_work import work
+    from helix_agents.cli.warnings_shown import show_warnings
     from helix_agents.runtimes.temporal import find_temporal
 
     given = {
@@ -100,6 +101,7 @@ def temporal_command(
         "TEMPORAL_TLS_SERVER_NAME": tls_server_name,
     }
     known = load_agents(agents)
+    show_warnings()
     check_agents(known, deps)
     where = {**find_temporal(given), "task_queue": task_queue, "prefix": prefix}
     asyncio.run(work(output, known, store_url, where, deps=load_deps(deps), register=register, grace=grace))
@@ -140,6 +142,7 @@ def dbos_command(
     from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.dbos_work import work
     from helix_agents.cli.driving import check_agents
+    from helix_agents.cli.warnings_shown import show_warnings
 
     settings = {
         "system_database_url": system_database,
@@ -150,5 +153,6 @@ def dbos_command(
         "deps": load_deps(deps),
     }
     known = load_agents(agents)
+    show_warnings()
     check_agents(known, deps)
     asyncio.run(work(output, known, store_url, settings))

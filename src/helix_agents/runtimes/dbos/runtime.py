@@ -1,6 +1,7 @@
 """The DBOS runtime: a run is a workflow, an effect is a step, and a lease says which process drives it."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
@@ -39,8 +40,15 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.driven import Driven
 from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
-from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, is_anothers, lease_of_engine
+from helix_agents.runtimes.executor.leases import (
+    LeaseKeeper,
+    inspect_elsewhere,
+    is_anothers,
+    lease_of_engine,
+    lease_of_workers,
+)
 from helix_agents.runtimes.executor.owned_runs import LetGo, OwnedRuns, backoff, claim
+from helix_agents.runtimes.executor.queues import UnattendedQueues
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
 
@@ -75,6 +83,7 @@ class DBOSRuntime(OwnedRuns):
         super().__init__(lease)
         self._wanted = wanted
         self._questions = instance.Questions(wanted)
+        self._unattended = UnattendedQueues("dbos")
         self._prefix = prefix
         self._placement: Placement = placement
         self.works = placement != "elsewhere"
@@ -106,6 +115,8 @@ class DBOSRuntime(OwnedRuns):
                 # Executors that share a DBOS come and go, and have stores of their own: each one says that it lives.
                 self._lease.keep_too(self._executor_id)
             self._lease.keep_too(lease_of_engine("dbos", self._prefix))
+            if self._placement == "shared":
+                self._lease.keep_too(lease_of_workers("dbos", self._prefix))
             undoing.push_async_callback(self._end_everything)
             if self._placement != "here":
                 queue = workflows.register_queue(
@@ -187,6 +198,9 @@ class DBOSRuntime(OwnedRuns):
         standing = await workflows.inspect(run, found, self._is_gone)
         if standing == "missing" and await is_anothers(self.services.store, "dbos", self._prefix):
             return "alive"
+        if standing == "alive" and found is not None and found.status == "ENQUEUED":
+            # Companions have a queue of their own, with the same workers.
+            await self._unattended.look(self.services.store, run, self._prefix)
         return standing
 
     async def _is_gone(self, executor_id: str) -> bool:
@@ -404,7 +418,8 @@ class DBOSRuntime(OwnedRuns):
         session = await store.load_state(run.session_id)
         agent = await find_agent(store, self.services.agents, session)
         if agent is None:
-            log_event("run.unknown_agent", session_id=run.session_id, run_id=run.run_id, agent=session.agent_type)
+            who = {"session_id": run.session_id, "run_id": run.run_id, "agent": session.agent_type}
+            log_event("run.unknown_agent", logging.WARNING, **who)
             self._outside(workflows.give_back(self._prefix, workflows.current()))
             raise LetGo
         try:

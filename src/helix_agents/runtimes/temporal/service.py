@@ -70,9 +70,9 @@ _REASONS = {
     "CertificateParseError": "a certificate that was given cannot be read",
     "NoCertificatesPresented": "a certificate that was given cannot be read",
     "InvalidContentType": "it speaks no TLS",
-    "transport error": "it ended the connection; it may want TLS, or a certificate of ours",
     "Unauthenticated": "it turns us away; check the API key, or the certificate, and the namespace",
     "PermissionDenied": "it turns us away; check the API key, or the certificate, and the namespace",
+    "hyper::Error": "it ended the connection; it may want TLS, or a certificate of ours",
 }
 
 
@@ -147,12 +147,14 @@ async def start(client: Client, kind: str, order: Any, run: RunRecord, session: 
             **how,
         )
     except WorkflowAlreadyStartedError:
-        return await inspect(client, run) != "missing"
+        standing, _ = await inspect(client, run)
+        return standing != "missing"
     return True
 
 
-async def inspect(client: Client, run: RunRecord) -> Liveness:
-    """Whether a workflow is behind this attempt. One that has closed while the run goes on is as dead as a failed one.
+async def inspect(client: Client, run: RunRecord) -> tuple[Liveness, str | None]:
+    """Whether a workflow is behind this attempt, and in which task queue that is. One that has closed while the run
+    goes on is as dead as a failed one.
 
     Raises:
         RuntimeUnavailableError: the server did not answer.
@@ -162,12 +164,12 @@ async def inspect(client: Client, run: RunRecord) -> Liveness:
         memo = await found.memo()
     except RPCError as problem:
         if problem.status == RPCStatusCode.NOT_FOUND:
-            return "missing"
+            return "missing", None
         raise RuntimeUnavailableError("Temporal", client.service_client.config.target_host, str(problem)) from problem
     if (memo.get("run"), memo.get("attempt")) != (run.run_id, run.attempt):
-        return "missing"
+        return "missing", None
     alive = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
-    return "alive" if found.status in alive else "dead"
+    return "alive" if found.status in alive else "dead", found.task_queue
 
 
 def handle_of(client: Client, run: RunRecord) -> WorkflowHandle[Any, Any]:
