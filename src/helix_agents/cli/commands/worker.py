@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import agents_argument, deps_option, json_option, seconds_option, store_option
+from helix_agents.cli.options import Seconds, agents_argument, deps_option, json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
 
 
@@ -118,6 +118,14 @@ def temporal_command(
 @click.option("--prefix", default="helix", show_default=True, help="The queue, and how the ids of workflows begin.")
 @click.option("--executor-id", help="A name that this worker keeps when it is restarted; it then goes on at once.")
 @click.option("--max-running", type=click.IntRange(min=1), help="How many runs are driven here at once.")
+@click.option(
+    "--keep-workflows",
+    metavar="DAYS",
+    type=Seconds(min=0, min_open=True),
+    default=7.0,
+    show_default=True,
+    help="How long DBOS keeps workflows that have ended. Nothing asks for them but its console.",
+)
 @seconds_option("--grace", 20.0, "Seconds that running steps get when it ends.")
 @deps_option
 @store_option
@@ -130,6 +138,7 @@ def dbos_command(
     prefix: str,
     executor_id: str | None,
     max_running: int | None,
+    keep_workflows: float,
     grace: float,
     deps: str | None,
     store_url: str,
@@ -149,6 +158,7 @@ def dbos_command(
         "prefix": prefix,
         "executor_id": executor_id,
         "max_running": max_running,
+        "workflow_retention_ms": int(keep_workflows * 24 * 3600 * 1000),
         "grace": grace,
         "deps": load_deps(deps),
     }

@@ -59,6 +59,10 @@ NOT_OURS = (ConflictError, SessionNotFoundError)
 """What says that nobody here has to drive a run any more: another one does, it is over, or its session was deleted."""
 
 
+TIDY_SECONDS = 600.0
+"""How often workflows that ended long ago are looked for."""
+
+
 class DBOSRuntime(OwnedRuns):
     """The workflows of one executor.
 
@@ -78,6 +82,7 @@ class DBOSRuntime(OwnedRuns):
         open_deps: OpenDeps | None,
         max_running: int | None,
         max_parallel_tools: int | None,
+        retention_ms: int | None,
         wrap: WrapOps,
     ) -> None:
         super().__init__(lease)
@@ -91,6 +96,8 @@ class DBOSRuntime(OwnedRuns):
         self._open_deps = open_deps
         self._max_running = max_running
         self._max_parallel_tools = max_parallel_tools
+        self._retention_ms = retention_ms
+        self._tidied_at = -TIDY_SECONDS
         self._wrap = wrap
         self._room = asyncio.Semaphore(max_running) if max_running is not None else None
         self._ends: dict[Fence, asyncio.Future[RunEnd]] = {}
@@ -224,6 +231,16 @@ class DBOSRuntime(OwnedRuns):
         desk = StoreDesk(self.services.store, run.session_id, run.fence, alone=True)
         limit = self._max_parallel_tools
         return await drive_child(parent, run, tool_call_id, stop, desk=desk, max_parallel=limit, wrap=self._wrap)
+
+    async def tidy(self) -> int:
+        now = self.loop.time()
+        if self._retention_ms is None or now - self._tidied_at < TIDY_SECONDS:
+            return 0
+        self._tidied_at = now
+        gone = 0
+        while some := await self._questions.ask(workflows.forget_ended(self._prefix, self._retention_ms)):
+            gone += some
+        return gone
 
     # -- starting workflows
 

@@ -214,6 +214,10 @@ class TemporalRuntime:
         if not self.leaving:
             self.in_background(self.submit(run))
 
+    async def tidy(self) -> int:
+        """Temporal lets go of closed workflows itself, as its namespace says."""
+        return 0
+
     async def drive_child(self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal) -> RunEnd:
         desk = StoreDesk(self.services.store, run.session_id, run.fence, alone=True)
         return await drive_child(parent, run, tool_call_id, stop, desk=desk, max_parallel=self._max_parallel_tools)
