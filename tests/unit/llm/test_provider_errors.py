@@ -41,6 +41,36 @@ async def test_a_rate_limit_is_worth_waiting_for_as_long_as_the_provider_says(
     assert "too many requests" in str(error)
 
 
+async def test_a_wish_to_wait_is_read_where_google_writes_it(server: ProviderServer, connect: Any) -> None:
+    """Gemini sends no header for it."""
+    about = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "36.5s"}
+    quota = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []}
+    body = GOOGLE.error(429, "RESOURCE_EXHAUSTED", "You exceeded your current quota.")
+    body["error"]["details"] = [quota, about]
+    server.will(Refusal(status=429, body=body))
+    error = await failure_of(connect(GOOGLE))
+    assert type(error) is ModelOverloadedError
+    assert error.retry_after == 36.5
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "2.5"}, 2.5),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+    ],
+)
+async def test_a_wish_to_wait_may_have_a_fraction_and_one_that_makes_no_sense_is_none(
+    headers: dict[str, str], seconds: float | None, server: ProviderServer, connect: Any
+) -> None:
+    server.will(Refusal(status=429, body=CHAT.error(429, "rate_limit_error", "too many requests"), headers=headers))
+    assert (await failure_of(connect(CHAT))).retry_after == seconds
+
+
 async def test_the_provider_is_asked_once_because_the_engine_alone_retries(
     wire: Wire, server: ProviderServer, model: PydanticAIModel
 ) -> None:
