@@ -1,4 +1,4 @@
-"""What goes wrong in a process that stays up is told on standard error."""
+"""What goes wrong beside the answer, such as in a hook, is told on standard error."""
 
 import logging
 
