@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents import Agent, Completed, Executor, Interrupted, ScriptedModel, UserMessage
+from helix_agents import Agent, Completed, Executor, Interrupted, ScriptedModel, ToolMessage, UserMessage, tool
 from helix_agents.domain.messages import AssistantMessage, Thinking
 from helix_agents.llm.script import reply
 from helix_agents.ports.llm import (
@@ -30,6 +30,25 @@ async def test_a_last_word_that_was_cut_off_is_told_from_one_that_is_whole(reaso
         assert isinstance(whole, Completed)
         assert (whole.output, whole.reason) == ("The tide is high.", "finished")
         assert [run.completion_reason for run in (await helix.sessions.runs("s-1")).items] == ["finished", reason]
+
+
+@pytest.mark.parametrize("arguments", [{}, '{"text": "The tide', "["])
+async def test_a_call_that_was_cut_off_is_told_so_and_not_that_its_json_is_wrong(arguments: Any):
+    """A model that is told of a mistake in its JSON writes the same again, and is cut off again."""
+
+    @tool
+    async def publish(text: str = "") -> str:
+        """Publish a text."""
+        return "published"
+
+    cut = reply(calls=[call("publish", {"text": "The moon."}), call("publish", arguments)], stop_reason="length")
+    writer = Agent(name="writer", model=ScriptedModel([cut, "Done."]), tools=[publish])
+    async with Executor.open("memory://", agents=[writer]) as helix:
+        await (await helix.execute(writer, "Tides?", "s-1")).output()
+        said = [stored.message for stored in (await helix.sessions.messages("s-1")).items]
+    results = {each.tool_call_id: str(each.content) for each in said if isinstance(each, ToolMessage)}
+    assert results["call_1_1"] == "published"
+    assert "cut off at its limit before the arguments were whole" in results["call_1_2"]
 
 
 async def test_a_rule_that_ends_a_run_is_its_reason():
