@@ -19,7 +19,6 @@ from helix_agents.ports.llm import FINISH_TOOL
 
 SUB_AGENT_LIMIT = "sub_agent_limit"
 
-
 _CUT_OFF = "The reply was cut off at its limit before the arguments were whole. Call again, and write less."
 
 
