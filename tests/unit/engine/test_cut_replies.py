@@ -1,6 +1,7 @@
 """Replies that are not whole: a result says so, and reasoning that was signed goes back to who signed it."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from helix_agents import Agent, Completed, Executor, Interrupted, ScriptedModel,
 from helix_agents.domain.messages import AssistantMessage, Thinking
 from helix_agents.llm.script import reply
 from helix_agents.ports.llm import (
+    ModelEvent,
     ModelRequest,
     ReplyDone,
     ThinkingPiece,
@@ -69,7 +71,7 @@ class Thinker:
         self.requests: list[ModelRequest] = []
         self.has_called = asyncio.Event()
 
-    async def ask(self, request: ModelRequest) -> Any:
+    async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         self.requests.append(request)
         if len(self.requests) > 1:
             yield ReplyDone(reply=AssistantMessage(text="Done."))
