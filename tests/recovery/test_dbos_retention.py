@@ -103,6 +103,18 @@ async def test_a_call_that_ended_stays_while_its_turn_goes_on(tmp_path: Path):
         assert await run.output() == "Done."
 
 
+async def test_a_round_forgets_so_many_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whoever has years of workflows waits for nothing else meanwhile: deadlines are the janitor's, too."""
+    monkeypatch.setattr(runtime, "TIDY_SECONDS", 3600.0)
+    monkeypatch.setattr(runtime, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr("helix_agents.runtimes.dbos.workflows.FORGOTTEN_AT_ONCE", 1)
+    async with opened(tmp_path, workflow_retention_ms=None) as helix, asyncio.timeout(60):
+        for number in range(3):
+            await (await helix.execute(boss, "Go", f"s-{number}")).result()
+    async with opened(tmp_path, workflow_retention_ms=0) as helix, asyncio.timeout(60):
+        assert [(await helix.sweep()).pruned_workflows for _ in range(3)] == [2, 1, 0]
+
+
 async def test_none_keeps_everything_and_a_time_that_is_none_is_refused(tmp_path: Path):
     async with opened(tmp_path, workflow_retention_ms=None) as helix, asyncio.timeout(60):
         await (await helix.execute(boss, "Go", "s-1")).result()

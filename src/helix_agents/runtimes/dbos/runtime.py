@@ -62,6 +62,9 @@ NOT_OURS = (ConflictError, SessionNotFoundError)
 TIDY_SECONDS = 600.0
 """How often workflows that ended long ago are looked for."""
 
+MOST_AT_ONCE = 1_000
+"""How many of them one round of the janitor lets go of, which has more to see to; the next one goes on."""
+
 
 class DBOSRuntime(OwnedRuns):
     """The workflows of one executor.
@@ -236,10 +239,14 @@ class DBOSRuntime(OwnedRuns):
         now = self.loop.time()
         if self._retention_ms is None or now - self._tidied_at < TIDY_SECONDS:
             return 0
+        # A system database that is away is asked no sooner either.
         self._tidied_at = now
         gone = 0
         while some := await self._questions.ask(workflows.forget_ended(self._prefix, self._retention_ms)):
             gone += some
+            if gone >= MOST_AT_ONCE:
+                self._tidied_at = -TIDY_SECONDS
+                break
         return gone
 
     # -- starting workflows
