@@ -65,8 +65,10 @@ def api_page() -> str:
         "Everything you import from `helix_agents`. Besides, there are [chunks](chunks.md) in",
         "`helix_agents.domain.chunks`, [errors](errors.md) in `helix_agents.domain.errors`, the events of",
         "[hooks](../concepts/hooks.md) in `helix_agents.agent.hook_events`, what",
-        "[tests of agents](../guides/test-an-agent.md) need in `helix_agents.testing`, and what",
-        "[a backend](../guides/write-a-backend.md) or a model adapter implements in `helix_agents.ports`.",
+        "[tests of agents](../guides/test-an-agent.md) need in `helix_agents.testing`, what",
+        "[a backend](../guides/write-a-backend.md) or a model adapter implements in `helix_agents.ports`,",
+        "[other models](../guides/choose-a-model.md) in `helix_agents.llm.pydantic_ai`, and what",
+        "[Temporal](../guides/run-on-temporal.md) is told in `helix_agents.runtimes.temporal`.",
         "The rest of the package is internal.",
         "",
     ]

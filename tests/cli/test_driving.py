@@ -258,3 +258,31 @@ def test_a_session_that_is_not_there_is_told_by_every_command_that_goes_on(folde
         assert (done.code, done.json["error"]["code"]) == (ExitCode.FAILED, "session_not_found")
     both = helix(folder, "resume", "agents:clerk", "s", "--message", "x", "--checkpoint", "y", "--json")
     assert (both.code, both.json["error"]["code"]) == (ExitCode.USAGE, "usage")
+
+
+BREAKS = """
+from helix_agents import Agent, Hooks, ScriptedModel
+
+class Broken(Hooks):
+    async def on_agent_complete(self, ctx, event):
+        raise RuntimeError("out of ink")
+
+writer = Agent(name="writer", model=ScriptedModel(["Done."]), hooks=Broken())
+"""
+
+
+@pytest.mark.parametrize("own", ["", "import logging\nlogging.basicConfig(level=logging.CRITICAL)\n"])
+def test_a_hook_that_breaks_is_told_beside_the_answer_unless_the_module_says_otherwise(folder: Path, own: str) -> None:
+    (folder / "broken.py").write_text(own + BREAKS, encoding="utf-8")
+    ran = subprocess.run(
+        [HELIX, "run", "broken:writer", "Write"],
+        cwd=folder,
+        check=False,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout) == (ExitCode.OK, "Done.\n")
+    assert ("hook.failed" in ran.stderr) is (not own)
+    assert ("out of ink" in ran.stderr) is (not own)

@@ -15,7 +15,7 @@ from tests.support.command_line import HELIX, environment, helix
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_a_script_is_told_where_as_soon_as_somebody_is_answered_there(folder: Path, host: str) -> None:
     store = "sqlite:///helix.db"
-    command = [HELIX, "serve", "agents:clerk", "--allow-unauthenticated", "--port", "0", "--store", store, "--json"]
+    command = [HELIX, "serve", "agents:clerk", "--token", "t", "--port", "0", "--store", store, "--json"]
     command += ["--host", host]
     with subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -300,11 +300,26 @@ def _check_options(tool: Tool[..., Any]) -> None:
         check_choice(tool.subject, "unknown_outcome", given["unknown_outcome"], known, other=", or a function")
     if not callable(given["require_approval"]):
         check_switch(tool.subject, "require_approval", given["require_approval"], other=", nor a function that decides")
+    for option in ("require_approval", "unknown_outcome"):
+        if callable(given[option]) and not _takes_two(given[option]):
+            asked = f"{option} is asked with the call's input and its context"
+            raise DefinitionError(tool.subject, f"{asked}; write it as a function of both, (given, ctx).")
     check_switch(tool.subject, "finish_with", given["finish_with"])
     if given["strict"] is not None:
         check_switch(tool.subject, "strict", given["strict"])
     if given["retries"] is not None:
         check_whole(tool.subject, "retries", given["retries"], 0)
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        # Nobody can say what it takes.
+        return True
+    return True
 
 
 def _check_combinations(tool: Tool[..., Any]) -> None:

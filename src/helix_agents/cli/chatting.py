@@ -18,6 +18,7 @@ from helix_agents.cli.loop_thread import LoopThread
 from helix_agents.cli.opened import open_driving
 from helix_agents.cli.output import Output
 from helix_agents.cli.session_views import shown_message
+from helix_agents.cli.warnings_shown import show_warnings
 from helix_agents.domain.errors import AgentAlreadyRunningError, HelixError, SessionNotFoundError
 from helix_agents.domain.pending import READY, PendingCall, PendingFilter
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
@@ -47,6 +48,7 @@ def chat(
 ) -> ExitCode:
     """Hold a conversation until the person leaves."""
     agents = load_agents(place.agents)
+    show_warnings()
     adapter = find_model(model)
     with LoopThread() as loop:
         leaving = AsyncExitStack()

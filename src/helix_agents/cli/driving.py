@@ -23,6 +23,7 @@ from helix_agents.cli.options import DEFAULT_STORE
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain, shown_json
 from helix_agents.cli.typed import typed
+from helix_agents.cli.warnings_shown import show_warnings
 from helix_agents.domain.errors import StillWaitingError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
@@ -74,6 +75,7 @@ Begin: TypeAlias = Callable[[Executor], Awaitable[Begun]]
 
 async def drive(output: Output, place: Workplace, agents: AgentRegistry, begin: Begin) -> ExitCode:
     """Begin a run, show it to its end, say how it ended and what can be done next."""
+    show_warnings()
     async with open_driving(place.store_url, agents, load_deps(place.deps)) as helix:
         try:
             begun = await begin(helix)

@@ -8,6 +8,7 @@ from helix_agents.cli.driving import check_agents
 from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
 from helix_agents.cli.stored import open_stored
+from helix_agents.cli.warnings_shown import show_warnings
 from helix_agents.runtimes.in_process import Executor
 
 
@@ -16,6 +17,7 @@ async def sweep(
 ) -> None:
     """Sweep once and see to its end what that set going, or sweep for ever."""
     known = load_agents(agents) if agents is not None else AgentRegistry()
+    show_warnings()
     check_agents(known, deps)
     # The janitor is no reason for a store to exist; one of an older schema is for `helix migrate`.
     async with open_stored(url):

@@ -23,7 +23,8 @@ async def work(
 ) -> None:
     """Drive runs of these agents until the process is told to end; then effects get their grace."""
     if register:
-        await register_attributes(await connect(where["address"], where["temporal_namespace"], {}))
+        server = await connect(where["address"], where["temporal_namespace"], where["client_settings"])
+        await register_attributes(server)
         output.say("HelixSession and HelixAgent can be searched for.")
     async with TemporalAgentExecutor.open(store_url, agents=list(agents), deps=deps, grace=grace, **where):
         names = sorted(agent.name for agent in agents)

@@ -13,11 +13,16 @@ OutputT_co = TypeVar("OutputT_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completed(Generic[OutputT_co]):
-    """The agent is done; this is what it was asked for."""
+    """The agent is done; this is what it was asked for.
+
+    `reason` is `finished`; `length` or `content_filter` where the output is a text that its provider cut off; or else
+    what `stop_when` said.
+    """
 
     output: OutputT_co
     session_id: SessionId
     run_id: RunId
+    reason: str = "finished"
     status: Literal["completed"] = "completed"
 
 

@@ -649,6 +649,15 @@ class Service:
             )
         ),
         (lambda: defined(walk_to, require_approval=True, finish_with=True), "cannot wait for approval"),
+        (
+            lambda: defined(walk_to, require_approval=lambda place: True),
+            r"require_approval is asked with the call's input and its context; write .*\(given, ctx\)",
+        ),
+        (lambda: defined(walk_to, require_approval=lambda *, given, ctx: True), "asked with the call's input"),
+        (
+            lambda: defined(walk_to, effect="once", unknown_outcome=lambda given: None),
+            "unknown_outcome is asked with the call's input and its context",
+        ),
         (lambda: defined(walk_to, unknown_outcome="retry"), 'unknown_outcome is for effect="once"'),
         (
             lambda: defined(walk_to, require_approval=True, effect="repeatable", unknown_outcome="fail"),

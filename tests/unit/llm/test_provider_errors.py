@@ -14,7 +14,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.messages import File, UserMessage
 from helix_agents.llm.pydantic_ai import PydanticAIModel
-from helix_agents.ports.llm import ModelSettings
+from helix_agents.ports.llm import ModelSettings, ToolSpec
 from helix_agents.ports.models import open_model
 from tests.support.asking import answer_of, events_of, question
 from tests.support.provider_server import ProviderServer, Refusal, Stream
@@ -39,6 +39,36 @@ async def test_a_rate_limit_is_worth_waiting_for_as_long_as_the_provider_says(
     assert error.retry_after == 7
     assert error.model == wire.model
     assert "too many requests" in str(error)
+
+
+async def test_a_wish_to_wait_is_read_where_google_writes_it(server: ProviderServer, connect: Any) -> None:
+    """Gemini sends no header for it."""
+    about = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "36.5s"}
+    quota = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []}
+    body = GOOGLE.error(429, "RESOURCE_EXHAUSTED", "You exceeded your current quota.")
+    body["error"]["details"] = [quota, about]
+    server.will(Refusal(status=429, body=body))
+    error = await failure_of(connect(GOOGLE))
+    assert type(error) is ModelOverloadedError
+    assert error.retry_after == 36.5
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "2.5"}, 2.5),
+        ({"retry-after-ms": "1500", "retry-after": "2"}, 1.5),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+    ],
+)
+async def test_a_wish_to_wait_may_have_a_fraction_and_one_that_makes_no_sense_is_none(
+    headers: dict[str, str], seconds: float | None, server: ProviderServer, connect: Any
+) -> None:
+    server.will(Refusal(status=429, body=CHAT.error(429, "rate_limit_error", "too many requests"), headers=headers))
+    assert (await failure_of(connect(CHAT))).retry_after == seconds
 
 
 async def test_the_provider_is_asked_once_because_the_engine_alone_retries(
@@ -231,6 +261,40 @@ async def test_a_model_that_could_not_be_set_up_is_set_up_anew_when_it_is_asked_
     server.will(ANTHROPIC.stream(Wired(text="yes")))
     assert (await answer_of(model, question())).reply.text == "yes"
     await model.close()
+
+
+FREE_KEYS = {
+    "a field": {"properties": {"scores": {"type": "object", "additionalProperties": {"type": "integer"}}}},
+    "a field without a type": {"properties": {"scores": {"type": "object"}}},
+    "a field further down": {
+        "properties": {"all": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/One"}, {"type": "null"}]}}},
+        "$defs": {"One": {"type": "object", "properties": {"scores": {"type": "object", "additionalProperties": {}}}}},
+    },
+}
+
+
+@pytest.mark.parametrize("where", FREE_KEYS)
+@pytest.mark.parametrize("wire", [ANTHROPIC, CHAT, RESPONSES])
+async def test_a_strict_schema_that_would_lose_what_a_dict_holds_is_refused(
+    where: str, wire: Wire, server: ProviderServer, connect: Any
+) -> None:
+    """Of free keys a strict schema allows none, so the model could hand in nothing but an empty dict."""
+    schema = {"type": "object", "additionalProperties": False, **FREE_KEYS[where]}
+    tool = ToolSpec(name="rate", description="Rate.", parameters=schema, strict=True)
+    error = await failure_of(connect(wire), tools=(tool,))
+    assert type(error) is ModelRefusedError
+    assert "tool 'rate' cannot be strict" in str(error)
+    assert "'scores'" in str(error)
+    assert server.requests == []
+
+
+async def test_what_is_not_strict_may_have_free_keys(server: ProviderServer, connect: Any) -> None:
+    schema = {"type": "object", **FREE_KEYS["a field"]}
+    server.will(RESPONSES.stream(Wired(text="ok")))
+    await events_of(
+        connect(RESPONSES), question(tools=(ToolSpec(name="rate", description="Rate.", parameters=schema),))
+    )
+    assert server.asked["tools"][0]["parameters"]["properties"]["scores"]["additionalProperties"] == {"type": "integer"}
 
 
 async def test_a_data_url_that_is_no_base64_is_a_refusal_that_says_so(server: ProviderServer, connect: Any) -> None:

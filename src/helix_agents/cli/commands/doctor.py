@@ -44,6 +44,9 @@ MOST_SKEW_MS = 5_000
 # The log beside a SQLite file takes up to 16 MB before it is folded into the file, which may need as much again.
 LEAST_FREE_MB = 32
 
+# A worker takes a run from its queue at once; one that has done no step for so long may be in a queue nobody knows.
+LONGEST_WAIT_MS = 60_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -197,11 +200,23 @@ async def look_for_stuck(backend: "Backend") -> Finding:
     sessions = await backend.state.list_sessions(limit=1)
     waiting = await backend.state.list_pending(PendingFilter(), limit=1)
     overdue = await backend.state.find_expired_pending(limit=200)
-    orphans = await backend.state.list_orphans(limit=200)
+    unowned = await backend.state.list_orphans(limit=200)
+    # DBOS and Temporal look after runs that carry nobody's lease.
+    engines = [run for run in unowned if run.owner is None and run.workflow_id is not None]
+    orphans = len(unowned) - len(engines)
     detail = f"{shown_count(sessions.total, 'session')}, {shown_count(waiting.total, 'call')} waiting for somebody"
     if overdue or orphans:
         detail += (
-            f"; {shown_count(len(overdue), 'call')} past the deadline, {shown_count(len(orphans), 'run')} without a "
+            f"; {shown_count(len(overdue), 'call')} past the deadline, {shown_count(orphans, 'run')} without a "
             "process: helix janitor MODULE:AGENTS sees to both"
         )
+    if engines:
+        detail += f"; {shown_count(len(engines), 'run')} with a durable engine"
+        latest = backend.state.now_ms() - LONGEST_WAIT_MS
+        if late := [run for run in engines if run.step_count == 0 and run.started_at < latest]:
+            name = late[0].workflow_id
+            detail += (
+                f", {len(late)} of them still at the first step, as {name}: does a helix worker with this store have "
+                "their queue?"
+            )
     return Finding(subject="store contents", detail=detail)

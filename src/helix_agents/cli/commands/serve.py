@@ -58,9 +58,11 @@ def command(
         )
     from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.driving import check_agents
+    from helix_agents.cli.warnings_shown import show_warnings
     from helix_agents.domain.errors import MissingExtraError
 
     agents = load_agents(target)
+    show_warnings()
     try:
         from helix_agents.server.serving import serve
     except ImportError as missing:

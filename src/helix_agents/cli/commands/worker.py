@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from helix_agents.cli.options import agents_argument, deps_option, json_option, seconds_option, store_option
+from helix_agents.cli.options import Seconds, agents_argument, deps_option, json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
 
 
@@ -18,18 +18,36 @@ def command() -> None:
 @click.option(
     "--address",
     envvar="TEMPORAL_ADDRESS",
-    default="127.0.0.1:7233",
-    show_default=True,
+    show_default="127.0.0.1:7233",
     show_envvar=True,
     help="Where Temporal is.",
 )
 @click.option(
     "--namespace",
     envvar="TEMPORAL_NAMESPACE",
-    default="default",
-    show_default=True,
+    show_default="default",
     show_envvar=True,
     help="The namespace at Temporal.",
+)
+@click.option("--profile", envvar="TEMPORAL_PROFILE", show_envvar=True, help="Which profile of Temporal's own file.")
+@click.option("--config-file", envvar="TEMPORAL_CONFIG_FILE", show_envvar=True, help="Where that file is.")
+@click.option(
+    "--tls/--no-tls",
+    default=None,
+    envvar="TEMPORAL_TLS",
+    show_envvar=True,
+    help="Speak TLS; so it does anyway where a key or a certificate is given.",
+)
+@click.option(
+    "--tls-ca-path",
+    envvar="TEMPORAL_TLS_SERVER_CA_CERT_PATH",
+    show_envvar=True,
+    help="Who vouches for the server, if not those whom this machine trusts.",
+)
+@click.option("--tls-cert-path", envvar="TEMPORAL_TLS_CLIENT_CERT_PATH", show_envvar=True, help="Our certificate.")
+@click.option("--tls-key-path", envvar="TEMPORAL_TLS_CLIENT_KEY_PATH", show_envvar=True, help="Its private key.")
+@click.option(
+    "--tls-server-name", envvar="TEMPORAL_TLS_SERVER_NAME", show_envvar=True, help="What the server calls itself."
 )
 @click.option("--task-queue", default="helix", show_default=True, help="The queue to work on.")
 @click.option("--prefix", default="helix", show_default=True, help="How the ids of workflows begin.")
@@ -42,8 +60,15 @@ def command() -> None:
 def temporal_command(
     output: Output,
     agents: str,
-    address: str,
-    namespace: str,
+    address: str | None,
+    namespace: str | None,
+    profile: str | None,
+    config_file: str | None,
+    tls: bool | None,
+    tls_ca_path: str | None,
+    tls_cert_path: str | None,
+    tls_key_path: str | None,
+    tls_server_name: str | None,
     task_queue: str,
     prefix: str,
     register: bool,
@@ -54,14 +79,31 @@ def temporal_command(
     """Work on a task queue of Temporal.
 
     Any number of workers share a queue. What one of them leaves, or dies of, another one goes on with.
+
+    An API key is taken from TEMPORAL_API_KEY or from the profile, never from the command line, which everybody on the
+    machine can read.
     """
     from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.driving import check_agents
     from helix_agents.cli.temporal_work import work
+    from helix_agents.cli.warnings_shown import show_warnings
+    from helix_agents.runtimes.temporal import find_temporal
 
-    where = {"address": address, "temporal_namespace": namespace, "task_queue": task_queue, "prefix": prefix}
+    given = {
+        "TEMPORAL_ADDRESS": address,
+        "TEMPORAL_NAMESPACE": namespace,
+        "TEMPORAL_PROFILE": profile,
+        "TEMPORAL_CONFIG_FILE": config_file,
+        "TEMPORAL_TLS": None if tls is None else str(tls).lower(),
+        "TEMPORAL_TLS_SERVER_CA_CERT_PATH": tls_ca_path,
+        "TEMPORAL_TLS_CLIENT_CERT_PATH": tls_cert_path,
+        "TEMPORAL_TLS_CLIENT_KEY_PATH": tls_key_path,
+        "TEMPORAL_TLS_SERVER_NAME": tls_server_name,
+    }
     known = load_agents(agents)
+    show_warnings()
     check_agents(known, deps)
+    where = {**find_temporal(given), "task_queue": task_queue, "prefix": prefix}
     asyncio.run(work(output, known, store_url, where, deps=load_deps(deps), register=register, grace=grace))
 
 
@@ -76,6 +118,14 @@ def temporal_command(
 @click.option("--prefix", default="helix", show_default=True, help="The queue, and how the ids of workflows begin.")
 @click.option("--executor-id", help="A name that this worker keeps when it is restarted; it then goes on at once.")
 @click.option("--max-running", type=click.IntRange(min=1), help="How many runs are driven here at once.")
+@click.option(
+    "--keep-workflows",
+    metavar="DAYS",
+    type=Seconds(min=0, min_open=True),
+    default=7.0,
+    show_default=True,
+    help="How long DBOS keeps workflows that have ended. Nothing asks for them but its console.",
+)
 @seconds_option("--grace", 20.0, "Seconds that running steps get when it ends.")
 @deps_option
 @store_option
@@ -88,6 +138,7 @@ def dbos_command(
     prefix: str,
     executor_id: str | None,
     max_running: int | None,
+    keep_workflows: float,
     grace: float,
     deps: str | None,
     store_url: str,
@@ -100,15 +151,18 @@ def dbos_command(
     from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.dbos_work import work
     from helix_agents.cli.driving import check_agents
+    from helix_agents.cli.warnings_shown import show_warnings
 
     settings = {
         "system_database_url": system_database,
         "prefix": prefix,
         "executor_id": executor_id,
         "max_running": max_running,
+        "workflow_retention_ms": int(keep_workflows * 24 * 3600 * 1000),
         "grace": grace,
         "deps": load_deps(deps),
     }
     known = load_agents(agents)
+    show_warnings()
     check_agents(known, deps)
     asyncio.run(work(output, known, store_url, settings))

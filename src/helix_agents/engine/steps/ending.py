@@ -74,7 +74,12 @@ def completed_result(agent: Agent[Any, OutputT, Any], run: RunRecord) -> Complet
     Raises:
         ToolOutputError: the agent's output type has changed and refuses the stored output.
     """
-    return Completed(output=agent.load_output(run.output), session_id=run.session_id, run_id=run.run_id)
+    return Completed(
+        output=agent.load_output(run.output),
+        session_id=run.session_id,
+        run_id=run.run_id,
+        reason=run.completion_reason or "finished",
+    )
 
 
 async def result_of(

@@ -19,6 +19,8 @@ from helix_agents.ports.llm import FINISH_TOOL
 
 SUB_AGENT_LIMIT = "sub_agent_limit"
 
+_CUT_OFF = "The reply was cut off at its limit before the arguments were whole. Call again, and write less."
+
 
 class Plan:
     """The calls of a reply in the model's order, with what only the bodies need to know."""
@@ -45,14 +47,18 @@ async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage, notes:
     """Check every call of the reply against the agent's tools; `notes` has what predicates and previews count."""
     plan = Plan()
     for call in reply.tool_calls:
-        if call is reply.tool_calls[-1] and reply.stop_reason == "length" and not call.arguments:
+        if call is reply.tool_calls[-1] and reply.stop_reason == "length" and not _is_whole(call):
             # There was no room for its arguments: it would run without those it was to have.
-            plan.reject(call, INVALID_ARGUMENTS, "The reply was cut off at its limit before the arguments. Call again.")
+            plan.reject(call, INVALID_ARGUMENTS, _CUT_OFF)
         elif call.name == FINISH_TOOL and scope.agent.output_type is not None:
             _plan_finish(scope, call, plan)
         else:
             await _plan_tool(scope, step, call, plan, notes)
     return plan
+
+
+def _is_whole(call: ToolCall) -> bool:
+    return isinstance(call.arguments, dict) and bool(call.arguments)
 
 
 def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan) -> None:

@@ -18,7 +18,7 @@ from helix_agents.domain.chunks import (
 )
 from helix_agents.domain.errors import HelixError, ModelError, ModelUnavailableError, UnstorableValueError
 from helix_agents.domain.ids import ToolCallId
-from helix_agents.domain.messages import AssistantMessage, ToolCall, says_nothing
+from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall, says_nothing
 from helix_agents.domain.records import check_record, decode, encode
 from helix_agents.engine.scope import RunScope
 from helix_agents.ports.llm import (
@@ -44,6 +44,8 @@ class ReplyStream:
         """Forget what was said: the model is asked again."""
         self._growing: Delta | None = None
         self._text: list[str] = []
+        self._thought: list[str] = []
+        self._thinking: list[Thinking] = []
         self._calls: list[_StreamedCall] = []
         self._by_provider_id: dict[str, list[_StreamedCall]] = {}
 
@@ -92,6 +94,8 @@ class ReplyStream:
         return AssistantMessage(
             id=self._scope.step_id(self._step),
             text=text,
+            # A provider that signs its reasoning may want it back with the calls it led to.
+            thinking=tuple(self._thinking),
             tool_calls=calls,
             model=self._scope.model.name,
             interrupted="interrupt",
@@ -108,6 +112,11 @@ class ReplyStream:
 
     async def _think(self, piece: ThinkingPiece) -> None:
         last, ends = self._growing, piece.done or piece.signature is not None
+        self._thought.append(piece.delta)
+        if piece.done:
+            if piece.signature is not None:
+                self._thinking.append(Thinking(text="".join(self._thought), signature=piece.signature))
+            self._thought.clear()
         if ends or not isinstance(last, ThinkingChunk) or not self._scope.writer.extend(last, piece.delta):
             chunk = self._scope.chunk(
                 ThinkingChunk, self._step, content=piece.delta, is_complete=piece.done, signature=piece.signature

@@ -112,7 +112,11 @@ def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
 def _text_only(scope: RunScope, step: WholeStep) -> Verdict:
     """The model has nothing more to do: that is the end, or a reminder that a result is still missing."""
     if scope.agent.output_type is None:
-        return Finished(output=step.reply.text)
+        match step.reply.stop_reason:
+            case "length" | "content_filter" as cut_off:
+                return Finished(output=step.reply.text, reason=cut_off)
+            case _:
+                return Finished(output=step.reply.text)
     if scope.corrections.reminders >= scope.agent.output_retries:
         return Failure("output_missing", "The model ended its turn without handing in the output it was asked for.")
     limit = _limits(scope, step)

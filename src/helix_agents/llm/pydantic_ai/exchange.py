@@ -65,7 +65,7 @@ class Exchange:
             self._model,
             self._conversations.history(request, cache_ttl(request, self._model)),
             model_settings=settings_of(request, self._model),
-            model_request_parameters=parameters_of(request),
+            model_request_parameters=parameters_of(self._name, request, self._model),
         )
         async with responses, AsyncExitStack() as stack:
             with responses.noted():

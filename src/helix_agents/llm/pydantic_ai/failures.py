@@ -1,6 +1,8 @@
 """What went wrong at a provider, sorted by what helps: wait, try again, shorten the history, or change the request."""
 
 import re
+from math import isfinite
+from typing import Any
 
 import httpx2
 from pydantic_ai import exceptions as theirs
@@ -43,8 +45,40 @@ def as_model_error(model: str, problem: Exception, *, otherwise: type[ModelError
     `otherwise` is what a problem that nobody knows counts as.
     """
     kind = _kind(problem) or otherwise
-    retry_after = problem.retry_after if isinstance(problem, theirs.ModelAPIError) else None
-    return kind(model, _reason(problem), retry_after)
+    return kind(model, _reason(problem), _wished(problem))
+
+
+def _wished(problem: Exception) -> float | None:
+    """How long the provider wants to be left alone, in seconds: as a header says it, or where Google writes it."""
+    if not isinstance(problem, theirs.ModelAPIError):
+        return None
+    if problem.retry_after is not None:
+        return problem.retry_after
+    # Theirs reads whole seconds alone.
+    headers = problem.headers if isinstance(problem, theirs.ModelHTTPError) else None
+    return _seconds((headers or {}).get("retry-after")) or _delay_in(problem.body)
+
+
+def _delay_in(body: Any) -> float | None:
+    match body:
+        case {"error": {"details": [*details]}}:
+            for each in details:
+                match each:
+                    case {"retryDelay": str() as delay}:
+                        return _seconds(delay.removesuffix("s"))
+                    case _:
+                        continue
+        case _:
+            pass
+    return None
+
+
+def _seconds(said: str | None) -> float | None:
+    try:
+        seconds = float(said or "")
+    except ValueError:
+        return None
+    return seconds if isfinite(seconds) and seconds > 0 else None
 
 
 def _kind(problem: Exception) -> type[ModelError] | None:

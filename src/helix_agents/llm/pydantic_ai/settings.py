@@ -7,13 +7,23 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from helix_agents.llm.pydantic_ai.strictness import check_strict
 from helix_agents.ports.llm import FINISH_TOOL, CacheTtl, ModelRequest, ToolSpec
 
 
-def parameters_of(request: ModelRequest) -> ModelRequestParameters:
-    """The instructions and the tools; which tool is called, if any, is left to the model."""
+def parameters_of(name: str, request: ModelRequest, model: Model[Any]) -> ModelRequestParameters:
+    """The instructions and the tools; which tool is called, if any, is left to the model.
+
+    Raises:
+        ModelRefusedError: a tool cannot be as strict as it is to be.
+    """
+    strict_output = request.settings.strict_output
+    tools = [_definition(tool, strict_output=strict_output) for tool in request.tools]
+    for tool, made in zip(request.tools, tools, strict=True):
+        if made.strict:
+            check_strict(name, model, tool)
     return ModelRequestParameters(
-        function_tools=[_definition(tool, strict_output=request.settings.strict_output) for tool in request.tools],
+        function_tools=tools,
         instruction_parts=[InstructionPart(content=request.instructions)] if request.instructions else None,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack, get_args
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.choices import check_choice, check_seconds, check_text
+from helix_agents.agent.choices import check_choice, check_seconds, check_text, check_whole
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.services import OpenDeps
 from helix_agents.ports.state_store import SessionStateStore
@@ -18,6 +18,8 @@ from helix_agents.runtimes.executor.leases import LeaseKeeper, new_owner
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
 from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
 
+WEEK_MS = 7 * 24 * 3600 * 1000
+
 
 class DBOSSettings(OpenSettings, total=False):
     """What `DBOSAgentExecutor.open` can be told."""
@@ -29,6 +31,7 @@ class DBOSSettings(OpenSettings, total=False):
     executor_id: str | None
     dbos_config: Mapping[str, Any] | None
     lease_ms: int
+    workflow_retention_ms: int | None
 
 
 class DBOSAgentExecutor(ExecutorCore):
@@ -41,6 +44,9 @@ class DBOSAgentExecutor(ExecutorCore):
     but not by this process (`elsewhere`). Processes of one application have one `prefix`, with which the names of
     workflows and of the queue begin. An `executor_id` that a restarted process keeps lets DBOS itself go on with its
     workflows; without one, other processes do when the lease has run out.
+
+    Nobody asks DBOS for what has ended, as results are in the store: the janitor lets go of workflows of this prefix
+    that ended `workflow_retention_ms` ago, a week if left out. None leaves all of them.
 
     A process has one DBOS. Executors that want the same one share it, also one that your program has launched.
     Further settings are those of `Executor`; `dbos_config` are settings of DBOS itself.
@@ -63,6 +69,7 @@ class DBOSAgentExecutor(ExecutorCore):
         max_running: int | None = None,
         max_parallel_tools: int | None = None,
         lease_ms: int = 15_000,
+        workflow_retention_ms: int | None = WEEK_MS,
         **settings: Unpack[ExecutorSettings],
     ) -> None:
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
@@ -70,6 +77,9 @@ class DBOSAgentExecutor(ExecutorCore):
         check_seconds("DBOSAgentExecutor", "poll_seconds", poll_seconds)
         if executor_id is not None:
             check_text("DBOSAgentExecutor", "executor_id", executor_id)
+        if workflow_retention_ms is not None:
+            kept = "; None keeps them for ever"
+            check_whole("DBOSAgentExecutor", "workflow_retention_ms", workflow_retention_ms, 0, other=kept)
         _check_config(dbos_config or {})
         runtime = DBOSRuntime(
             LeaseKeeper(state, new_owner(), lease_ms),
@@ -85,6 +95,7 @@ class DBOSAgentExecutor(ExecutorCore):
             open_deps=deps,
             max_running=max_running,
             max_parallel_tools=max_parallel_tools,
+            retention_ms=workflow_retention_ms,
             wrap=self._wrap,
         )
         super().__init__(runtime, state=state, streams=streams, usage=usage, agents=agents, **settings)

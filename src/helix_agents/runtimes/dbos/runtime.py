@@ -1,6 +1,7 @@
 """The DBOS runtime: a run is a workflow, an effect is a step, and a lease says which process drives it."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
@@ -39,8 +40,15 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.dbos import instance, workflows
 from helix_agents.runtimes.dbos.driven import Driven
 from helix_agents.runtimes.executor.claimed_runs import SUPERSEDED
-from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, is_anothers, lease_of_engine
+from helix_agents.runtimes.executor.leases import (
+    LeaseKeeper,
+    inspect_elsewhere,
+    is_anothers,
+    lease_of_engine,
+    lease_of_workers,
+)
 from helix_agents.runtimes.executor.owned_runs import LetGo, OwnedRuns, backoff, claim
+from helix_agents.runtimes.executor.queues import UnattendedQueues
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
 
@@ -49,6 +57,13 @@ Placement: TypeAlias = Literal["here", "shared", "elsewhere"]
 
 NOT_OURS = (ConflictError, SessionNotFoundError)
 """What says that nobody here has to drive a run any more: another one does, it is over, or its session was deleted."""
+
+
+TIDY_SECONDS = 600.0
+"""How often workflows that ended long ago are looked for."""
+
+MOST_AT_ONCE = 1_000
+"""How many of them one round of the janitor lets go of, which has more to see to; the next one goes on."""
 
 
 class DBOSRuntime(OwnedRuns):
@@ -70,11 +85,13 @@ class DBOSRuntime(OwnedRuns):
         open_deps: OpenDeps | None,
         max_running: int | None,
         max_parallel_tools: int | None,
+        retention_ms: int | None,
         wrap: WrapOps,
     ) -> None:
         super().__init__(lease)
         self._wanted = wanted
         self._questions = instance.Questions(wanted)
+        self._unattended = UnattendedQueues("dbos")
         self._prefix = prefix
         self._placement: Placement = placement
         self.works = placement != "elsewhere"
@@ -82,6 +99,8 @@ class DBOSRuntime(OwnedRuns):
         self._open_deps = open_deps
         self._max_running = max_running
         self._max_parallel_tools = max_parallel_tools
+        self._retention_ms = retention_ms
+        self._tidied_at = -TIDY_SECONDS
         self._wrap = wrap
         self._room = asyncio.Semaphore(max_running) if max_running is not None else None
         self._ends: dict[Fence, asyncio.Future[RunEnd]] = {}
@@ -106,6 +125,8 @@ class DBOSRuntime(OwnedRuns):
                 # Executors that share a DBOS come and go, and have stores of their own: each one says that it lives.
                 self._lease.keep_too(self._executor_id)
             self._lease.keep_too(lease_of_engine("dbos", self._prefix))
+            if self._placement == "shared":
+                self._lease.keep_too(lease_of_workers("dbos", self._prefix))
             undoing.push_async_callback(self._end_everything)
             if self._placement != "here":
                 queue = workflows.register_queue(
@@ -187,6 +208,9 @@ class DBOSRuntime(OwnedRuns):
         standing = await workflows.inspect(run, found, self._is_gone)
         if standing == "missing" and await is_anothers(self.services.store, "dbos", self._prefix):
             return "alive"
+        if standing == "alive" and found is not None and found.status == "ENQUEUED":
+            # Companions have a queue of their own, with the same workers.
+            await self._unattended.look(self.services.store, run, self._prefix)
         return standing
 
     async def _is_gone(self, executor_id: str) -> bool:
@@ -210,6 +234,20 @@ class DBOSRuntime(OwnedRuns):
         desk = StoreDesk(self.services.store, run.session_id, run.fence, alone=True)
         limit = self._max_parallel_tools
         return await drive_child(parent, run, tool_call_id, stop, desk=desk, max_parallel=limit, wrap=self._wrap)
+
+    async def tidy(self) -> int:
+        now = self.loop.time()
+        if self._retention_ms is None or now - self._tidied_at < TIDY_SECONDS:
+            return 0
+        # A system database that is away is asked no sooner either.
+        self._tidied_at = now
+        gone = 0
+        while some := await self._questions.ask(workflows.forget_ended(self._prefix, self._retention_ms)):
+            gone += some
+            if gone >= MOST_AT_ONCE:
+                self._tidied_at = -TIDY_SECONDS
+                break
+        return gone
 
     # -- starting workflows
 
@@ -404,7 +442,8 @@ class DBOSRuntime(OwnedRuns):
         session = await store.load_state(run.session_id)
         agent = await find_agent(store, self.services.agents, session)
         if agent is None:
-            log_event("run.unknown_agent", session_id=run.session_id, run_id=run.run_id, agent=session.agent_type)
+            who = {"session_id": run.session_id, "run_id": run.run_id, "agent": session.agent_type}
+            log_event("run.unknown_agent", logging.WARNING, **who)
             self._outside(workflows.give_back(self._prefix, workflows.current()))
             raise LetGo
         try:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import Context
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from dbos import DBOS, SetWorkflowID, WorkflowStatus
@@ -31,6 +32,11 @@ SHORTEST_KEPT_SECONDS, LONGEST_KEPT_SECONDS = 0.5, 30.0
 
 # How long, in seconds, workflows of a run and of its calls wait for each other, which a restart begins in any order.
 MEETING_SECONDS = 30.0
+
+TURNS = "helix_turn_"
+
+# How many turns DBOS is made to forget at once; all that it knows of them is deleted in one transaction.
+FORGOTTEN_AT_ONCE = 100
 
 # How often, in seconds, a workflow that was replayed looks whether a call has been made.
 LOOKING_SECONDS = 0.1
@@ -66,7 +72,7 @@ CALLERS: dict[str, Caller] = {}
 _giving_back: set["asyncio.Task[None]"] = set()
 
 
-@DBOS.workflow(name=f"helix_turn_{EFFECT_SEQUENCE}")
+@DBOS.workflow(name=f"{TURNS}{EFFECT_SEQUENCE}")
 async def turn(prefix: str, session_id: str, run_id: str, attempt: int) -> Plain:
     """Drive one attempt of a run, in the event loop of an executor that can."""
     host = _find_host(prefix, run_id, attempt)
@@ -213,6 +219,28 @@ async def cancel_earlier(run: RunRecord) -> None:
     assert base is not None
     names = [base, *(f"{base}__a{attempt}" for attempt in range(2, run.attempt))]
     await DBOS.cancel_workflows_async(names, cancel_children=True)
+
+
+async def forget_ended(prefix: str, retention_ms: int) -> int:
+    """Have DBOS forget some turns that ended so long ago, each with its calls; answers how many, none at last.
+
+    A call that ended stays as long as its turn goes on, which may be replayed and asks for it again.
+    """
+    before = datetime.fromtimestamp(time.time() - retention_ms / 1000, UTC)
+    ended = await DBOS.list_workflows_async(
+        # A program has workflows of its own, whose ids may begin in the same way.
+        name=[f"{TURNS}{number}" for number in range(1, EFFECT_SEQUENCE + 1)],
+        workflow_id_prefix=f"{prefix}__",
+        status=["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"],
+        completed_before=before.isoformat(),
+        has_parent=False,
+        limit=FORGOTTEN_AT_ONCE,
+        load_input=False,
+        load_output=False,
+    )
+    if ended:
+        await DBOS.delete_workflows_async([each.workflow_id for each in ended], delete_children=True)
+    return len(ended)
 
 
 async def find(run: RunRecord) -> WorkflowStatus | None:

@@ -150,6 +150,7 @@ class ExecutorCore:
             resume_companions=self._resume_companions,
             recover=self.recover,
             wake=self._waker.wake,
+            tidy=runtime.tidy,
             remotes=self._remotes,
             resume_grace_ms=settings.get("resume_grace_ms", 30_000),
             stream_retention_ms=settings.get("stream_retention_ms", DAY_MS),

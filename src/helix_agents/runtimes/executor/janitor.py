@@ -1,4 +1,4 @@
-"""The janitor: deadlines, unanswered resumes, dead runs, expired sessions and old streams, on a schedule."""
+"""The janitor: deadlines, unanswered resumes, dead runs, expired sessions, old streams and workflows, on a schedule."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -32,6 +32,7 @@ class Swept(Record):
     stops_paid: int = 0
     stops_abandoned: int = 0
     woken: int = 0
+    pruned_workflows: int = 0
 
 
 class Janitor:
@@ -45,6 +46,7 @@ class Janitor:
         resume_companions: Callable[[SessionId], Awaitable[int]],
         recover: Callable[[], Awaitable[Recovered]],
         wake: Callable[[], Awaitable[Woken]],
+        tidy: Callable[[], Awaitable[int]],
         remotes: Remotes,
         resume_grace_ms: int,
         stream_retention_ms: int,
@@ -54,6 +56,7 @@ class Janitor:
         self._resume_companions = resume_companions
         self._recover = recover
         self._wake = wake
+        self._tidy = tidy
         self._remotes = remotes
         self._resume_grace_ms = resume_grace_ms
         self._stream_retention_ms = stream_retention_ms
@@ -92,6 +95,7 @@ class Janitor:
         resumed += await part(self._resume_waiting(), 0)
         pruned = await part(self._services.streams.prune(self._stream_retention_ms), 0)
         woken = await part(self._wake(), Woken())
+        workflows = await part(self._tidy(), 0)
         for later in problems[1:]:
             log_exception("janitor.failed", later)
         if problems:
@@ -105,6 +109,7 @@ class Janitor:
             stops_paid=stops.paid,
             stops_abandoned=stops.abandoned,
             woken=woken.sessions,
+            pruned_workflows=workflows,
         )
 
     async def _expire_calls(self) -> int:

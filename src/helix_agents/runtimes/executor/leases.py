@@ -27,6 +27,11 @@ def lease_of_engine(engine: Engine, prefix: str) -> str:
     return f"{engine}:{prefix}"
 
 
+def lease_of_workers(engine: Engine, queue: str) -> str:
+    """The name of the lease that all processes keep which take runs of this store from a queue."""
+    return f"workers:{engine}:{queue}"
+
+
 async def inspect_elsewhere(store: SessionStateStore, run: RunRecord) -> Liveness:
     """Whether a run of another runtime that carries nobody's lease has an engine that looks after it: whether a process
     of that engine was here lately. One that comes back later finds its attempt of the run superseded."""

@@ -56,6 +56,9 @@ class OwnedRuns:
         task.add_done_callback(self._background.discard)
         return task
 
+    async def tidy(self) -> int:
+        return 0
+
     async def start(self) -> None:
         await self._lease.start()
 

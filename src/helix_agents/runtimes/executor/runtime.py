@@ -91,6 +91,11 @@ class Runtime(Protocol):
         """Do something beside the runs, until it is done or the process leaves."""
         ...
 
+    async def tidy(self) -> int:
+        """Let go of what the engine still keeps of turns that ended long ago; answers of how many. Once in a while,
+        however often this is asked for."""
+        ...
+
     async def start(self) -> None:
         """Be ready for runs."""
         ...

@@ -11,14 +11,16 @@ if find_spec("temporalio") is None:
 if TYPE_CHECKING:
     from helix_agents.runtimes.temporal.executor import TemporalAgentExecutor as TemporalAgentExecutor
     from helix_agents.runtimes.temporal.options import TemporalOptions as TemporalOptions
+    from helix_agents.runtimes.temporal.profiles import find_temporal as find_temporal
 
 # Loaded when somebody asks: the workflow's module is below this one, and the sandbox loads both for each workflow.
 _HOME = {
     "TemporalAgentExecutor": "helix_agents.runtimes.temporal.executor",
     "TemporalOptions": "helix_agents.runtimes.temporal.options",
+    "find_temporal": "helix_agents.runtimes.temporal.profiles",
 }
 
-__all__ = ["TemporalAgentExecutor", "TemporalOptions"]
+__all__ = ["TemporalAgentExecutor", "TemporalOptions", "find_temporal"]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,14 @@ from helix_agents.engine.steps.stop_watch import StopSignal
 from helix_agents.engine.steps.taking import Begun
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.llm import LLMAdapter
-from helix_agents.runtimes.executor.leases import LeaseKeeper, inspect_elsewhere, is_anothers, lease_of_engine
+from helix_agents.runtimes.executor.leases import (
+    LeaseKeeper,
+    inspect_elsewhere,
+    is_anothers,
+    lease_of_engine,
+    lease_of_workers,
+)
+from helix_agents.runtimes.executor.queues import UnattendedQueues
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
 from helix_agents.runtimes.temporal import service
@@ -64,6 +71,9 @@ class TemporalRuntime:
         self._lease = lease
         # Its runs carry no lease, as Temporal looks after them; others see by this one that it does.
         self._lease.keep_too(lease_of_engine("temporal", prefix))
+        if works:
+            self._lease.keep_too(lease_of_workers("temporal", task_queue))
+        self._unattended = UnattendedQueues("temporal")
         self._address = address
         self._namespace = namespace
         self._task_queue = task_queue
@@ -189,9 +199,11 @@ class TemporalRuntime:
             return "dead" if await store.find_lease(run.owner) is None else "alive"
         if not self.drives(run):
             return await inspect_elsewhere(store, run)
-        standing = await service.inspect(self._client, run)
+        standing, queue = await service.inspect(self._client, run)
         if standing == "missing" and await is_anothers(store, "temporal", self._prefix):
             return "alive"
+        if standing == "alive" and queue is not None:
+            await self._unattended.look(store, run, queue)
         return standing
 
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
@@ -201,6 +213,10 @@ class TemporalRuntime:
     def drive_detached(self, run: RunRecord) -> None:
         if not self.leaving:
             self.in_background(self.submit(run))
+
+    async def tidy(self) -> int:
+        """Temporal lets go of closed workflows itself, as its namespace says."""
+        return 0
 
     async def drive_child(self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal) -> RunEnd:
         desk = StoreDesk(self.services.store, run.session_id, run.fence, alone=True)

@@ -44,13 +44,36 @@ async def connect(address: str, namespace: str, settings: dict[str, Any]) -> Cli
         client = await Client.connect(address, namespace=namespace, **settings)
     except ValueError as problem:
         told = f"address={address!r} cannot be used: {problem}; write host:port."
+        if "client cert" in str(problem):
+            told = "tls has a certificate of ours or its private key, and not both."
         raise DefinitionError("Temporal", told) from problem
     except (RPCError, RuntimeError) as problem:
-        # What follows is how their client's own parts nest.
-        reason = str(problem).partition(": tonic::")[0]
-        raise RuntimeUnavailableError("Temporal", address, reason) from problem
+        raise RuntimeUnavailableError("Temporal", address, _reason(str(problem))) from problem
     await _check_namespace(client, address)
     return client
+
+
+def _reason(told: str) -> str:
+    """Why there is no connection, in words: Temporal's client tells how its own parts nest."""
+    for sign, words in _REASONS.items():
+        if sign in told:
+            return words
+    return told.partition(": tonic::")[0]
+
+
+_REASONS = {
+    "ConnectionRefused": "nobody listens there",
+    "UnknownIssuer": "its certificate is from nobody whom this machine trusts; if its CA is your own, name that",
+    "NotValidForName": "its certificate is for another name; say which server name is meant",
+    "certificate expired": "its certificate has expired",
+    "PrivateKeyParseError": "the private key that belongs to our certificate cannot be read",
+    "CertificateParseError": "a certificate that was given cannot be read",
+    "NoCertificatesPresented": "a certificate that was given cannot be read",
+    "InvalidContentType": "it speaks no TLS",
+    "Unauthenticated": "it turns us away; check the API key, or the certificate, and the namespace",
+    "PermissionDenied": "it turns us away; check the API key, or the certificate, and the namespace",
+    "hyper::Error": "it ended the connection; it may want TLS, or a certificate of ours",
+}
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
@@ -124,12 +147,14 @@ async def start(client: Client, kind: str, order: Any, run: RunRecord, session: 
             **how,
         )
     except WorkflowAlreadyStartedError:
-        return await inspect(client, run) != "missing"
+        standing, _ = await inspect(client, run)
+        return standing != "missing"
     return True
 
 
-async def inspect(client: Client, run: RunRecord) -> Liveness:
-    """Whether a workflow is behind this attempt. One that has closed while the run goes on is as dead as a failed one.
+async def inspect(client: Client, run: RunRecord) -> tuple[Liveness, str | None]:
+    """Whether a workflow is behind this attempt, and in which task queue that is. One that has closed while the run
+    goes on is as dead as a failed one.
 
     Raises:
         RuntimeUnavailableError: the server did not answer.
@@ -139,12 +164,12 @@ async def inspect(client: Client, run: RunRecord) -> Liveness:
         memo = await found.memo()
     except RPCError as problem:
         if problem.status == RPCStatusCode.NOT_FOUND:
-            return "missing"
+            return "missing", None
         raise RuntimeUnavailableError("Temporal", client.service_client.config.target_host, str(problem)) from problem
     if (memo.get("run"), memo.get("attempt")) != (run.run_id, run.attempt):
-        return "missing"
+        return "missing", None
     alive = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
-    return "alive" if found.status in alive else "dead"
+    return "alive" if found.status in alive else "dead", found.task_queue
 
 
 def handle_of(client: Client, run: RunRecord) -> WorkflowHandle[Any, Any]:
