@@ -349,6 +349,11 @@ class Keyspace:
             return found
         return await self.index.find(*orders, **options)
 
+    async def page(self, order: str, **options: Any) -> Found:
+        """The same for a page of one order."""
+        found = await self.index.page(order, **options)
+        return await self.index.page(order, **options) if await self._repair(found.marks, None) else found
+
     async def entry(self, name: str, kind: type[T]) -> T | None:
         """What the index tells of one thing, by its id."""
         found = await self.find(besides=[name])

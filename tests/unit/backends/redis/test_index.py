@@ -191,5 +191,6 @@ async def test_a_marked_session_is_read_without_the_others(redis_service: RedisS
         for number in range(5):
             await store.create_session(f"s-{number}", CreateSession(user_id="ann"))
         await store.patch_metadata("s-3", {MARKS[0]: "open"})
-        found = await store._space.find(_order_for(SessionFilter(metadata={MARKS[0]: "open"})))
+        order, _ = _order_for(SessionFilter(metadata={MARKS[0]: "open"}))
+        found = await store._space.find(order)
         assert [name for name, _ in found.entries] == [entry_id("s", "s-3")]
