@@ -77,6 +77,8 @@ class RedisServer:
         self.url = url
         self.prefix = prefix
         self.cluster = cluster
+        self.may_evict = False
+        """Whether keys with an expiry may go before it is over."""
         self.keyspaces: dict[str, Any] = {}
         self.bell = Bell(lambda: new_connection(url), self.name)
 
@@ -132,7 +134,9 @@ class RedisServer:
                 raise UnsafeRedisError(f"version {version}", "Redis 6.2 or Valkey is needed")
         for node in memory:
             policy = str(node.get("maxmemory_policy", "noeviction"))
-            if policy.startswith("allkeys") or (evictable and policy.startswith("volatile")):
+            may_evict = policy.startswith("volatile")
+            self.may_evict = self.may_evict or may_evict
+            if policy.startswith("allkeys") or (evictable and may_evict):
                 raise UnsafeRedisError(
                     f"maxmemory-policy {policy}", "set it to noeviction, so that a full server refuses writes instead"
                 )

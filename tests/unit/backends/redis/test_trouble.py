@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
 
 from helix_agents.backends.redis import RedisStateStore, RedisStreamManager
 from helix_agents.backends.redis.keys import Keys
 from helix_agents.domain.errors import (
     InvalidStoreUrlError,
+    LockHeldError,
     SessionCorruptError,
     StoreFullError,
     StoreReadOnlyError,
@@ -161,6 +163,27 @@ async def test_a_server_that_may_evict_what_expires_is_refused(
         await open_backend(service.url, state_ttl=60)
     with pytest.raises(UnsafeRedisError, match=policy):
         await RedisStateStore.open(service.url, state_ttl=60)
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl", "volatile-random"])
+async def test_a_full_server_that_evicts_what_expires_takes_no_lock_from_its_holder(
+    service: RedisService, client: Redis, policy: str
+) -> None:
+    await client.execute_command("CONFIG", "SET", "maxmemory-policy", policy)
+    async with await open_backend(service.url) as backend, await open_backend(service.url) as other:
+        lock = await backend.locks.acquire("door", ttl_ms=600_000)
+        lock = await backend.locks.renew(lock, ttl_ms=600_000)
+        await client.set("cache", "of somebody else", ex=600)
+        await client.execute_command("CONFIG", "SET", "maxmemory", str((await client.info("memory"))["used_memory"]))
+        with pytest.raises(OutOfMemoryError):
+            await client.set("more", b"x" * 1_000_000)
+        await client.execute_command("CONFIG", "SET", "maxmemory", "0")
+        assert await client.get("cache") is None, "the server evicts"
+        with pytest.raises(LockHeldError):
+            await other.locks.acquire("door", ttl_ms=600_000)
+        await backend.locks.release(lock)
+        keys = [key async for key in client.scan_iter(match="*lock*")]
+        assert [await client.ttl(key) > 0 for key in keys] == [True], "what nobody holds is forgotten"
 
 
 @pytest.fixture
