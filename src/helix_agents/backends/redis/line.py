@@ -102,7 +102,8 @@ class Line:
                         follows = [await self._hear(future) for _, future in out]
                     if any(follows):
                         await self._connection.disconnect(nowait=True)
-                except (exceptions.RedisError, OSError) as problem:
+                except Exception as problem:
+                    # Whatever it is: those who gather meanwhile have nobody else.
                     await self._connection.disconnect(nowait=True)
                     _fail(out, problem)
         finally:

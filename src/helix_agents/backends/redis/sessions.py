@@ -50,6 +50,7 @@ from helix_agents.domain.sessions import (
 from helix_agents.domain.writes import Merged, StepWrites, difference, merge_warnings
 
 T = TypeVar("T")
+LEFT_AT_ONCE = 200
 STATUSES: tuple[SessionStatus, ...] = get_args(SessionStatus)
 
 
@@ -119,9 +120,10 @@ class RedisSessions(Facet):
             return await delete_tree(tx, space, session_id), tx.tag
 
         gone, tag = await self._write("delete_session", session_id, work)
-        for member in gone:
-            if member != tag:
-                await leave_place(space, member, tag, self._clock)
+        away = [member for member in gone if member != tag]
+        for first in range(0, len(away), LEFT_AT_ONCE):
+            some = away[first : first + LEFT_AT_ONCE]
+            await asyncio.gather(*(leave_place(space, member, tag, self._clock) for member in some))
 
     async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
         return await self._create("clone_session", session_id, CreateSession(branch=source))

@@ -12,6 +12,8 @@ from redis.exceptions import OutOfMemoryError
 
 from helix_agents.backends.redis import RedisStateStore, RedisStreamManager
 from helix_agents.backends.redis.keys import Keys
+from helix_agents.backends.redis.line import Line
+from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import (
     InvalidStoreUrlError,
     LockHeldError,
@@ -337,3 +339,60 @@ def test_a_missing_driver_names_its_cure() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'helix-agents[redis]'" in done.stdout
+
+
+async def test_a_family_larger_than_one_line_of_an_answer_is_stopped_and_deleted(redis_service: RedisService) -> None:
+    """The server tells the new revision of each session that a write changed; of thousands that is a long answer."""
+    children = 4_000
+    async with await open_backend(redis_service.new_url()) as backend:
+        store = backend.state
+        await start(store)
+        below = CreateSession(parent_session_id=SESSION, root_session_id=SESSION)
+        for first in range(0, children, 500):
+            await asyncio.gather(*(store.create_session(f"c-{n}", below) for n in range(first, first + 500)))
+        stop = SettleSession(session_id=SESSION, expected=("active",), status="interrupted")
+        assert (await store.settle_session(stop)).ok
+        assert (await store.list_sessions(SessionFilter(statuses=("interrupted",)), limit=1)).total == children + 1
+        await store.delete_session(SESSION)
+        assert (await store.list_sessions()).total == 0
+
+
+class Told:
+    """A connection that answers what it is told to."""
+
+    is_connected = True
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[str | Exception] = asyncio.Queue()
+
+    async def connect(self) -> None: ...
+
+    async def disconnect(self, nowait: bool = False) -> None: ...
+
+    async def send_packed_command(self, command: list[bytes], check_health: bool = True) -> None: ...
+
+    async def read_response(self) -> str:
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_an_answer_that_nobody_can_read_leaves_nobody_waiting() -> None:
+    connection = Told()
+    line = Line(connection, patience=5)
+    async with asyncio.timeout(10):
+        first = asyncio.create_task(line.send("one"))
+        await asyncio.sleep(0)
+        gathered = asyncio.create_task(line.send("two"))
+        await asyncio.sleep(0)
+        connection.answers.put_nowait("one")
+        assert await first == "one"
+        # What gathered is out by now; the next gathers behind it.
+        later = asyncio.create_task(line.send("three"))
+        await asyncio.sleep(0)
+        connection.answers.put_nowait(ValueError("Separator is found, but chunk is longer than limit"))
+        with pytest.raises(ValueError, match="longer than limit"):
+            await gathered
+        connection.answers.put_nowait("three")
+        assert await later == "three"

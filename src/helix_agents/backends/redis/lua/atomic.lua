@@ -21,7 +21,8 @@
 -- Answers 1, server time in us and revisions; 0, server time in us and number if the entity of that key is
 -- not as expected; -1, server time in us and number if a list is shorter or longer than it was left. With replies wanted
 -- it is {1, server time in us, {revisions}, {replies}}, or three parts; else one line of words, which is read at once, and
--- in which '-' stands for no revision.
+-- in which '-' stands for no revision. A line longer than LINE_BYTES is too long for that, and sent as a text.
+local LINE_BYTES = 32000
 local plan, words = {}, 0
 for word in string.gmatch(ARGV[1], '%S+') do
   words = words + 1
@@ -116,4 +117,5 @@ if wanted then
   end
   return {1, stamp, revisions, replies}
 end
-return {ok = '1 ' .. stamp .. ' ' .. table.concat(revisions, ' ')}
+local answer = '1 ' .. stamp .. ' ' .. table.concat(revisions, ' ')
+return #answer > LINE_BYTES and answer or {ok = answer}
