@@ -166,14 +166,17 @@ async def start_state(connection: Connection, row: SessionHead, state: dict[str,
     await materialise(connection, row, state)
 
 
-async def release_segments(connection: Connection, namespace: str, session_id: str) -> None:
-    """Give up a deleted session's history, but for what branches still see."""
+async def release_segments(connection: Connection, namespace: str, session_ids: Sequence[str]) -> None:
+    """Give up the history of deleted sessions, but for what branches still see."""
     owned = await connection.all(
-        "UPDATE __agents_segments SET owned = false WHERE namespace = ? AND session_id = ? AND owned RETURNING segment",
-        (namespace, session_id),
+        "UPDATE __agents_segments s SET owned = false WHERE namespace = ? AND session_id = ANY(?) AND owned"
+        " RETURNING segment, parent IS NULL AND NOT EXISTS"
+        " (SELECT 1 FROM __agents_segments above WHERE above.parent = s.segment)",
+        (namespace, session_ids),
     )
+    await _erase(connection, [segment for segment, stands_alone in owned if stands_alone])
     # Parents were made before their children, so that each is looked at once, when all below it are done.
-    ahead = [-row[0] for row in owned]
+    ahead = [-segment for segment, stands_alone in owned if not stands_alone]
     heapify(ahead)
     last: int | None = None
     while ahead:
@@ -184,6 +187,19 @@ async def release_segments(connection: Connection, namespace: str, session_id: s
         parent = await _trim(connection, segment)
         if parent is not None:
             heappush(ahead, -parent)
+
+
+async def _erase(connection: Connection, segments: Sequence[int]) -> None:
+    """Erase segments that stand on nothing and that nothing stands on: sessions that were never cut or branched."""
+    if not segments:
+        return
+    for table in ("messages", "state_log", "checkpoints"):
+        await connection.execute(
+            f"DELETE FROM __agents_{table} t USING unnest(?1::bigint[]) AS gone (segment)"
+            f" WHERE t.id BETWEEN gone.segment << 32 AND gone.segment << 32 | {_LOW}",
+            (segments,),
+        )
+    await connection.execute("DELETE FROM __agents_segments WHERE segment = ANY(?)", (segments,))
 
 
 async def _trim(connection: Connection, segment: int) -> int | None:
