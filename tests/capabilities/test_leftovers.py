@@ -13,6 +13,7 @@ from helix_agents.capabilities.importing import import_backup
 from helix_agents.capabilities.leftovers import delete_leftovers, find_leftovers
 from helix_agents.capabilities.scopes import BACKUPS
 from helix_agents.domain.entries import EntryTransaction, Remove
+from helix_agents.domain.errors import PathRefusedError
 from tests.capabilities.worlds import World
 
 pytestmark = pytest.mark.may_block("looks at files")
@@ -31,6 +32,11 @@ def age(path: Path) -> Path:
     long_ago = time.time() - TWO_DAYS
     os.utime(path, (long_ago, long_ago))
     return path
+
+
+def age_of_new(path: Path) -> Path:
+    path.write_bytes(b"{}")
+    return age(path)
 
 
 async def left_by_the_dead(state: StateClient) -> list[Path]:
@@ -84,9 +90,26 @@ async def test_backups_of_another_store_in_the_same_folder_are_not_deleted(state
     async with other.open("bob", face="operator", settings={"directory": settings.directory}) as neighbour:
         await neighbour.call("state.persistent.set", key="k", value=1)
         await neighbour.call("state.backup.create")
-    for path in Backups(store, settings).folder.iterdir():
+        await neighbour.call("state.snapshot.create")
+    folder = Backups(store, settings).folder.parent
+    (folder / "backups" / "bkp-broken.helixbackup").write_bytes(b"cannot be read")
+    (folder / "snapshots" / "of-somebody-else.json").write_bytes(b"{}")
+    for path in (*(folder / "backups").iterdir(), *(folder / "snapshots").iterdir()):
         age(path)
-    (found,) = await find_leftovers(store, settings)
-    assert found.shown()["store_id"]
-    assert await delete_leftovers(store, [found]) == []
-    assert found.path.exists()
+    found = await find_leftovers(store, settings)
+    assert len(found) == 3
+    assert {each.shown()["of_this_store"] for each in found} == {False}
+    assert await delete_leftovers(store, found) == []
+    assert all(each.path.exists() for each in found)
+
+
+async def test_a_folder_that_is_a_link_is_not_looked_into(state: StateClient, tmp_path: Path) -> None:
+    store, settings = state.gateway.store, state.gateway.settings
+    folder = Backups(store, settings).folder.parent / "snapshots"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "mine").mkdir()
+    precious = age_of_new(tmp_path / "mine" / "snap-shots.json")
+    folder.symlink_to(tmp_path / "mine")
+    with pytest.raises(PathRefusedError, match="links are not followed"):
+        await find_leftovers(store, settings)
+    assert precious.exists()

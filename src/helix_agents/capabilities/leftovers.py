@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from helix_agents.capabilities.backups import SUFFIX
 from helix_agents.capabilities.files import folder_of, names_in, remove_file
 from helix_agents.capabilities.paging import every_entry
@@ -21,21 +23,20 @@ from helix_agents.capabilities.settings import HOUR_MS, StateSettings
 from helix_agents.capabilities.values import shown_time
 from helix_agents.capabilities.vault import BackupAbout, read_about
 from helix_agents.domain.entries import EntryTransaction
-from helix_agents.domain.errors import VaultError
+from helix_agents.domain.errors import PathRefusedError, VaultError
 from helix_agents.domain.records import JSON
 from helix_agents.ports.entries import EntryStore
 
 LONGEST_WRITING_MS = 24 * HOUR_MS
 """A file that is younger may be on its way: its row comes last."""
 
-PART = ".part"
-_KINDS = (("backups", BACKUPS, SUFFIX), ("snapshots", SNAPSHOTS, ".json"))
+_KINDS = (("backups", BACKUPS, "bkp-", SUFFIX), ("snapshots", SNAPSHOTS, "snap-", ".json"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """A file without a row. `about` is what a backup says of itself, with no proof; `is_ours` unless it says that it
-    was made in another store, which may keep its files here, too."""
+    """A file without a row. `about` is what a backup says of itself, with no proof. It `is_ours` if it says that it was
+    made in this store, as another one may keep its files here, too; what nobody finished is nobody's."""
 
     path: Path
     size_bytes: int
@@ -52,20 +53,25 @@ class Leftover:
         }
         if self.about is not None:
             shown |= {"scope": self.about.scope, "created_at": self.about.created_at}
-        return shown if self.is_ours or self.about is None else {**shown, "store_id": self.about.store_id}
+        return shown if self.is_ours else {**shown, "of_this_store": False}
 
 
 async def find_leftovers(store: EntryStore, settings: StateSettings) -> list[Leftover]:
-    """Files that no backup and no snapshot is known by, and that nobody can be writing any more."""
+    """Files that no backup and no snapshot is known by, and that nobody can be writing any more.
+
+    Raises:
+        PathRefusedError: a folder is a link.
+    """
     found: list[Leftover] = []
-    for kind, scope, suffix in _KINDS:
+    for kind, scope, prefix, suffix in _KINDS:
         folder = folder_of(store, settings, kind)
         # The files first: whatever is made known meanwhile was there already.
-        names = await asyncio.to_thread(names_in, folder)
+        names = await asyncio.to_thread(_names, folder)
         known = {f"{entry.key}{suffix}" async for entry in every_entry(store, scope, values=False)}
-        strange = [folder / name for name in sorted(names - known) if name.endswith((suffix, PART))]
-        found.extend(await asyncio.to_thread(_old_files, strange))
-    return [await _with_about(store, each) if each.path.suffix == SUFFIX else each for each in found]
+        strange = [name for name in sorted(names - known) if _is_named_like(name, prefix, suffix)]
+        old = await asyncio.to_thread(_old_files, [folder / name for name in strange])
+        found.extend([await _with_origin(store, each) for each in old])
+    return found
 
 
 async def delete_leftovers(store: EntryStore, found: Sequence[Leftover]) -> list[Leftover]:
@@ -83,6 +89,19 @@ async def delete_leftovers(store: EntryStore, found: Sequence[Leftover]) -> list
     return ours
 
 
+def _names(folder: Path) -> set[str]:
+    if folder.is_symlink():
+        raise PathRefusedError(str(folder), "it is a link, and links are not followed")
+    return names_in(folder)
+
+
+def _is_named_like(name: str, prefix: str, suffix: str) -> bool:
+    """Whether it has the name of such a file, or of one that was never finished."""
+    if name.endswith(".part"):
+        return name.startswith(f".{prefix}")
+    return name.startswith(prefix) and name.endswith(suffix)
+
+
 def _old_files(paths: Sequence[Path]) -> list[Leftover]:
     before = time.time() - LONGEST_WRITING_MS / 1000
     found: list[Leftover] = []
@@ -95,9 +114,26 @@ def _old_files(paths: Sequence[Path]) -> list[Leftover]:
     return found
 
 
-async def _with_about(store: EntryStore, found: Leftover) -> Leftover:
+async def _with_origin(store: EntryStore, found: Leftover) -> Leftover:
+    """The file with what it says of itself."""
+    if found.path.suffix == SUFFIX:
+        try:
+            about = await read_about(found.path)
+        except VaultError:
+            return replace(found, is_ours=False)
+        return replace(found, about=about, is_ours=about.store_id == await store.store_id())
+    if found.path.suffix == ".json":
+        made_in = await asyncio.to_thread(_store_of_snapshot, found.path)
+        return replace(found, is_ours=made_in == await store.store_id())
+    return found
+
+
+def _store_of_snapshot(path: Path) -> str | None:
     try:
-        about = await read_about(found.path)
-    except VaultError:
-        return found
-    return replace(found, about=about, is_ours=about.store_id == await store.store_id())
+        return msgspec.json.decode(path.read_bytes(), type=_Snapshot).store_id
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+class _Snapshot(msgspec.Struct):
+    store_id: str | None = None
