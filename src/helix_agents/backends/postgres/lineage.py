@@ -13,18 +13,19 @@ from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
 # A state smaller than this is not worth materialising: replaying it costs less than reading a second copy.
 SMALLEST_BASE = 8192
 _LOW = 0xFFFFFFFF
-# A chain of segments, newest first, each with the numbers of its log that are seen from its end.
+# A chain of segments, newest first, each with the numbers of its log that are seen from its end; down to the one that
+# holds the first number that is wanted.
 _CHAIN = """
 WITH RECURSIVE chain AS (
     SELECT g.segment, g.parent, g.{boundary} AS low, ?2::bigint AS high
     FROM __agents_segments g WHERE g.segment = ?1
     UNION ALL
     SELECT g.segment, g.parent, g.{boundary}, least(c.low, c.high)
-    FROM chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low > 0
+    FROM chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low >= greatest({first}, 1)
 )
 """
 _MESSAGES = (
-    _CHAIN.format(boundary="message_boundary")
+    _CHAIN.format(boundary="message_boundary", first="?3::bigint")
     + """
 SELECT string_agg('{"sequence":' || m.sequence || ',"created_at":' || m.created_at || ',"message":' || m.body || '}',
     ',' ORDER BY m.sequence)
@@ -33,7 +34,7 @@ FROM chain c JOIN __agents_messages m
 """
 )
 _STATE = (
-    _CHAIN.format(boundary="state_boundary")
+    _CHAIN.format(boundary="state_boundary", first="1")
     + """
 , newest AS (
     SELECT max(b.id & 4294967295) AS number FROM chain c JOIN __agents_state_log b

@@ -25,7 +25,7 @@ WITH RECURSIVE s AS (
     FROM s JOIN __agents_segments g ON g.segment = s.segment
     UNION ALL
     SELECT g.segment, g.parent, g.message_boundary, least(c.low, c.high)
-    FROM chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low > 0
+    FROM s, chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low >= greatest(s.first, 1)
 )
 SELECT (
     SELECT string_agg('{{"sequence":' || m.sequence || ',"created_at":' || m.created_at || ',"message":' || m.body

@@ -1,5 +1,7 @@
 """What is left in the database of histories that nobody sees any more."""
 
+import re
+
 from helix_agents.backends.postgres import PostgresStateStore
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.testing.scenes import said, start
@@ -37,4 +39,22 @@ async def test_a_family_is_deleted_with_as_many_statements_however_large_it_is(p
     assert costs[0] == costs[1] < 20
     for table in ("sessions", "messages", "state_log", "segments", "checkpoints", "runs"):
         assert await store.database.read(lambda found, name=table: found.all(f"SELECT 1 FROM __agents_{name}")) == []
+    await store.close()
+
+
+async def test_a_page_walks_a_history_that_was_cut_often_as_far_as_it_reaches(postgres_url: str) -> None:
+    seam = CountingSeam()
+    store = await PostgresStateStore.open(postgres_url, seam=seam)
+    await store.create_session("s")
+    for count in range(1, 31):
+        await store.append_messages("s", [said("kept"), said("cut off")])
+        await store.truncate_messages("s", count)
+    seam.reset()
+    assert len(await store.get_messages("s", limit=3)) == 3
+    (asked,) = seam.statements
+    explained = f"EXPLAIN (ANALYZE, COSTS OFF) {asked}"
+    plan = await store.database.read(lambda found: found.all(explained, (store.namespace, "s", 0, 3)))
+    (walked,) = re.findall(r"Recursive Union .*rows=(\d+)", "\n".join(row[0] for row in plan))
+    assert int(walked) <= 5
+    assert len(await store.load_transcript("s")) == 30
     await store.close()
