@@ -304,7 +304,7 @@ async def test_a_url_that_cannot_be_is_refused(url: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "reason"), [("/99999", "index is out of range"), ("/0?cluster=true", "is not enabled on this node")]
+    ("ending", "reason"), [("/99999", "index is out of range"), ("/0?cluster=true", "cluster support disabled")]
 )
 async def test_a_server_that_refuses_is_not_tried_again(service: RedisService, ending: str, reason: str) -> None:
     address = service.url.partition("?")[0].rpartition("/")[0]
