@@ -68,7 +68,7 @@ class ClusterLines:
                     raise
                 # Moved for good, or, for this once, on its way.
                 asking = not isinstance(elsewhere, exceptions.MovedError)
-                node = Node(elsewhere.host or node.host, int(elsewhere.port))
+                node = _told(elsewhere, node)
                 if not asking:
                     self._nodes[slot] = node
             except LOST:
@@ -118,6 +118,11 @@ class ClusterLines:
             return
         assert problem is not None
         raise problem
+
+
+def _told(elsewhere: Any, asked: Node) -> Node:
+    """The node that a refusal names."""
+    return Node(elsewhere.host or asked.host, int(elsewhere.port))
 
 
 def _named(owner: list[Any], asked: Node) -> Node:

@@ -48,8 +48,7 @@ def refuse_foreign(connection: Connection) -> None:
     Raises:
         ForeignFileError: names some of the tables.
     """
-    rows = connection.raw.execute("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name")
-    names = [row[0] for row in rows if not row[0].startswith("sqlite_")]
+    names = [name for name in connection.tables() if not name.startswith("sqlite_")]
     if names and "__agents_migrations" not in names:
         raise ForeignFileError(connection.path, tuple(names))
 
