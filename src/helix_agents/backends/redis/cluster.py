@@ -106,7 +106,9 @@ class ClusterLines:
 
     async def _ask_nodes(self) -> None:
         problem: BaseException | None = None
-        for node in (self._first, *(known for known in list(self._lines) if known != self._first)):
+        known = dict.fromkeys((self._first, *self._lines))
+        # Whoever answered last is asked first: of the others some may be gone for good, and not answer for long.
+        for node in sorted(known, key=lambda node: not self._line(node).is_connected):
             try:
                 answer: list[Any] = await self._line(node).send("CLUSTER", "SLOTS")
             except LOST as lost:

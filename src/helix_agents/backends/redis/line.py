@@ -58,6 +58,11 @@ class Line:
         self._busy = False
         self._pump: asyncio.Task[None] | None = None
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the other side was there when it was last asked."""
+        return self._connection.is_connected
+
     async def send(self, *command: Any, asking: bool = False) -> Any:
         """Send a command behind those given before; answers what the server says. With `asking` it is one for a slot
         that this node of a cluster is about to get."""
