@@ -1,6 +1,7 @@
 """Sessions as a whole: made, loaded, changed, listed, deleted."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, get_args
 
@@ -111,19 +112,9 @@ class RedisSessions(Facet):
             return None
 
     async def delete_session(self, session_id: SessionId) -> None:
-        space = self._space
-        # These first: whoever is interrupted in between deletes the session again, and finds them again.
-        for stream_id in await self._read("delete_session", session_id, lambda tx: streams_aside(tx, session_id)):
-            await delete_stream(space, stream_id, self._clock)
-
-        async def work(tx: Transaction) -> tuple[list[SessionId], str]:
-            return await delete_tree(tx, space, session_id), tx.tag
-
-        gone, tag = await self._write("delete_session", session_id, work)
-        away = [member for member in gone if member != tag]
-        for first in range(0, len(away), LEFT_AT_ONCE):
-            some = away[first : first + LEFT_AT_ONCE]
-            await asyncio.gather(*(leave_place(space, member, tag, self._clock) for member in some))
+        with contextlib.suppress(UnstorableValueError):
+            # An id that can never be is not there.
+            await self._delete(session_id)
 
     async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
         return await self._create("clone_session", session_id, CreateSession(branch=source))
@@ -276,6 +267,21 @@ class RedisSessions(Facet):
         items = await asyncio.gather(*map(self._summary, entries))
         still_there = tuple(item for item in items if item is not None)
         return Page(items=still_there, total=total, offset=offset, limit=limit)
+
+    async def _delete(self, session_id: SessionId) -> None:
+        space = self._space
+        # These first: whoever is interrupted in between deletes the session again, and finds them again.
+        for stream_id in await self._read("delete_session", session_id, lambda tx: streams_aside(tx, session_id)):
+            await delete_stream(space, stream_id, self._clock)
+
+        async def work(tx: Transaction) -> tuple[list[SessionId], str]:
+            return await delete_tree(tx, space, session_id), tx.tag
+
+        gone, tag = await self._write("delete_session", session_id, work)
+        away = [member for member in gone if member != tag]
+        for first in range(0, len(away), LEFT_AT_ONCE):
+            some = away[first : first + LEFT_AT_ONCE]
+            await asyncio.gather(*(leave_place(space, member, tag, self._clock) for member in some))
 
     async def _summary(self, entry: SessionEntry) -> SessionSummary | None:
         """One line of a listing, as the session itself tells it now."""

@@ -346,6 +346,8 @@ class SessionsContract(StoreContract):
         await store.create_session(SESSION)
         await store.delete_session(SESSION)
         await store.delete_session(SESSION)
+        for impossible in (*IMPOSSIBLE_IDS, "half a letter \ud800"):
+            await store.delete_session(impossible)
 
     @proves("sessions.delete-takes-the-tree")
     async def test_deleting_takes_the_sessions_below_and_no_other(self, store: SessionStateStore) -> None:
