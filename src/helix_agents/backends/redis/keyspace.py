@@ -359,6 +359,13 @@ class Keyspace:
         found = await self.find(besides=[name])
         return decode(found.entries[0][1], kind) if found.entries else None
 
+    async def doubt(self, origins: Sequence[tuple[str, ...]]) -> None:
+        """Have the index look again at what it told of things that are not there: its node may have lost the news, as
+        one does that takes over from another. Whatever was only just deleted is looked at in vain."""
+        if origins:
+            with contextlib.suppress(StoreError):
+                await self.index.mark(self.ids.new("mark"), origins)
+
     async def _repair(self, marks: dict[str, Mark], wanted: set[str] | None) -> bool:
         """Bring up to date what is marked and wanted; whether there was anything."""
         named = dict.fromkeys(origin for mark in marks.values() for origin in mark.origins)

@@ -350,7 +350,9 @@ class RedisPending(Facet):
                     found[root, name] = decode(row, PendingCall)
 
         await asyncio.gather(*(read(tag, root, ids) for (tag, root), ids in wanted.items()))
-        keys = ((entry.call.root_session_id, entry.call.tool_call_id) for entry in entries)
+        keys = [(entry.call.root_session_id, entry.call.tool_call_id) for entry in entries]
+        missing = [(entry.tag, *key) for entry, key in zip(entries, keys, strict=True) if key not in found]
+        await self._space.doubt([("c", *names) for names in missing])
         return [found[key] for key in keys if key in found]
 
 

@@ -266,6 +266,8 @@ class RedisSessions(Facet):
             total, entries = len(fitting), fitting[offset : offset + limit]
         items = await asyncio.gather(*map(self._summary, entries))
         still_there = tuple(item for item in items if item is not None)
+        missing = [entry for entry, item in zip(entries, items, strict=True) if item is None]
+        await self._space.doubt([("s", entry.tag, entry.session.session_id) for entry in missing])
         return Page(items=still_there, total=total, offset=offset, limit=limit)
 
     async def _delete(self, session_id: SessionId) -> None:

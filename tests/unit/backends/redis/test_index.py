@@ -194,3 +194,27 @@ async def test_a_marked_session_is_read_without_the_others(redis_service: RedisS
         order, _ = _order_for(SessionFilter(metadata={MARKS[0]: "open"}))
         found = await store._space.find(order)
         assert [name for name, _ in found.entries] == [entry_id("s", "s-3")]
+
+
+async def test_what_the_index_tells_of_things_that_are_gone_is_looked_at_again(
+    redis_service: RedisService | ForeignRedis,
+) -> None:
+    """A node that takes over may not have heard of the last deletions, while those of the sessions have."""
+    async with await open_backend(redis_service.new_url()) as backend:
+        store = backend.state
+        assert isinstance(store, RedisStateStore)
+        await start(store, "s-1", "r-1")
+        await commit(store, session_id="s-1", fence=fence_of("r-1"), pending=(waiting(store, "call-1", "s-1"),))
+        told = [
+            *await store._space.project("s", ("s-1", "s-1")),
+            *await store._space.project("r", ("s-1", "s-1", "r-1")),
+            *await store._space.project("c", ("s-1", "s-1", "call-1")),
+        ]
+        await store.delete_session("s-1")
+        now = store._space.server.now_ms() * 1000
+        await store._space.index.put([(entry, b"%d" % now) for entry, _ in told])
+        for ask in (store.list_sessions, store.list_pending, store.list_orphans):
+            assert len(await ask()) == 0
+        assert (await store.list_sessions()).total == (await store.list_pending()).total == 0
+        orders = [*(order for entry, _ in told for order, _ in entry.orders)]
+        assert (await store._space.index.find(*orders)).entries == []
