@@ -205,16 +205,15 @@ async def test_what_the_index_tells_of_things_that_are_gone_is_looked_at_again(
         assert isinstance(store, RedisStateStore)
         await start(store, "s-1", "r-1")
         await commit(store, session_id="s-1", fence=fence_of("r-1"), pending=(waiting(store, "call-1", "s-1"),))
-        told = [
-            *await store._space.project("s", ("s-1", "s-1")),
-            *await store._space.project("r", ("s-1", "s-1", "r-1")),
-            *await store._space.project("c", ("s-1", "s-1", "call-1")),
-        ]
+        project = store._space.project
+        assert project is not None
+        names = {"s": ("s-1", "s-1"), "r": ("s-1", "s-1", "r-1"), "c": ("s-1", "s-1", "call-1")}
+        told = [each for kind, about in names.items() for each in await project(kind, about)]
         await store.delete_session("s-1")
-        now = store._space.server.now_ms() * 1000
-        await store._space.index.put([(entry, b"%d" % now) for entry, _ in told])
+        now = (await store._space.index.find()).at_us
+        await store._space.index.put([(entry, now) for entry, _ in told])
         for ask in (store.list_sessions, store.list_pending, store.list_orphans):
             assert len(await ask()) == 0
         assert (await store.list_sessions()).total == (await store.list_pending()).total == 0
-        orders = [*(order for entry, _ in told for order, _ in entry.orders)]
+        orders = [order for entry, _ in told for order, _ in entry.orders]
         assert (await store._space.index.find(*orders)).entries == []
