@@ -1,6 +1,8 @@
 """The commands about state, each typed once as an operator types it: in a process, on a real file, with its errors."""
 
+import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,25 @@ def test_backups_and_the_audit_log(ann: Operator, tmp_path: Path) -> None:
     assert gone["error"] == "BackupNotFound"
     ann.types("audit checkpoint")
     assert ann.types("audit verify")["intact"] is True
+
+
+def test_files_that_a_dead_process_left_are_told_and_deleted_when_somebody_says_so(
+    ann: Operator, tmp_path: Path
+) -> None:
+    ann.types("snapshot create")
+    (known,) = tmp_path.rglob("snapshots/*.json")
+    left = known.with_name("snap-gone.json")
+    left.write_bytes(known.read_bytes())
+    assert ann.types("backup leftovers")["count"] == 0, "it may be on its way"
+    two_days_ago = time.time() - 2 * 24 * 60 * 60
+    for path in (known, left):
+        os.utime(path, (two_days_ago, two_days_ago))
+    assert "helix backup leftovers" in helix(tmp_path, "doctor").out
+    listed = ann.types("backup leftovers")
+    assert (listed["count"], listed["deleted"], listed["leftovers"][0]["file"]) == (1, 0, str(left))
+    assert ann.types("backup leftovers --delete")["deleted"] == 1
+    assert (left.exists(), known.exists()) == (False, True)
+    assert "leftovers" not in helix(tmp_path, "doctor").out
 
 
 def test_who_only_looks_creates_no_store(tmp_path: Path) -> None:

@@ -10,6 +10,11 @@ from helix_agents.backends.sqlite.migrations import known_version
 from helix_agents.cli.exit_codes import ExitCode
 from tests.support.command_line import HELIX, environment, helix
 
+SAMPLE = """
+from helix_agents import Agent, ScriptedModel
+agent = Agent(name="sample", model=ScriptedModel(["hi"]), instructions="Talk.")
+"""
+
 
 def test_migrating_makes_the_store_and_may_be_repeated(tmp_path: Path) -> None:
     for _ in range(2):
@@ -39,6 +44,21 @@ def test_a_store_that_cannot_be_used_gets_a_sentence_and_no_traceback(tmp_path: 
     assert future.code == ExitCode.SETUP
     for done, sentence in ((damaged, "cannot be read"), (future, "upgrade helix-agents")):
         assert sentence in done.out + done.err
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["doctor"], ["sessions", "list"], ["run", "sample:agent", "hello"]])
+def test_the_database_of_another_application_is_no_store(tmp_path: Path, command: list[str]) -> None:
+    shop = tmp_path / "shop.db"
+    other = apsw.Connection(str(shop))
+    other.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    other.close()
+    (tmp_path / "sample.py").write_text(SAMPLE)
+    before = shop.read_bytes()
+    done = helix(tmp_path, *command, "--store", "sqlite:///shop.db")
+    assert (done.code, shop.read_bytes()) == (ExitCode.SETUP, before), done.err
+    assert "belongs to another application" in done.out + done.err
+    shared = helix(tmp_path, "migrate", "--store", "sqlite:///shop.db?shared=true")
+    assert shared.code == ExitCode.OK, shared.err
 
 
 @pytest.mark.parametrize(

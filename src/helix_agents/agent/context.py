@@ -131,7 +131,11 @@ class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
 
     @property
     def state(self) -> StateT:
-        """The session's state. Tools and hooks may change it in place; the change is part of the step's commit."""
+        """The session's state. Tools and hooks may change it in place; the change is part of the step's commit.
+
+        Tools of one step all begin with the state before it. What they append to the same list all stands; of other
+        changes to the same field the last one does, so what several calls count is appended and added up later.
+        """
         return self.link.draft.value
 
     @property

@@ -47,6 +47,7 @@ HelixError
 │   ├── DBOSInUseError
 │   ├── IncompleteStoreError
 │   ├── UnsafeSQLiteError
+│   ├── ForeignFileError           the file holds what another application keeps
 │   ├── UnsafeRedisError
 │   ├── SchemaTooOldError
 │   ├── SchemaTooNewError
@@ -723,6 +724,22 @@ class UnsafeSQLiteError(SetupError):
         return (
             f"SQLite {self.found} can corrupt a database that several connections write; "
             f"{self.needed} or newer is needed. Cure: pip install --upgrade apsw"
+        )
+
+
+class ForeignFileError(SetupError):
+    """The file named as a store is a database of another application. Nothing was written to it."""
+
+    code = "foreign_file"
+    file: str
+    tables: tuple[str, ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(self.tables[:3]) + (", …" if len(self.tables) > 3 else "")
+        return (
+            f"{self.file} belongs to another application: it has tables ({names}) and none of a store. Name another "
+            "file, which is made on first use; or, to keep both in this one, add shared=true to the URL: "
+            "sqlite:///…?shared=true"
         )
 
 

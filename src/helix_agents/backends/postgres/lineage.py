@@ -13,18 +13,19 @@ from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
 # A state smaller than this is not worth materialising: replaying it costs less than reading a second copy.
 SMALLEST_BASE = 8192
 _LOW = 0xFFFFFFFF
-# A chain of segments, newest first, each with the numbers of its log that are seen from its end.
+# A chain of segments, newest first, each with the numbers of its log that are seen from its end; down to the one that
+# holds the first number that is wanted.
 _CHAIN = """
 WITH RECURSIVE chain AS (
     SELECT g.segment, g.parent, g.{boundary} AS low, ?2::bigint AS high
     FROM __agents_segments g WHERE g.segment = ?1
     UNION ALL
     SELECT g.segment, g.parent, g.{boundary}, least(c.low, c.high)
-    FROM chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low > 0
+    FROM chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low >= greatest({first}, 1)
 )
 """
 _MESSAGES = (
-    _CHAIN.format(boundary="message_boundary")
+    _CHAIN.format(boundary="message_boundary", first="?3::bigint")
     + """
 SELECT string_agg('{"sequence":' || m.sequence || ',"created_at":' || m.created_at || ',"message":' || m.body || '}',
     ',' ORDER BY m.sequence)
@@ -33,7 +34,7 @@ FROM chain c JOIN __agents_messages m
 """
 )
 _STATE = (
-    _CHAIN.format(boundary="state_boundary")
+    _CHAIN.format(boundary="state_boundary", first="1")
     + """
 , newest AS (
     SELECT max(b.id & 4294967295) AS number FROM chain c JOIN __agents_state_log b
@@ -166,14 +167,17 @@ async def start_state(connection: Connection, row: SessionHead, state: dict[str,
     await materialise(connection, row, state)
 
 
-async def release_segments(connection: Connection, namespace: str, session_id: str) -> None:
-    """Give up a deleted session's history, but for what branches still see."""
+async def release_segments(connection: Connection, namespace: str, session_ids: Sequence[str]) -> None:
+    """Give up the history of deleted sessions, but for what branches still see."""
     owned = await connection.all(
-        "UPDATE __agents_segments SET owned = false WHERE namespace = ? AND session_id = ? AND owned RETURNING segment",
-        (namespace, session_id),
+        "UPDATE __agents_segments s SET owned = false WHERE namespace = ? AND session_id = ANY(?) AND owned"
+        " RETURNING segment, parent IS NULL AND NOT EXISTS"
+        " (SELECT 1 FROM __agents_segments above WHERE above.parent = s.segment)",
+        (namespace, session_ids),
     )
+    await _erase(connection, [segment for segment, stands_alone in owned if stands_alone])
     # Parents were made before their children, so that each is looked at once, when all below it are done.
-    ahead = [-row[0] for row in owned]
+    ahead = [-segment for segment, stands_alone in owned if not stands_alone]
     heapify(ahead)
     last: int | None = None
     while ahead:
@@ -184,6 +188,19 @@ async def release_segments(connection: Connection, namespace: str, session_id: s
         parent = await _trim(connection, segment)
         if parent is not None:
             heappush(ahead, -parent)
+
+
+async def _erase(connection: Connection, segments: Sequence[int]) -> None:
+    """Erase segments that stand on nothing and that nothing stands on: sessions that were never cut or branched."""
+    if not segments:
+        return
+    for table in ("messages", "state_log", "checkpoints"):
+        await connection.execute(
+            f"DELETE FROM __agents_{table} t USING unnest(?1::bigint[]) AS gone (segment)"
+            f" WHERE t.id BETWEEN gone.segment << 32 AND gone.segment << 32 | {_LOW}",
+            (segments,),
+        )
+    await connection.execute("DELETE FROM __agents_segments WHERE segment = ANY(?)", (segments,))
 
 
 async def _trim(connection: Connection, segment: int) -> int | None:

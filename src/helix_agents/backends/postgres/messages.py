@@ -12,7 +12,7 @@ from helix_agents.domain.door import check_messages
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, StoredMessage
-from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_OFFSET, Page, check_page
 from helix_agents.domain.session_changes import changed
 
 # Session and messages in one statement, and so of one moment: those from `first` to `last`, and how many there are.
@@ -25,7 +25,7 @@ WITH RECURSIVE s AS (
     FROM s JOIN __agents_segments g ON g.segment = s.segment
     UNION ALL
     SELECT g.segment, g.parent, g.message_boundary, least(c.low, c.high)
-    FROM chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low > 0
+    FROM s, chain c JOIN __agents_segments g ON g.segment = c.parent WHERE c.low >= greatest(s.first, 1)
 )
 SELECT (
     SELECT string_agg('{{"sequence":' || m.sequence || ',"created_at":' || m.created_at || ',"message":' || m.body
@@ -68,7 +68,8 @@ class PostgresMessages(Facet):
         return Page(items=tuple(reversed(messages_of(row[0]))), total=row[1], offset=offset, limit=limit)
 
     async def load_transcript(self, session_id: SessionId, *, after: int = 0) -> tuple[StoredMessage, ...]:
-        row = await self._db.one(_TRANSCRIPT, (self._namespace, session_id, after + 1))
+        first = min(max(after, 0), MAX_OFFSET) + 1
+        row = await self._db.one(_TRANSCRIPT, (self._namespace, session_id, first))
         if row is None:
             raise SessionNotFoundError(session_id)
         return tuple(messages_of(row[0]))
@@ -83,13 +84,13 @@ class PostgresMessages(Facet):
         return row[0]
 
     async def truncate_messages(self, session_id: SessionId, count: int) -> int:
-        now = self._clock.now_ms()
+        count, now = max(0, count), self._clock.now_ms()
 
         async def work(connection: Connection) -> int:
             row = await load_session(connection, self._namespace, session_id)
             if count < row.message_count:
                 put(row, changed(record_of(row), now))
-                await cut_back(connection, row, row.segment, max(0, count), row.state_count)
+                await cut_back(connection, row, row.segment, count, row.state_count)
                 await save_session(connection, row)
             return row.message_count
 

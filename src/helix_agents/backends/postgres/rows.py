@@ -144,13 +144,28 @@ async def lock_tree_of(connection: Connection, namespace: str, session_id: str) 
     await connection.execute(_LOCK_TREE, askable(namespace, session_id))
 
 
-async def own_children(connection: Connection, namespace: str, session_id: str) -> list[str]:
-    """The sessions right below this one."""
-    found = await connection.all(
-        "SELECT session_id FROM __agents_sessions WHERE namespace = ? AND parent_session_id = ? ORDER BY session_id",
-        askable(namespace, session_id),
-    )
-    return [row[0] for row in found]
+async def lock_tree(connection: Connection, namespace: str, session_id: str) -> list[SessionRow]:
+    """The session, if it is there, and every session below it, parents before their children.
+
+    The rows of a generation are locked before their children are looked for, so that none is added meanwhile.
+    """
+    await lock_tree_of(connection, namespace, session_id)
+    rows: list[SessionRow] = []
+    # A session may name any parent, even one below itself: nobody is visited twice.
+    seen, generation = {session_id}, [session_id]
+    while generation:
+        found = await connection.all(
+            f"{_SELECT} WHERE namespace = ? AND session_id = ANY(?) ORDER BY session_id FOR UPDATE",
+            (namespace, generation),
+        )
+        rows.extend(SessionRow(*row) for row in found)
+        below = await connection.all(
+            "SELECT session_id FROM __agents_sessions WHERE namespace = ? AND parent_session_id = ANY(?)",
+            (namespace, generation),
+        )
+        generation = [row[0] for row in below if row[0] not in seen]
+        seen.update(generation)
+    return rows
 
 
 async def children_of(connection: Connection, namespace: str, session_id: str) -> list[str]:
@@ -161,7 +176,7 @@ async def children_of(connection: Connection, namespace: str, session_id: str) -
         " UNION"
         " SELECT s.session_id FROM __agents_sessions s"
         " JOIN below ON s.namespace = ?1 AND s.parent_session_id = below.id"
-        ") SELECT id FROM below",
+        ") SELECT id FROM below WHERE id <> ?2",
         (namespace, session_id),
     )
     return [row[0] for row in found]

@@ -25,9 +25,8 @@ from helix_agents.backends.postgres.rows import (
     insert_session,
     labels_of,
     load_session,
-    lock_tree_of,
+    lock_tree,
     new_row,
-    own_children,
     put,
     save_session,
 )
@@ -122,25 +121,14 @@ class PostgresSessions(Facet):
 
     async def delete_session(self, session_id: SessionId) -> None:
         async def work(connection: Connection) -> None:
-            await lock_tree_of(connection, self._namespace, session_id)
-            # Each row is locked before its children are looked for, so that none is added meanwhile.
-            rows: list[SessionRow] = []
-            below = [session_id]
-            while below:
-                gone = await find_session(connection, self._namespace, below.pop(0))
-                if gone is not None:
-                    rows.append(gone)
-                    below.extend(await own_children(connection, self._namespace, gone.session_id))
-                elif not rows:
-                    below.extend(await own_children(connection, self._namespace, session_id))
-            if rows:
-                ids = [row.session_id for row in rows]
-                streams = [record_of(row).stream_id or row.session_id for row in rows]
-                await connection.execute("SELECT __agents_delete_sessions(?, ?, ?)", (self._namespace, ids, streams))
-            for row in reversed(rows):
-                await release_segments(connection, self._namespace, row.session_id)
-            if rows:
-                await delete_session_entries(connection, self._namespace, [row.session_id for row in rows])
+            rows = await lock_tree(connection, self._namespace, session_id)
+            if not rows:
+                return
+            ids = [row.session_id for row in rows]
+            streams = [record_of(row).stream_id or row.session_id for row in rows]
+            await connection.execute("SELECT __agents_delete_sessions(?, ?, ?)", (self._namespace, ids, streams))
+            await release_segments(connection, self._namespace, ids)
+            await delete_session_entries(connection, self._namespace, ids)
 
         with contextlib.suppress(UnstorableValueError):
             # An id that can never be is not there.

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 import msgspec
 
 from helix_agents.backends.redis.facet import Facet
-from helix_agents.backends.redis.lineage import line_of, state_at, writes_at
+from helix_agents.backends.redis.lineage import line_of, state_at, writes_made
 from helix_agents.backends.redis.rows import Session, StatePlace, find_session, load_session, save_session
 from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
@@ -104,13 +104,10 @@ async def checkpoints_of(tx: Transaction, session: Session) -> AsyncGenerator[Ch
 
 async def _whole(tx: Transaction, rows: Sequence[CheckpointRow]) -> list[Checkpoint]:
     """Checkpoints with their writes."""
-    writes: dict[tuple[str, int], StepWrites] = {}
-    for segment in dict.fromkeys(row.segment for row in rows if row.has_writes):
-        numbers = [row.state.count for row in rows if row.has_writes and row.segment == segment]
-        found = await writes_at(tx, await line_of(tx, segment), numbers)
-        writes.update(((segment, number), StepWrites(ops=ops)) for number, ops in found.items())
+    made = [(row.segment, row.state.count) for row in rows if row.has_writes]
+    writes = iter(await writes_made(tx, made))
     return [
-        msgspec.structs.replace(row.checkpoint, writes=writes[row.segment, row.state.count])
+        msgspec.structs.replace(row.checkpoint, writes=StepWrites(ops=next(writes)))
         if row.has_writes
         else row.checkpoint
         for row in rows
@@ -167,6 +164,6 @@ class RedisCheckpoints(Facet):
         async def work(tx: Transaction) -> dict[str, JSON]:
             session = (await load_session(tx, session_id)).value
             row = await checkpoint_row(tx, session, checkpoint_id)
-            return await state_at(tx, await line_of(tx, row.segment), row.state)
+            return await state_at(tx, line_of(row.segment), row.state)
 
         return await self._read("load_checkpoint_state", session_id, work)

@@ -138,9 +138,7 @@ async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: Checkpo
     results = await results_missing_at(tx, known, point, there, messages)
     # Whoever comes back to where the session leaves finds what its open step held.
     here, count = BranchPoint(from_session_id=session.record.session_id), session.record.message_count
-    add_messages(
-        tx, known, only_held(await results_missing_at(tx, known, here, await session_line(tx, session), count))
-    )
+    add_messages(tx, known, only_held(await results_missing_at(tx, known, here, session_line(session), count)))
     discard(tx, known, await staged_for(tx, known, None))
     session.set(staged=False)
     # What the ledger says is left behind, and its calls' ids may come again.

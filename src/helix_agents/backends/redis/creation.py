@@ -1,6 +1,5 @@
 """How a session comes to be: from nothing, or as a branch of another one, and where it is put."""
 
-from collections.abc import Sequence
 from itertools import groupby
 
 from helix_agents.backends.redis.checkpoints import add_checkpoint, checkpoint_row, checkpoints_of
@@ -13,6 +12,7 @@ from helix_agents.backends.redis.lineage import (
     new_segment,
     owners_of,
     place_at,
+    reaching,
     session_line,
     stand_at,
     tail_of,
@@ -185,7 +185,7 @@ async def _branch(
 
 
 async def results_missing_at(
-    tx: Transaction, source: Known[Session], point: BranchPoint, line: Sequence[Stretch], messages: int
+    tx: Transaction, source: Known[Session], point: BranchPoint, line: tuple[Stretch, ...], messages: int
 ) -> tuple[ToolMessage, ...]:
     """Results for the calls that are open at a point, where a history has so many messages."""
     tail = await tail_of(tx, line, messages)
@@ -219,18 +219,21 @@ async def place_of(
     if point.checkpoint_id is not None and point.checkpoint_id != BEGINNING:
         found = await checkpoint_row(tx, source, point.checkpoint_id)
         version = version_at(source.record, found.checkpoint.version)
-        return await line_of(tx, found.segment), found.checkpoint.message_count, found.state, version
-    line = await session_line(tx, source)
+        return line_of(found.segment), found.checkpoint.message_count, found.state, version
+    line = session_line(source)
     if messages is None:
         return line, source.record.message_count, source.row.state, source.record.agent_version
     check_cut(session_id, messages, source.record.message_count)
     return line, messages, *(await _state_at(tx, source, line, messages))
 
 
-async def _state_at(tx: Transaction, source: Session, line: Sequence[Stretch], messages: int) -> tuple[StatePlace, int]:
+async def _state_at(
+    tx: Transaction, source: Session, line: tuple[Stretch, ...], messages: int
+) -> tuple[StatePlace, int]:
     """The place in the state log that belongs to the first so many messages of a session, and the version of its agent
     that the state is of there."""
     cut = Cut(messages, source.row.state.count)
+    line = await reaching(tx, line)
     for owner, parts in groupby(zip(line, await owners_of(tx, line), strict=True), key=lambda each: each[1]):
         stretches = [part for part, _ in parts]
         session = await find_session(tx, owner) if owner is not None else None

@@ -36,6 +36,10 @@ def translated(problem: BaseException, store: str) -> HelixError | None:
             return StoreUnavailableError(store, ONLY_FOLLOWS)
         case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
             return StoreUnavailableError(store, str(problem) or type(problem).__name__)
+        case exceptions.AskError():
+            return StoreUnavailableError(store, "the server is one of a cluster; say so with ?cluster=true")
+        case exceptions.ClusterDownError() | exceptions.TryAgainError() | exceptions.ClusterError():
+            return StoreUnavailableError(store, str(problem))
         case UnicodeEncodeError():
             return UnstorableValueError("value", str(problem))
         case exceptions.ResponseError():
@@ -48,9 +52,7 @@ def translated_at_first(problem: BaseException, store: str) -> HelixError:
     """The error for what the driver raised for somebody who comes for the first time: a server that answers, and
     refuses, is the wrong one or is asked in the wrong way."""
     match problem:
-        case exceptions.RedisClusterException() if "is not enabled" not in str(problem):
-            told = StoreUnavailableError(store, str(problem))
-        case exceptions.AuthenticationError() | exceptions.AuthorizationError() | exceptions.RedisClusterException():
+        case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             told = None
         case _:
             told = translated(problem, store)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from helix_agents.backends.redis.keys import LINE, Keys
-from helix_agents.backends.redis.scripts import ATOMIC, INDEX_FIND, INDEX_PUT, INDEX_SWEEP
+from helix_agents.backends.redis.scripts import ATOMIC, INDEX_FIND, INDEX_PAGE, INDEX_PUT, INDEX_SWEEP
 from helix_agents.backends.redis.server import RedisServer
 from helix_agents.domain.records import Record, decode, encode
 
@@ -38,6 +38,16 @@ def tree_order(tag: str) -> str:
     return f"tree/{tag}"
 
 
+def parts_by_parent(user_id: str | None = None) -> tuple[str, str]:
+    """The parts in which all sessions, or those of a user, are told: without a parent, and with one."""
+    return ("roots", "below") if user_id is None else (f"roots/{user_id}", f"below/{user_id}")
+
+
+def expiring_part(status: str) -> str:
+    """The part of the sessions with an expiry that have this status."""
+    return f"{EXPIRING}/{status}"
+
+
 def mark_order(key: str, text: str) -> str:
     """The order of the sessions with one of our marks in their metadata."""
     return f"{key}/{text}"
@@ -59,11 +69,12 @@ class Mark(Record):
 
 
 class Found(NamedTuple):
-    """What the index answered."""
+    """What the index answered; `total` is how many entries the page is of, None if it is of no page."""
 
     at_us: bytes
     marks: dict[str, Mark]
     entries: list[tuple[str, bytes]]
+    total: int | None = None
 
 
 def entry_id(kind: str, *names: str) -> str:
@@ -134,6 +145,31 @@ class Index:
         keys = (self._entries, self._marks, *(self._orders + order for order in orders))
         args = ("down" if down else "up", lowest, highest, limit, *besides)
         at_us, marks, found = await self._server.read(INDEX_FIND, " ".join(orders) or "by id", keys, args)
+        return self._heard(at_us, marks, found)
+
+    async def page(
+        self,
+        order: str,
+        *,
+        parts: Sequence[str] = (),
+        others: Sequence[str] = (),
+        lowest: float | str = "-inf",
+        highest: float | str = "+inf",
+        offset: int = 0,
+        limit: int = 0,
+        vanished_by: float | str = "-inf",
+    ) -> Found:
+        """A page of an order, or of those parts of it, the newest first; `others` are the parts it has besides.
+
+        Without a total it is all that the order holds: something of it vanished, or stands in none of its parts.
+        """
+        orders = (VANISHING, order, *parts, *others)
+        keys = (self._entries, self._marks, *(self._orders + name for name in orders))
+        args = (lowest, highest, offset, limit, vanished_by, len(parts))
+        at_us, marks, total, found = await self._server.read(INDEX_PAGE, order, keys, args)
+        return self._heard(at_us, marks, found)._replace(total=total if total >= 0 else None)
+
+    def _heard(self, at_us: bytes, marks: list[bytes], found: list[bytes]) -> Found:
         self._server.heard(at_us)
         tokens = {marks[n].decode(): decode(marks[n + 1], Mark) for n in range(0, len(marks), 2)}
         return Found(at_us, tokens, [(found[n].decode(), found[n + 1]) for n in range(0, len(found), 2)])

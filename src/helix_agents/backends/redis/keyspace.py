@@ -349,10 +349,22 @@ class Keyspace:
             return found
         return await self.index.find(*orders, **options)
 
+    async def page(self, order: str, **options: Any) -> Found:
+        """The same for a page of one order."""
+        found = await self.index.page(order, **options)
+        return await self.index.page(order, **options) if await self._repair(found.marks, None) else found
+
     async def entry(self, name: str, kind: type[T]) -> T | None:
         """What the index tells of one thing, by its id."""
         found = await self.find(besides=[name])
         return decode(found.entries[0][1], kind) if found.entries else None
+
+    async def doubt(self, origins: Sequence[tuple[str, ...]]) -> None:
+        """Have the index look again at what it told of things that are not there: its node may have lost the news, as
+        one does that takes over from another. Whatever was only just deleted is looked at in vain."""
+        if origins:
+            with contextlib.suppress(StoreError):
+                await self.index.mark(self.ids.new("mark"), origins)
 
     async def _repair(self, marks: dict[str, Mark], wanted: set[str] | None) -> bool:
         """Bring up to date what is marked and wanted; whether there was anything."""

@@ -19,7 +19,9 @@ class Connection(Protocol):
     async def read_response(self) -> Any: ...
 
 
-Outgoing = tuple[bytes, asyncio.Future[Any]]
+Outgoing = tuple[bytes, bool, asyncio.Future[Any]]
+# What goes before a command for a slot that a node of a cluster is about to get; it is answered, too.
+_ASKING = b"*1\r\n$6\r\nASKING\r\n"
 # How the length of a short part is written: a step commit has some forty parts.
 _LENGTHS = tuple(b"$%d" % size for size in range(1_024))
 
@@ -56,16 +58,25 @@ class Line:
         self._busy = False
         self._pump: asyncio.Task[None] | None = None
 
-    async def send(self, *command: Any) -> Any:
-        """Send a command behind those given before; answers what the server says."""
+    @property
+    def is_connected(self) -> bool:
+        """Whether the other side was there when it was last asked."""
+        return self._connection.is_connected
+
+    async def send(self, *command: Any, asking: bool = False) -> Any:
+        """Send a command behind those given before; answers what the server says. With `asking` it is one for a slot
+        that this node of a cluster is about to get."""
+        data = _ASKING + packed(command) if asking else packed(command)
         if self._busy:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self._waiting.append((packed(command), future))
+            self._waiting.append((data, asking, future))
             return await future
         self._busy = True
         try:
             async with asyncio.timeout(self._patience):
-                await self._say(packed(command))
+                await self._say(data)
+                if asking:
+                    await self._connection.read_response()
                 return await self._connection.read_response()
         except exceptions.ResponseError as refusal:
             if only_follows(refusal):
@@ -98,11 +109,12 @@ class Line:
                 out, self._waiting = self._waiting, []
                 try:
                     async with asyncio.timeout(self._patience):
-                        await self._say(*(data for data, _ in out))
-                        follows = [await self._hear(future) for _, future in out]
+                        await self._say(*(data for data, _, _ in out))
+                        follows = [await self._hear(asking, future) for _, asking, future in out]
                     if any(follows):
                         await self._connection.disconnect(nowait=True)
-                except (exceptions.RedisError, OSError) as problem:
+                except Exception as problem:
+                    # Whatever it is: those who gather meanwhile have nobody else.
                     await self._connection.disconnect(nowait=True)
                     _fail(out, problem)
         finally:
@@ -118,8 +130,10 @@ class Line:
             await connection.connect()
         await connection.send_packed_command(list(data), check_health=False)
 
-    async def _hear(self, future: asyncio.Future[Any]) -> bool:
+    async def _hear(self, asking: bool, future: asyncio.Future[Any]) -> bool:
         """Hand the next answer on; whether the server says that it only follows."""
+        if asking:
+            await self._connection.read_response()
         try:
             reply = await self._connection.read_response()
         except exceptions.ResponseError as refusal:
@@ -132,6 +146,6 @@ class Line:
 
 
 def _fail(out: list[Outgoing], problem: Exception) -> None:
-    for _, future in out:
+    for _, _, future in out:
         if not future.done():
             future.set_exception(problem)

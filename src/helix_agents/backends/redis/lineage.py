@@ -1,13 +1,13 @@
 """History stored once: sessions and branches share stretches of messages and of state writes."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any, cast
 
 import msgspec
 
 from helix_agents.backends.redis.rows import Session, StatePlace, Stretch, save_session
-from helix_agents.backends.redis.transaction import Command, Known, Transaction
+from helix_agents.backends.redis.transaction import AT_ONCE, Command, Known, Transaction
 from helix_agents.domain.errors import InvalidWriteError, SessionCorruptError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.limits import check_size
@@ -20,10 +20,19 @@ FIRST = "first"
 
 
 class Segment(Record):
-    """A stretch of history and everything it stands on, itself first. Without an owner it lives for its branches."""
+    """A stretch of history and what it stands on, itself first. Without an owner it lives for its branches.
+
+    A line that ends before the first of a history goes on in the row of its last stretch. So a row stays small however
+    often a session was cut; those that hold the whole line were written before rows ended early.
+    """
 
     owner: SessionId | None
     line: tuple[Stretch, ...]
+
+    @property
+    def parent(self) -> str | None:
+        """What it stands on next."""
+        return self.line[1].segment if len(self.line) > 1 else None
 
 
 class StateEntry(Record):
@@ -47,33 +56,58 @@ def fork(line: tuple[Stretch, ...], segment: str, messages: int, states: int) ->
 def new_segment(tx: Transaction, owner: SessionId, line: tuple[Stretch, ...] | None = None) -> Segment:
     """A new segment: the first of a history, or one with this line."""
     name = line[0].segment if line is not None else tx.ids.new(FIRST)
-    segment = Segment(owner=owner, line=line or (Stretch(segment=name),))
+    segment = Segment(owner=owner, line=(line or (Stretch(segment=name),))[:2])
     tx.touch(tx.slot.segments)
     tx.do("HSET", tx.slot.segments, name, encode(segment))
     return segment
 
 
-async def line_of(tx: Transaction, segment: str) -> tuple[Stretch, ...]:
-    """What a segment stands on, itself first; it never changes."""
+def line_of(segment: str) -> tuple[Stretch, ...]:
+    """What a segment stands on, itself first, as far as its name tells; whoever needs more has it `reaching` there."""
     if segment.startswith(FIRST):
         return (Stretch(segment=segment),)
-    (found,) = await tx.read(("HGET", tx.slot.segments, segment))
-    if found is None:
-        raise SessionCorruptError("session", f"a stretch of its history is missing from Redis ({segment})")
-    return decode(found, Segment).line
+    _, messages, states = segment.split(".")
+    return (Stretch(segment=segment, messages=int(messages), states=int(states)),)
+
+
+def _reaches(line: Sequence[Stretch], messages: int, states: int) -> bool:
+    last = line[-1]
+    return last.messages < messages or last.states < states or last.segment.startswith(FIRST)
+
+
+async def reaching(
+    tx: Transaction, line: tuple[Stretch, ...], *, messages: int = -1, states: int = -1
+) -> tuple[Stretch, ...]:
+    """The line down to the stretch that holds the message or the state write of this number, or else all of it.
+
+    No line ever changes.
+
+    Raises:
+        SessionCorruptError: a stretch is missing.
+    """
+    if _reaches(line, messages, states):
+        return line
+    segment = line[-1].segment
+    (rows,) = await tx.read(("LINE", tx.slot.segments, segment, messages, states))
+    found = list(line)
+    for row in cast("list[bytes | None]", rows):
+        if row is None:
+            raise SessionCorruptError("session", f"a stretch of its history is missing from Redis ({segment})")
+        found[-1:] = decode(row, Segment).line
+    return tuple(found)
 
 
 async def owners_of(tx: Transaction, line: Sequence[Stretch]) -> list[SessionId | None]:
     """Whose each stretch of a line is; None where that session is gone."""
-    (found,) = await tx.read(("HMGET", tx.slot.segments, *(part.segment for part in line)))
-    return [None if row is None else decode(row, Segment).owner for row in found]
+    names = [part.segment for part in line]
+    reads = [("HMGET", tx.slot.segments, *names[at : at + AT_ONCE]) for at in range(0, len(names), AT_ONCE)]
+    rows = [row for found in await tx.read(*reads) for row in cast("list[bytes | None]", found)]
+    return [None if row is None else decode(row, Segment).owner for row in rows]
 
 
-async def session_line(tx: Transaction, session: Session) -> tuple[Stretch, ...]:
-    """What the session's history stands on."""
-    if session.line is None:
-        session.line = await line_of(tx, session.row.segment)
-    return session.line
+def session_line(session: Session) -> tuple[Stretch, ...]:
+    """What the session's history stands on, as far as it is known."""
+    return session.line or line_of(session.row.segment)
 
 
 def _ranges(line: Sequence[Stretch], first: int, last: int, *, states: bool) -> list[tuple[str, int, int, int]]:
@@ -98,13 +132,13 @@ def _reads(tx: Transaction, ranges: Iterable[tuple[str, int, int, int]], *, stat
 
 def _bring(tx: Transaction, session: Session, first: int, last: int, *, states: bool) -> None:
     """Have the next answer bring entries, if it can be guessed where they are."""
-    line = session.line or ((Stretch(segment=session.row.segment),) if _stands_alone(session) else None)
-    if line is not None and first <= last:
+    line = session_line(session)
+    if first <= last and _reaches(line, -1 if states else first, first if states else -1):
         tx.bring(*_reads(tx, _ranges(line, first, last, states=states), states=states))
 
 
 async def _entries(
-    tx: Transaction, line: Sequence[Stretch], first: int, last: int, *, states: bool
+    tx: Transaction, line: tuple[Stretch, ...], first: int, last: int, *, states: bool
 ) -> list[tuple[int, bytes]]:
     """The entries numbered first to last, with their numbers, oldest first.
 
@@ -113,6 +147,7 @@ async def _entries(
     """
     if last < first:
         return []
+    line = await reaching(tx, line, messages=-1 if states else first, states=first if states else -1)
     ranges = _ranges(line, first, last, states=states)
     reads = _reads(tx, ranges, states=states)
     found: list[tuple[int, bytes]] = []
@@ -144,7 +179,8 @@ async def read_messages(tx: Transaction, known: Known[Session], first: int, last
     """The messages numbered first to last, oldest first."""
     if last < first:
         return []
-    line = await session_line(tx, known.value)
+    session = known.value
+    session.line = line = await reaching(tx, session_line(session), messages=first)
     return [stored_message(number, row) for number, row in await _entries(tx, line, first, last, states=False)]
 
 
@@ -159,13 +195,13 @@ def add_messages(tx: Transaction, known: Known[Session], messages: Iterable[Mess
             check_size(session.record.session_id, "message", len(body), tx.limits.message_bytes)
     at = b"%d " % tx.now
     count = session.record.message_count
-    boundary = _own_boundary(session, states=False)
+    boundary = line_of(session.row.segment)[0].messages
     tx.push(tx.slot.messages(session.row.segment), [at + body for body in bodies], after=count - boundary)
     session.record = msgspec.structs.replace(session.record, message_count=count + len(bodies))
     save_session(tx, known)
 
 
-async def tail_of(tx: Transaction, line: Sequence[Stretch], count: int) -> list[Message]:
+async def tail_of(tx: Transaction, line: tuple[Stretch, ...], count: int) -> list[Message]:
     """The newest messages of a history of so many, the last one first, as far back as its last reply."""
     tail: list[Message] = []
     last = count
@@ -180,23 +216,12 @@ async def tail_of(tx: Transaction, line: Sequence[Stretch], count: int) -> list[
     return tail
 
 
-async def messages_after(tx: Transaction, line: Sequence[Stretch], number: int, most: int) -> list[Message]:
+async def messages_after(tx: Transaction, line: tuple[Stretch, ...], number: int, most: int) -> list[Message]:
     """The messages that follow this number where there are any, the oldest first."""
+    line = await reaching(tx, line, messages=number + 1)
     ranges = _ranges(line, number + 1, number + most, states=False)
     replies = await tx.read(*_reads(tx, ranges, states=False))
     return [stored_message(number, row).message for rows in replies for row in cast("list[bytes]", rows)]
-
-
-def _stands_alone(session: Session) -> bool:
-    return session.row.segment.startswith(FIRST)
-
-
-def _own_boundary(session: Session, *, states: bool) -> int:
-    """Up to which number the session's own stretch is shared, which its name says."""
-    if _stands_alone(session):
-        return 0
-    _, messages, writes = session.row.segment.split(".")
-    return int(writes) if states else int(messages)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -204,7 +229,7 @@ def _own_boundary(session: Session, *, states: bool) -> int:
 # ---------------------------------------------------------------------------------------------------------
 
 
-async def state_at(tx: Transaction, line: Sequence[Stretch], place: StatePlace) -> dict[str, JSON]:
+async def state_at(tx: Transaction, line: tuple[Stretch, ...], place: StatePlace) -> dict[str, JSON]:
     """The custom state at a place, built on the last one that was kept whole."""
     if not place.count:
         return {}
@@ -215,7 +240,7 @@ async def state_at(tx: Transaction, line: Sequence[Stretch], place: StatePlace) 
     return apply_writes(state, (op for entry in later for op in entry.ops))
 
 
-async def place_at(tx: Transaction, line: Sequence[Stretch], count: int) -> StatePlace:
+async def place_at(tx: Transaction, line: tuple[Stretch, ...], count: int) -> StatePlace:
     """The place in the state log after so many writes."""
     if not count:
         return StatePlace()
@@ -235,8 +260,7 @@ async def custom_state(tx: Transaction, known: Known[Session]) -> dict[str, JSON
     """The session's present custom state; it is not the caller's to change."""
     session = known.value
     if session.state is None:
-        line = await session_line(tx, session)
-        session.state = await state_at(tx, line, session.row.state)
+        session.state = await state_at(tx, session_line(session), session.row.state)
         session.grown = set()
     return session.state
 
@@ -267,25 +291,22 @@ async def add_writes(tx: Transaction, known: Known[Session], ops: tuple[WriteOp,
     if since > before.kept:
         body = encode(StateEntry(ops=ops, base=number, state=state))
         place = StatePlace(count=number, base=number, kept=len(body))
-    boundary = _own_boundary(session, states=True)
+    boundary = line_of(session.row.segment)[0].states
     tx.push(tx.slot.states(session.row.segment), [body], after=before.count - boundary)
     session.set(state=place)
     save_session(tx, known)
 
 
-async def writes_at(tx: Transaction, line: Sequence[Stretch], numbers: Sequence[int]) -> dict[int, tuple[WriteOp, ...]]:
-    """The writes of some entries of the state log."""
-    found: dict[int, tuple[WriteOp, ...]] = {}
-    if numbers:
-        reads: list[Command] = []
-        for number in numbers:
-            ((segment, start, end, _),) = _ranges(line, number, number, states=True)
-            reads.append(("LRANGE", tx.slot.states(segment), start, end))
-        for number, rows in zip(numbers, await tx.read(*reads), strict=True):
-            if not rows:
-                raise SessionCorruptError("session", "state writes are missing from Redis")
-            found[number] = decode(rows[0], StateEntry).ops
-    return found
+async def writes_made(tx: Transaction, made: Sequence[tuple[str, int]]) -> list[tuple[WriteOp, ...]]:
+    """The writes of entries of the state log, each by the segment that it was made in and its number."""
+    reads: list[Command] = []
+    for segment, number in made:
+        at = number - line_of(segment)[0].states - 1
+        reads.append(("LRANGE", tx.slot.states(segment), at, at))
+    found = await tx.read(*reads) if reads else []
+    if not all(found):
+        raise SessionCorruptError("session", "state writes are missing from Redis")
+    return [decode(rows[0], StateEntry).ops for rows in found]
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -299,40 +320,58 @@ async def stand_at(
     """Put the session on a new segment of its own that sees this much of another one; answers its line."""
     session = known.value
     name = f"{tx.ids.new('fork')}.{messages}.{state.count}"
-    segment = new_segment(tx, session.record.session_id, fork(line, name, messages, state.count))
+    line = fork(await reaching(tx, line, messages=messages, states=state.count), name, messages, state.count)
+    new_segment(tx, session.record.session_id, line)
     if state != session.row.state:
         session.state = None
     session.set(segment=name, state=state)
-    session.line = segment.line
+    session.line = line
     session.record = msgspec.structs.replace(session.record, message_count=messages)
     save_session(tx, known)
-    return segment.line
+    return line
 
 
 def release(tx: Transaction, segments: dict[str, Segment], owners: set[SessionId]) -> None:
     """Take the owners away, and erase what no session sees any more."""
-    slot = tx.slot
-    kept = {name for name, segment in segments.items() if segment.owner is not None and segment.owner not in owners}
+    below = Counter(segment.parent for segment in segments.values())
+    # Of each segment, how much those that stand on it see; and whether somebody among them goes.
     seen: dict[str, tuple[int, int]] = {}
-    for name in kept:
-        line = segments[name].line
-        for child, part in pairwise(line):
-            messages, states = seen.get(part.segment, (0, 0))
-            seen[part.segment] = (max(messages, child.messages), max(states, child.states))
-    for name, segment in segments.items():
-        if name in kept:
+    left = {name for name, segment in segments.items() if segment.owner in owners}
+    ahead = [name for name in segments if not below[name]]
+    for name in ahead:
+        segment, own = segments[name], segments[name].line[0]
+        messages, states = own.messages, own.states
+        is_kept = segment.owner is not None and segment.owner not in owners
+        is_seen = is_kept or name in seen
+        if not is_kept and is_seen:
+            messages, states = min(messages, seen[name][0]), min(states, seen[name][1])
+        if not is_kept and name in left:
+            _shrink(tx, name, segment, seen.get(name))
+        parent = segment.parent
+        if parent not in segments:
             continue
-        if name not in seen:
-            tx.do("HDEL", slot.segments, name)
-            tx.do("UNLINK", slot.messages(name))
-            tx.do("UNLINK", slot.states(name))
-            continue
-        messages, states = seen[name]
-        own = segment.line[0]
-        _trim(tx, slot.messages(name), messages - own.messages)
-        _trim(tx, slot.states(name), states - own.states)
-        if segment.owner is not None:
-            tx.do("HSET", slot.segments, name, encode(msgspec.structs.replace(segment, owner=None)))
+        if is_seen:
+            most = seen.get(parent, (0, 0))
+            seen[parent] = (max(most[0], messages), max(most[1], states))
+        if not is_kept and name in left:
+            left.add(parent)
+        below[parent] -= 1
+        if not below[parent]:
+            ahead.append(parent)
+
+
+def _shrink(tx: Transaction, name: str, segment: Segment, seen: tuple[int, int] | None) -> None:
+    """Erase what nobody sees of a segment that nobody owns any more."""
+    slot, own = tx.slot, segment.line[0]
+    if seen is None:
+        tx.do("HDEL", slot.segments, name)
+        tx.do("UNLINK", slot.messages(name))
+        tx.do("UNLINK", slot.states(name))
+        return
+    _trim(tx, slot.messages(name), seen[0] - own.messages)
+    _trim(tx, slot.states(name), seen[1] - own.states)
+    if segment.owner is not None:
+        tx.do("HSET", slot.segments, name, encode(msgspec.structs.replace(segment, owner=None)))
 
 
 def _trim(tx: Transaction, key: str, count: int) -> None:

@@ -1,7 +1,8 @@
 """Locks with leases, shared by everyone on the same server.
 
 Keys that nobody asks for any more expire. Tokens grow with the server's clock, so whoever asks for such a key later
-gets a higher one, also from a server that lost what it knew.
+gets a higher one, also from a server that lost what it knew. On a server that may evict what expires, a lock that is
+held does not: it is kept until its key is next asked for.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ class RedisLockManager:
             known = await self._held(tx, lock)
             renewed = msgspec.structs.replace(lock, expires_at=tx.now + ttl_ms)
             check_numbers(renewed)
-            _put(tx, known, msgspec.structs.replace(known.value, held=renewed))
+            self._put(tx, known, msgspec.structs.replace(known.value, held=renewed))
             return renewed
 
         return await self._write("renew", lock.key, work)
@@ -72,7 +73,7 @@ class RedisLockManager:
     async def release(self, lock: Lock) -> None:
         async def work(tx: Transaction) -> None:
             known = await self._held(tx, lock)
-            _put(tx, known, msgspec.structs.replace(known.value, held=None))
+            self._put(tx, known, msgspec.structs.replace(known.value, held=None))
             tx.do("PUBLISH", None, self._channel(lock.key), "")
 
         await self._write("release", lock.key, work)
@@ -91,10 +92,20 @@ class RedisLockManager:
             token = max(known.value.token + 1, self._keyspace.server.now_ms())
             lock = Lock(key=key, token=token, owner=owner, expires_at=tx.now + ttl_ms)
             check_numbers(lock)
-            _put(tx, known, _LockRow(token=token, held=lock))
+            self._put(tx, known, _LockRow(token=token, held=lock))
             return lock
 
         return await self._write("acquire", key, work)
+
+    def _put(self, tx: Transaction, known: Known[_LockRow], row: _LockRow) -> None:
+        known.value = row
+        tx.change(known)
+        tx.do("HSET", known.key, "lock", encode(row))
+        if row.held is not None and self._keyspace.server.may_evict:
+            tx.do("PERSIST", known.key)
+            return
+        lease = row.held.expires_at - tx.now if row.held is not None else 0
+        tx.do("PEXPIRE", known.key, min(max(lease, 0) + FORGOTTEN_AFTER_MS, LONGEST_KEPT_MS))
 
     async def _held(self, tx: Transaction, lock: Lock) -> Known[_LockRow]:
         known = await _load(tx, lock.key)
@@ -120,14 +131,6 @@ async def _load(tx: Transaction, key: str) -> Known[_LockRow]:
         (("HGET", name, "lock"),),
         lambda replies: _LockRow() if replies[0] is None else decode(replies[0], _LockRow),
     )
-
-
-def _put(tx: Transaction, known: Known[_LockRow], row: _LockRow) -> None:
-    known.value = row
-    tx.change(known)
-    tx.do("HSET", known.key, "lock", encode(row))
-    lease = row.held.expires_at - tx.now if row.held is not None else 0
-    tx.do("PEXPIRE", known.key, min(max(lease, 0) + FORGOTTEN_AFTER_MS, LONGEST_KEPT_MS))
 
 
 _: type[LockManager] = RedisLockManager

@@ -81,8 +81,7 @@ class RedisMessages(Facet):
             if count >= session.record.message_count:
                 return session.record.message_count
             session.record = changed(session.record, tx.now)
-            line = await session_line(tx, session)
-            await stand_at(tx, known, line, messages=count, state=session.row.state)
+            await stand_at(tx, known, session_line(session), messages=count, state=session.row.state)
             save_session(tx, known)
             return count
 

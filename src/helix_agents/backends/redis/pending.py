@@ -229,6 +229,10 @@ class RedisPending(Facet):
         if where is not None:
             door.check_numbers(where)
         asked = where or PendingFilter()
+        if len(asked.states) == 1 and asked == PendingFilter(states=asked.states):
+            page = await self._space.page(f"calls/{asked.states[0]}", offset=offset, limit=limit)
+            items = await self._calls_of([decode(payload, CallEntry) for _, payload in page.entries])
+            return Page(items=tuple(items), total=page.total or 0, offset=offset, limit=limit)
         fitting: list[PendingCall]
         if asked.root_session_id is not None or asked.session_id is not None or asked.user_id is not None:
             fitting = await self._fitting(asked, await self._near(asked))
@@ -346,7 +350,9 @@ class RedisPending(Facet):
                     found[root, name] = decode(row, PendingCall)
 
         await asyncio.gather(*(read(tag, root, ids) for (tag, root), ids in wanted.items()))
-        keys = ((entry.call.root_session_id, entry.call.tool_call_id) for entry in entries)
+        keys = [(entry.call.root_session_id, entry.call.tool_call_id) for entry in entries]
+        missing = [(entry.tag, *key) for entry, key in zip(entries, keys, strict=True) if key not in found]
+        await self._space.doubt([("c", *names) for names in missing])
         return [found[key] for key in keys if key in found]
 
 

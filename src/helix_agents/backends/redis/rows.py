@@ -435,13 +435,21 @@ def session_entry(tag: str, session: Session) -> Entry:
         created_at=record.created_at,
     )
     at = record.created_at
-    orders: list[tuple[str, float]] = [(index.SESSIONS, at), (f"root/{record.root_session_id}", at)]
+    part = 0 if record.parent_session_id is None else 1
+    orders: list[tuple[str, float]] = [
+        (index.SESSIONS, at),
+        (index.parts_by_parent()[part], at),
+        (f"root/{record.root_session_id}", at),
+    ]
     if record.user_id is not None:
-        orders.append((f"user/{record.user_id}", at))
+        orders += ((f"user/{record.user_id}", at), (index.parts_by_parent(record.user_id)[part], at))
     if record.parent_session_id is not None:
         orders.append((f"parent/{record.parent_session_id}", at))
     if record.expires_at is not None:
-        orders.append((index.EXPIRING, record.expires_at))
+        orders += (
+            (index.EXPIRING, record.expires_at),
+            (index.expiring_part(record.status), record.expires_at),
+        )
     orders.extend((index.mark_order(key, record.metadata[key]), at) for key in MARKS if key in record.metadata)
     if session.row.stages:
         orders.append((index.STAGED, at))

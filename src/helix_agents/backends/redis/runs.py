@@ -190,6 +190,10 @@ class RedisRuns(Facet):
         orphans = [entry for entry in entries.values() if age(entry.run) > first and orphaned(entry.run)]
         orphans.sort(key=lambda entry: age(entry.run))
         runs = await asyncio.gather(*(self._run_of(entry) for entry in orphans[:limit]))
+        over = [
+            entry for entry, run in zip(orphans[:limit], runs, strict=True) if run is None or run.status != "running"
+        ]
+        await self._space.doubt([("r", entry.tag, entry.run.session_id, entry.run.run_id) for entry in over])
         return tuple(run for run in runs if run is not None and run.status == "running")
 
     async def claim_run(

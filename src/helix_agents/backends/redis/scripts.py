@@ -1,4 +1,4 @@
-"""The four Lua scripts everything is made of, and how each is called by its hash."""
+"""The five Lua scripts everything is made of, and how each is called by its hash."""
 
 from dataclasses import dataclass, field
 from hashlib import sha1
@@ -25,4 +25,5 @@ class Script:
 ATOMIC = Script("atomic")
 INDEX_PUT = Script("index_put")
 INDEX_FIND = Script("index_find")
+INDEX_PAGE = Script("index_page")
 INDEX_SWEEP = Script("index_sweep")

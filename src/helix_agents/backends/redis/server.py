@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlunsplit
 
 from helix_agents.backends.redis.bell import Bell
+from helix_agents.backends.redis.cluster import ClusterLines, Node
 from helix_agents.backends.redis.errors import translated, translated_at_first, translating
 from helix_agents.backends.redis.keys import DEFAULT_PREFIX
 from helix_agents.backends.redis.line import Line
@@ -18,7 +19,6 @@ from helix_agents.ports.seam import Seam
 
 from redis import exceptions  # isort: skip
 from redis.asyncio import ConnectionPool  # isort: skip
-from redis.asyncio.cluster import RedisCluster  # isort: skip
 from redis.asyncio.retry import Retry  # isort: skip
 from redis.backoff import NoBackoff  # isort: skip
 
@@ -47,19 +47,6 @@ class Sender(Protocol):
     async def close(self) -> None: ...
 
 
-class ClusterSender:
-    """Sends each command to the node that has its slot; commands for different nodes arrive in any order."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def send(self, *command: Any) -> Awaitable[Any]:
-        return self._client.execute_command(*command)
-
-    async def close(self) -> None:
-        await self._client.aclose()
-
-
 class RedisServer:
     """A server or cluster. Parts that share one close it together: the last one ends it."""
 
@@ -77,6 +64,8 @@ class RedisServer:
         self.url = url
         self.prefix = prefix
         self.cluster = cluster
+        self.may_evict = False
+        """Whether keys with an expiry may go before it is over."""
         self.keyspaces: dict[str, Any] = {}
         self.bell = Bell(lambda: new_connection(url), self.name)
 
@@ -102,7 +91,7 @@ class RedisServer:
 
         def new_sender() -> Sender:
             if cluster:
-                return ClusterSender(RedisCluster.from_url(_plain(url), socket_timeout=ANSWER_SECONDS, **_ONCE))
+                return ClusterLines(_node_in(url), lambda node: new_connection(_at(url, node)), patience=ANSWER_SECONDS)
             return Line(new_connection(url), patience=ANSWER_SECONDS)
 
         try:
@@ -132,7 +121,9 @@ class RedisServer:
                 raise UnsafeRedisError(f"version {version}", "Redis 6.2 or Valkey is needed")
         for node in memory:
             policy = str(node.get("maxmemory_policy", "noeviction"))
-            if policy.startswith("allkeys") or (evictable and policy.startswith("volatile")):
+            may_evict = policy.startswith("volatile")
+            self.may_evict = self.may_evict or may_evict
+            if policy.startswith("allkeys") or (evictable and may_evict):
                 raise UnsafeRedisError(
                     f"maxmemory-policy {policy}", "set it to noeviction, so that a full server refuses writes instead"
                 )
@@ -238,19 +229,30 @@ def _plain(url: str) -> str:
     return f"{'rediss' if scheme == 'rediss' else 'redis'}://{rest}"
 
 
+def _node_in(url: str) -> Node:
+    """The node that a URL leads to."""
+    parts = read_url(url)
+    return Node(parts.hostname or "localhost", parts.port or 6379)
+
+
+def _at(url: str, node: Node) -> str:
+    """The URL with another node in it; who we are, and how we talk, stays."""
+    parts = read_url(url)
+    who, at, _ = parts.netloc.rpartition("@")
+    host = f"[{node.host}]" if ":" in node.host else node.host
+    return urlunsplit(parts._replace(netloc=f"{who}{at}{host}:{node.port}"))
+
+
 def _time(reply: Any) -> tuple[int, int]:
-    """What TIME said; a cluster client answers per node."""
-    if isinstance(reply, dict):
-        reply = next(iter(cast("dict[str, Any]", reply).values()))
-    return int(reply[0]), int(reply[1])
+    """What TIME said, or the first of those that were asked."""
+    seconds, micros = reply[0] if isinstance(reply[0], list) else reply
+    return int(seconds), int(micros)
 
 
-def _facts(reply: Any) -> list[dict[str, Any]]:
+def _facts(reply: Any) -> list[dict[str, str]]:
     """What INFO said, for each node that was asked."""
-    if isinstance(reply, bytes):
-        lines = [line.partition(":") for line in reply.decode().splitlines() if ":" in line]
-        return [{name: value for name, _, value in lines}]
-    facts = cast("dict[str, Any]", reply)
-    nodes = [cast("dict[str, Any]", each) for each in facts.values() if isinstance(each, dict)]
-    # What one node says of itself has a dict here and there; what several say has nothing else.
-    return nodes if nodes and len(nodes) == len(facts) else [facts]
+    texts = cast("list[bytes]", reply if isinstance(reply, list) else [reply])
+    return [
+        {name: value for name, _, value in (line.partition(":") for line in text.decode().splitlines() if ":" in line)}
+        for text in texts
+    ]

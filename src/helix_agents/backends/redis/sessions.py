@@ -1,8 +1,11 @@
 """Sessions as a whole: made, loaded, changed, listed, deleted."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, get_args
+
+import msgspec
 
 from helix_agents.backends.redis import index
 from helix_agents.backends.redis.checkpoints import add_checkpoint
@@ -48,6 +51,8 @@ from helix_agents.domain.sessions import (
 from helix_agents.domain.writes import Merged, StepWrites, difference, merge_warnings
 
 T = TypeVar("T")
+LEFT_AT_ONCE = 200
+STATUSES: tuple[SessionStatus, ...] = get_args(SessionStatus)
 
 
 def check_version(session: Session, expected: int | None) -> None:
@@ -107,18 +112,9 @@ class RedisSessions(Facet):
             return None
 
     async def delete_session(self, session_id: SessionId) -> None:
-        space = self._space
-        # These first: whoever is interrupted in between deletes the session again, and finds them again.
-        for stream_id in await self._read("delete_session", session_id, lambda tx: streams_aside(tx, session_id)):
-            await delete_stream(space, stream_id, self._clock)
-
-        async def work(tx: Transaction) -> tuple[list[SessionId], str]:
-            return await delete_tree(tx, space, session_id), tx.tag
-
-        gone, tag = await self._write("delete_session", session_id, work)
-        for member in gone:
-            if member != tag:
-                await leave_place(space, member, tag, self._clock)
+        with contextlib.suppress(UnstorableValueError):
+            # An id that can never be is not there.
+            await self._delete(session_id)
 
     async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
         return await self._create("clone_session", session_id, CreateSession(branch=source))
@@ -254,15 +250,40 @@ class RedisSessions(Facet):
         asked = where or SessionFilter()
         if self._space.state_ttl_ms is not None:
             await forget_vanished(self._space, self._clock)
-        found = await self._space.find(_order_for(asked), down=True, **_range_for(asked))
-        entries = [decode(payload, SessionEntry) for _, payload in found.entries]
+        order, rest = _order_for(asked)
+        # What the order tells alone is paged there; a filter that asks for more has to look at all of it.
+        at, most = (offset, limit) if rest == SessionFilter() else (0, 0)
         now = self._space.server.now_ms()
-        kept = [entry for entry in entries if entry.vanishes_at is None or entry.vanishes_at > now]
-        fitting = [entry for entry in kept if matches(entry.session, asked)]
-        fitting.sort(key=lambda entry: (entry.session.created_at, entry.session.session_id), reverse=True)
-        items = await asyncio.gather(*(self._summary(entry) for entry in fitting[offset : offset + limit]))
+        found = await self._space.page(
+            order, **_parts_for(order, asked), **_range_for(order, asked), offset=at, limit=most, vanished_by=now
+        )
+        entries = [decode(payload, SessionEntry) for _, payload in found.entries]
+        total = found.total
+        if total is None or not most:
+            kept = [entry for entry in entries if entry.vanishes_at is None or entry.vanishes_at > now]
+            fitting = [entry for entry in kept if matches(entry.session, asked)]
+            fitting.sort(key=lambda entry: (entry.session.created_at, entry.session.session_id), reverse=True)
+            total, entries = len(fitting), fitting[offset : offset + limit]
+        items = await asyncio.gather(*map(self._summary, entries))
         still_there = tuple(item for item in items if item is not None)
-        return Page(items=still_there, total=len(fitting), offset=offset, limit=limit)
+        missing = [entry for entry, item in zip(entries, items, strict=True) if item is None]
+        await self._space.doubt([("s", entry.tag, entry.session.session_id) for entry in missing])
+        return Page(items=still_there, total=total, offset=offset, limit=limit)
+
+    async def _delete(self, session_id: SessionId) -> None:
+        space = self._space
+        # These first: whoever is interrupted in between deletes the session again, and finds them again.
+        for stream_id in await self._read("delete_session", session_id, lambda tx: streams_aside(tx, session_id)):
+            await delete_stream(space, stream_id, self._clock)
+
+        async def work(tx: Transaction) -> tuple[list[SessionId], str]:
+            return await delete_tree(tx, space, session_id), tx.tag
+
+        gone, tag = await self._write("delete_session", session_id, work)
+        away = [member for member in gone if member != tag]
+        for first in range(0, len(away), LEFT_AT_ONCE):
+            some = away[first : first + LEFT_AT_ONCE]
+            await asyncio.gather(*(leave_place(space, member, tag, self._clock) for member in some))
 
     async def _summary(self, entry: SessionEntry) -> SessionSummary | None:
         """One line of a listing, as the session itself tells it now."""
@@ -309,21 +330,38 @@ class RedisSessions(Facet):
             return result
 
 
-def _order_for(where: SessionFilter) -> str:
-    """The order with the fewest sessions that holds all a filter can find."""
+def _order_for(where: SessionFilter) -> tuple[str, SessionFilter]:
+    """The order with the fewest sessions that holds all a filter can find, and what it leaves of the filter."""
+    rest = msgspec.structs.replace(where, created_from=None, created_to=None)
     if where.parent_session_id is not None:
-        return f"parent/{where.parent_session_id}"
+        return f"parent/{where.parent_session_id}", msgspec.structs.replace(rest, parent_session_id=None)
     if where.root_session_id is not None:
-        return f"root/{where.root_session_id}"
-    if marks := [(key, text) for key, text in where.metadata.items() if key in MARKS]:
-        return index.mark_order(*marks[0])
+        return f"root/{where.root_session_id}", msgspec.structs.replace(rest, root_session_id=None)
+    for key in MARKS:
+        if (text := where.metadata.get(key)) is not None:
+            others = {name: value for name, value in where.metadata.items() if name != key}
+            return index.mark_order(key, text), msgspec.structs.replace(rest, metadata=others)
     if where.user_id is not None:
-        return f"user/{where.user_id}"
-    return index.SESSIONS if where.expires_before is None else index.EXPIRING
+        return f"user/{where.user_id}", msgspec.structs.replace(rest, user_id=None, roots_only=False)
+    if where.expires_before is not None:
+        return index.EXPIRING, rest
+    return index.SESSIONS, msgspec.structs.replace(rest, roots_only=False)
 
 
-def _range_for(where: SessionFilter) -> dict[str, float]:
-    if _order_for(where) == index.EXPIRING:
+def _parts_for(order: str, where: SessionFilter) -> dict[str, tuple[str, ...]]:
+    """The parts of the order that a filter is about, and the others; none if it is about all of it."""
+    if order == index.EXPIRING and where.statuses:
+        wanted = tuple(status for status in STATUSES if status in where.statuses)
+        others = (status for status in STATUSES if status not in where.statuses)
+        return {"parts": tuple(map(index.expiring_part, wanted)), "others": tuple(map(index.expiring_part, others))}
+    if where.roots_only and order in (index.SESSIONS, f"user/{where.user_id}"):
+        roots, below = index.parts_by_parent(where.user_id)
+        return {"parts": (roots,), "others": (below,)}
+    return {}
+
+
+def _range_for(order: str, where: SessionFilter) -> dict[str, float]:
+    if order == index.EXPIRING:
         return {"highest": where.expires_before or 0}
     bounds = {"lowest": where.created_from, "highest": where.created_to}
     return {name: bound for name, bound in bounds.items() if bound is not None}

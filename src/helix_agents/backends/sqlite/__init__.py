@@ -22,13 +22,14 @@ __all__ = [
     "open_backend",
 ]
 
-_FILE_OPTIONS = ("synchronous", "seam", "busy_ms")
+_FILE_OPTIONS = ("synchronous", "seam", "busy_ms", "shared")
 
 
 async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "auto", **options: Any) -> Backend:
     """Open a file: `sqlite:///helix.db` beside the process, `sqlite:////var/lib/helix.db` anywhere.
 
-    `?synchronous=normal` trades the last commits before a power loss for speed; `full` is the default.
+    `?synchronous=normal` trades the last commits before a power loss for speed; `full` is the default. A file that has
+    the tables of another application and none of ours is refused, unless `?shared=true` says that both belong there.
     """
     path, asked = _parse(url)
     of_file: dict[str, Any] = (
@@ -58,8 +59,9 @@ def _parse(url: str) -> tuple[str, dict[str, Any]]:
             asked[name] = value.upper()
         elif name == "migrate" and value in ("auto", "check"):
             asked[name] = value
+        elif name == "shared" and value in ("true", "false"):
+            asked[name] = value == "true"
         else:
-            raise InvalidStoreUrlError(
-                url, f"{name}={value} is not an option; there are synchronous=full|normal and migrate=auto|check"
-            )
+            there_are = "synchronous=full|normal, migrate=auto|check and shared=true|false"
+            raise InvalidStoreUrlError(url, f"{name}={value} is not an option; there are {there_are}")
     return unquote(location[1:]), asked

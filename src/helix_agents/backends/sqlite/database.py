@@ -13,7 +13,7 @@ import apsw
 from helix_agents.backends.sqlite.connection import UNTOLD, Connection, Row, Synchronous, Value, meaning
 from helix_agents.backends.sqlite.doorbell import Doorbell
 from helix_agents.backends.sqlite.lanes import Lane, WriteLane
-from helix_agents.backends.sqlite.migrations import check_schema, migrate
+from helix_agents.backends.sqlite.migrations import check_schema, migrate, refuse_foreign
 from helix_agents.domain.errors import StoreClosedError, StoreNotOpenedError, UnsafeSQLiteError
 from helix_agents.ports.backend import Migrate
 from helix_agents.ports.seam import Seam
@@ -55,6 +55,7 @@ class Database:
         seam: Seam | None = None,
         busy_ms: int = DEFAULT_BUSY_MS,
         create: bool = True,
+        shared: bool = False,
     ) -> None:
         self.path = path.absolute()
         self.name = str(self.path)
@@ -63,6 +64,7 @@ class Database:
         self._seam = seam
         self._busy_ms = busy_ms
         self._create = create
+        self._shared = shared
         self._users = 0
         self._closed = False
         self._by_thread = threading.local()
@@ -81,18 +83,29 @@ class Database:
         migrate: Migrate = "auto",
         seam: Seam | None = None,
         busy_ms: int = DEFAULT_BUSY_MS,
+        shared: bool = False,
     ) -> "Database":
         """Open the file, creating and migrating it unless told only to check; many processes may do so at once.
 
+        One that is `shared` may hold the tables of another application, too.
+
         Raises:
             UnsafeSQLiteError: the linked library is not safe.
+            ForeignFileError: it has tables, none of them ours, and is not to be shared.
             SchemaTooNewError: a newer version of this library has migrated the file.
             SchemaTooOldError: it has to be migrated and `migrate="check"` forbids that.
             StoreError: the file cannot be used; says why.
         """
         check_sqlite()
         try:
-            database = cls(Path(path), synchronous=synchronous, seam=seam, busy_ms=busy_ms, create=migrate == "auto")
+            database = cls(
+                Path(path),
+                synchronous=synchronous,
+                seam=seam,
+                busy_ms=busy_ms,
+                create=migrate == "auto",
+                shared=shared,
+            )
         except FileNotFoundError as problem:
             raise StoreNotOpenedError(
                 str(path), "the folder this process works in was deleted", "Start it from another one"
@@ -189,6 +202,9 @@ class Database:
             read_only=False,
             create=self._create,
         )
+        if not self._shared:
+            # First of all: the log, too, is a change to the file.
+            refuse_foreign(connection)
         connection.enter_wal(self._busy_ms)
         connection.check_files()
         return connection

@@ -81,13 +81,13 @@ class SQLiteMessages(Facet):
         return await self._db.read_by_key(work)
 
     async def truncate_messages(self, session_id: SessionId, count: int) -> int:
-        now = self._clock.now_ms()
+        count, now = max(0, count), self._clock.now_ms()
 
         def work(connection: Connection) -> int:
             row = load_session(connection, self._namespace, session_id)
             if count < row.message_count:
                 put_record(row, changed(record_of(row), now))
-                cut_back(connection, row, row.segment, max(0, count), row.state_count)
+                cut_back(connection, row, row.segment, count, row.state_count)
                 save_session(connection, row)
             return row.message_count
 

@@ -111,7 +111,8 @@ def children_of(connection: Connection, namespace: str, session_id: str) -> list
         # A cross join keeps its order: from who was found to who is below, and not from all sessions to who was found.
         " SELECT s.session_id FROM below CROSS JOIN __agents_sessions s"
         " WHERE s.namespace = ?1 AND s.parent_session_id = below.id"
-        ") SELECT id FROM below",
+        # A session may name any parent, even one below itself.
+        ") SELECT id FROM below WHERE id <> ?2",
         (namespace, session_id),
     )
     return [row[0] for row in found]

@@ -1,5 +1,6 @@
 """Sessions in SQLite: made, loaded, changed, listed, deleted."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from helix_agents.backends.session_rows import SUMMARY_COLUMNS, checkpoint_name, put_record, record_of, summary_of
@@ -109,7 +110,9 @@ class SQLiteSessions(Facet):
                 if row is not None:
                     self._delete_row(connection, row)
 
-        await self._db.write(work)
+        with contextlib.suppress(UnstorableValueError):
+            # An id that can never be is not there.
+            await self._db.write(work)
 
     async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
         return await self.create_session(session_id, CreateSession(branch=source))

@@ -28,7 +28,8 @@ async def create(call: Call) -> dict[str, JSON]:
         return known
     seen = await call.store.overview(SYSTEM)
     health = await look_at_health(call)
-    data = msgspec.json.format(msgspec.json.encode(describe(call, seen, health), order="sorted"), indent=1)
+    told = {**describe(call, seen, health), "store_id": await call.store.store_id()}
+    data = msgspec.json.format(msgspec.json.encode(told, order="sorted"), indent=1)
     folder = folder_of(call.store, call.settings, "snapshots")
     row = {
         "timestamp": shown_time(seen.at),

@@ -1,4 +1,4 @@
-"""`helix backup`: encrypted copies of agents' state; `import` brings one from elsewhere."""
+"""`helix backup`: encrypted copies of agents' state; `import` brings one from elsewhere, `leftovers` cleans up."""
 
 import asyncio
 from pathlib import Path
@@ -33,3 +33,26 @@ async def _import(options: dict[str, Any], file: Path, given: str | None) -> dic
 
     async with operator(options) as state:
         return await import_backup(state.gateway, file, passphrase=given)
+
+
+@command.command("leftovers")
+@click.option("--delete", is_flag=True, help="Delete those of this store; look at them first.")
+@state_options
+@click.pass_obj
+def leftovers(output: Output, delete: bool, **options: Any) -> None:
+    """Find files that a process left which died while it made or retired a backup or a snapshot.
+
+    No backup is known by them, and none of them is younger than a day. One that is needed after all, as when the store
+    was put back to an older copy, is listed again by import.
+    """
+    show(output, asyncio.run(_leftovers(options, delete=delete)))
+
+
+async def _leftovers(options: dict[str, Any], *, delete: bool) -> dict[str, Any]:
+    from helix_agents.capabilities.leftovers import delete_leftovers, find_leftovers
+
+    async with operator(options, with_passphrase=False, creates=False) as state:
+        store, settings = state.gateway.store, state.gateway.settings
+        found = await find_leftovers(store, settings)
+        gone = await delete_leftovers(store, found) if delete else []
+    return {"leftovers": [each.shown() for each in found], "count": len(found), "deleted": len(gone)}

@@ -116,6 +116,7 @@ async def look_at_store(url: str) -> list[Finding]:
             findings.append(Finding(subject="store", detail=f"{shown_url(url)} opens, schema version {schema}"))
             findings.extend(look_at_settings(backend))
             findings.append(await look_for_stuck(backend))
+            findings.extend(await look_for_leftovers(backend))
             findings.extend(await asyncio.to_thread(list, look_for_room(backend)))
             findings.append(await try_to_write(backend))
     except HelixError as error:
@@ -150,6 +151,24 @@ def look_at_disk(folder: Path) -> Finding:
         detail=f"{detail}, which needs {LEAST_FREE_MB} MB to work in: free some space" if is_full else detail,
         exit_code=ExitCode.SERVICE if is_full else ExitCode.OK,
     )
+
+
+async def look_for_leftovers(backend: "Backend") -> list[Finding]:
+    """Files beside the store that processes left which died while they made a backup; they only take room."""
+    from helix_agents.capabilities.leftovers import find_leftovers
+    from helix_agents.capabilities.settings import StateSettings
+    from helix_agents.cli.plain import shown_count
+
+    if backend.entries is None or backend.entries.home is None:
+        return []
+    found = await find_leftovers(backend.entries, StateSettings())
+    if not found:
+        return []
+    size = sum(each.size_bytes for each in found) / 1_000_000
+    detail = (
+        f"{shown_count(len(found), 'file')} ({size:,.1f} MB) that nobody knows: `helix backup leftovers` lists them"
+    )
+    return [Finding(subject="backups and snapshots", detail=detail)]
 
 
 def look_for_room(backend: "Backend") -> Iterator[Finding]:

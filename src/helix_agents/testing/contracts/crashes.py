@@ -29,7 +29,7 @@ from helix_agents.testing.scenes import (
     step_meta,
     waiting,
 )
-from helix_agents.testing.seams import ConnectionLostError, DyingSeam, StumblingSeam
+from helix_agents.testing.seams import ConnectionLostError, DyingSeam, HoldingSeam, StumblingSeam
 
 MOST_STATEMENTS = 200
 """No write of any backend may need more than this."""
@@ -168,6 +168,38 @@ class CrashesContract(StoreContract):
         for found in torn:
             assert found == after
 
+    @proves("crash.cancelled")
+    @pytest.mark.parametrize("name", CASES)
+    async def test_a_write_whose_caller_is_cancelled_at_any_statement_is_whole_or_not_there(
+        self, handles: StoreHandles, name: str
+    ) -> None:
+        case = CASES[name]
+        healthy = await handles.open()
+        torn: list[Any] = []
+        for statement in range(1, MOST_STATEMENTS):
+            tag = f"case-{statement}."
+            await arrange(healthy, tag)
+            before = await _seen(healthy, tag)
+            seam = HoldingSeam()
+            store = await handles.open(seam=seam)
+            completed = await _cancelled(store, seam, case, tag, statement)
+            # What comes next waits for what is still under way.
+            await store.create_session(f"{tag}-behind")
+            after = await _seen(store, tag)
+            if completed:
+                assert after != before, "the write changes something that can be seen"
+                break
+            if after != before:
+                torn.append(after)
+            if after == before or case.repeatable:
+                await case.act(store, tag)
+                torn.append(await _seen(healthy, tag))
+            await store.close()
+        else:
+            pytest.fail(f"the write did not end within {MOST_STATEMENTS} statements")
+        for found in torn:
+            assert found == after
+
     @proves("crash.never-applied-twice")
     async def test_writes_that_share_a_lost_connection_are_applied_once_or_refused(self, handles: StoreHandles) -> None:
         watching = await handles.open()
@@ -205,6 +237,21 @@ async def _cut_off(handles: StoreHandles, case: CrashCase, tag: str, statement: 
     finally:
         seam.disarm()
         await dying.close()
+
+
+async def _cancelled(store: SessionStateStore, seam: HoldingSeam, case: CrashCase, tag: str, statement: int) -> bool:
+    """Cancel the write while a statement of it is held; True when the write needs fewer."""
+    seam.arm(after=statement)
+    writing = asyncio.ensure_future(case.act(store, tag))
+    held = asyncio.create_task(seam.wait_until_held())
+    await asyncio.wait({writing, held}, return_when=asyncio.FIRST_COMPLETED)
+    if seam.has_held:
+        writing.cancel()
+    seam.release()
+    await asyncio.wait({writing, held})
+    if not seam.has_held:
+        await writing
+    return not seam.has_held
 
 
 async def _seen(store: SessionStateStore, tag: str) -> Any:

@@ -83,6 +83,43 @@ class EntryCrashesContract(EntriesContract):
         rows = await healthy.list_audit(limit=1_000)
         assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
 
+    @proves("entries.cancelled")
+    @pytest.mark.parametrize("name", CASES)
+    async def test_a_write_whose_caller_is_cancelled_at_any_statement_is_whole_or_not_there(
+        self, handles: Handles[Backend], name: str
+    ) -> None:
+        healthy = entries_of(await handles.open())
+        outcomes: list[Any] = []
+        for statement in range(1, MOST_STATEMENTS):
+            scope, seam = f"agent:case-{statement}", HoldingSeam()
+            await write(healthy, put("a", 1, scope), put("b", 1, scope), put("a", 1.5, scope))
+            before = await _seen(healthy, scope)
+            backend = await handles.open(seam=seam)
+            store = entries_of(backend)
+            seam.arm(after=statement)
+            writing = asyncio.ensure_future(CASES[name](store, scope))
+            held = asyncio.ensure_future(seam.wait_until_held())
+            await asyncio.wait({writing, held}, return_when=asyncio.FIRST_COMPLETED)
+            if seam.has_held:
+                writing.cancel()
+            seam.release()
+            await asyncio.wait({writing, held})
+            # What comes next waits for what is still under way.
+            await write(store, put("behind", statement, "agent:other"), audit=({"behind": statement},))
+            after = await _seen(store, scope)
+            await backend.close()
+            if not seam.has_held:
+                await writing
+                assert after != before
+                break
+            if after != before:
+                outcomes.append(after)
+        else:
+            pytest.fail(f"the write did not end within {MOST_STATEMENTS} statements")
+        assert all(outcome == after for outcome in outcomes)
+        rows = await healthy.list_audit(limit=1_000)
+        assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+
     @proves("entries.held-race")
     @pytest.mark.parametrize("also", [(), (Clear(scope="agent:other"),)], ids=["alone", "with-a-clear"])
     async def test_of_two_writers_on_one_version_one_wins(

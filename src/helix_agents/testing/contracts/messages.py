@@ -96,6 +96,9 @@ class MessagesContract(StoreContract):
         for after in range(6):
             rows = await store.load_transcript(SESSION, after=after)
             assert [row.sequence for row in rows] == list(range(after + 1, 5))
+        for after in (2**63 - 1, 2**63, 2**70):
+            assert await store.load_transcript(SESSION, after=after) == ()
+        assert len(await store.load_transcript(SESSION, after=-(2**70))) == 4
 
     @proves("messages.batches-stay-whole")
     async def test_concurrent_appends_never_interleave(self, handles: StoreHandles) -> None:
@@ -134,6 +137,15 @@ class MessagesContract(StoreContract):
         await store.append_messages(SESSION, [said("1"), said("2")])
         assert await store.truncate_messages(SESSION, count) == 2
         assert await _texts(store) == ["1", "2"]
+        assert (await store.load_state(SESSION)).version == 2
+
+    @proves("messages.truncated-beyond-the-end")
+    async def test_fewer_messages_than_none_are_none(self, store: SessionStateStore) -> None:
+        await store.create_session(SESSION)
+        assert await store.truncate_messages(SESSION, -1) == 0
+        assert (await store.load_state(SESSION)).version == 1
+        await store.append_messages(SESSION, [said("1")])
+        assert await store.truncate_messages(SESSION, -(2**70)) == 0
 
 
 async def _texts(store: SessionStateStore, session_id: str = SESSION) -> list[object]:

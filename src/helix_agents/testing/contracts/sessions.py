@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import (
     InvalidIdError,
     RunNotFoundError,
@@ -16,7 +17,15 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.pending import AnswerNotFound, PendingFilter, SubmitAnswer, ToolAnswer
 from helix_agents.domain.runs import KnownAs, RunMetadata, RunUpdate
-from helix_agents.domain.sessions import CreateSession, SessionFilter, SessionState, TracingContext, WorkspaceRef
+from helix_agents.domain.sessions import (
+    CreateSession,
+    NothingRunning,
+    SessionFilter,
+    SessionState,
+    StatusChanged,
+    TracingContext,
+    WorkspaceRef,
+)
 from helix_agents.domain.writes import Append, Replace, StepWrites
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
@@ -25,6 +34,7 @@ from helix_agents.testing.contracts.store_handles import StoreContract, StoreHan
 from helix_agents.testing.requirements.registry import proves
 from helix_agents.testing.scenes import (
     IMPOSSIBLE_IDS,
+    RUN,
     SESSION,
     answer,
     append_to,
@@ -336,6 +346,8 @@ class SessionsContract(StoreContract):
         await store.create_session(SESSION)
         await store.delete_session(SESSION)
         await store.delete_session(SESSION)
+        for impossible in (*IMPOSSIBLE_IDS, "half a letter \ud800"):
+            await store.delete_session(impossible)
 
     @proves("sessions.delete-takes-the-tree")
     async def test_deleting_takes_the_sessions_below_and_no_other(self, store: SessionStateStore) -> None:
@@ -345,6 +357,25 @@ class SessionsContract(StoreContract):
         await store.delete_session("left")
         assert {each.session_id for each in (await store.list_sessions()).items} == {"root", "right"}
         await store.delete_session("root")
+        assert (await store.list_sessions()).total == 0
+
+    @proves("sessions.delete-takes-the-tree")
+    @pytest.mark.parametrize("parents", [{"a": "a"}, {"a": "b", "b": "a"}, {"a": "c", "b": "a", "c": "b"}])
+    async def test_sessions_that_stand_below_themselves_are_settled_and_deleted_once(
+        self, store: SessionStateStore, parents: dict[str, str]
+    ) -> None:
+        """A parent need not be there when a session names it, so a family may close in a circle."""
+        for child, parent in parents.items():
+            await store.create_session(child, CreateSession(parent_session_id=parent, root_session_id="a"))
+        before = (await start(store, "a")).new_version
+        async with asyncio.timeout(30):
+            stop = SettleSession(session_id="a", expected=("active",), status="interrupted", run_status="interrupted")
+            assert await store.settle_session(stop) == StatusChanged(new_version=before + 1)
+            run = await store.get_run(RUN)
+            assert run is not None
+            assert run.status == "interrupted"
+            assert await store.set_interrupt_flag("a") == NothingRunning()
+            await store.delete_session("a")
         assert (await store.list_sessions()).total == 0
 
     @proves("sessions.load-is-one-read")

@@ -52,6 +52,7 @@ _SAFETY = promised_by(
     "entries",
     {
         "entries.all-or-nothing": "A write whose connection is lost at any statement is whole or not there.",
+        "entries.cancelled": "A caller who is cancelled at any statement leaves a write whole or not there.",
         "entries.held-race": "Of two writers on one version one wins, wherever the other is held.",
     },
 )

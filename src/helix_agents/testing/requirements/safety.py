@@ -28,6 +28,8 @@ _CRASHES = promised_by(
     "crash safety",
     {
         "crash.all-or-nothing": "A connection lost at any statement leaves a write done or not begun.",
+        "crash.cancelled": "A caller who is cancelled at any statement leaves a write done or not begun, and the store "
+        "in use.",
         "crash.never-applied-twice": "A store that tries again after a lost connection applies no write twice.",
         "crash.retried-once": "A step commit or run start whose answer was lost, sent again, is applied exactly once.",
     },

@@ -191,5 +191,29 @@ async def test_a_marked_session_is_read_without_the_others(redis_service: RedisS
         for number in range(5):
             await store.create_session(f"s-{number}", CreateSession(user_id="ann"))
         await store.patch_metadata("s-3", {MARKS[0]: "open"})
-        found = await store._space.find(_order_for(SessionFilter(metadata={MARKS[0]: "open"})))
+        order, _ = _order_for(SessionFilter(metadata={MARKS[0]: "open"}))
+        found = await store._space.find(order)
         assert [name for name, _ in found.entries] == [entry_id("s", "s-3")]
+
+
+async def test_what_the_index_tells_of_things_that_are_gone_is_looked_at_again(
+    redis_service: RedisService | ForeignRedis,
+) -> None:
+    """A node that takes over may not have heard of the last deletions, while those of the sessions have."""
+    async with await open_backend(redis_service.new_url()) as backend:
+        store = backend.state
+        assert isinstance(store, RedisStateStore)
+        await start(store, "s-1", "r-1")
+        await commit(store, session_id="s-1", fence=fence_of("r-1"), pending=(waiting(store, "call-1", "s-1"),))
+        project = store._space.project
+        assert project is not None
+        names = {"s": ("s-1", "s-1"), "r": ("s-1", "s-1", "r-1"), "c": ("s-1", "s-1", "call-1")}
+        told = [each for kind, about in names.items() for each in await project(kind, about)]
+        await store.delete_session("s-1")
+        now = (await store._space.index.find()).at_us
+        await store._space.index.put([(entry, now) for entry, _ in told])
+        for ask in (store.list_sessions, store.list_pending, store.list_orphans):
+            assert len(await ask()) == 0
+        assert (await store.list_sessions()).total == (await store.list_pending()).total == 0
+        orders = [order for entry, _ in told for order, _ in entry.orders]
+        assert (await store._space.index.find(*orders)).entries == []

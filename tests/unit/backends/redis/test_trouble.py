@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
 
 from helix_agents.backends.redis import RedisStateStore, RedisStreamManager
 from helix_agents.backends.redis.keys import Keys
+from helix_agents.backends.redis.line import Line
+from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import (
     InvalidStoreUrlError,
+    LockHeldError,
     SessionCorruptError,
     StoreFullError,
     StoreReadOnlyError,
@@ -163,6 +167,27 @@ async def test_a_server_that_may_evict_what_expires_is_refused(
         await RedisStateStore.open(service.url, state_ttl=60)
 
 
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl", "volatile-random"])
+async def test_a_full_server_that_evicts_what_expires_takes_no_lock_from_its_holder(
+    service: RedisService, client: Redis, policy: str
+) -> None:
+    await client.execute_command("CONFIG", "SET", "maxmemory-policy", policy)
+    async with await open_backend(service.url) as backend, await open_backend(service.url) as other:
+        lock = await backend.locks.acquire("door", ttl_ms=600_000)
+        lock = await backend.locks.renew(lock, ttl_ms=600_000)
+        await client.set("cache", "of somebody else", ex=600)
+        await client.execute_command("CONFIG", "SET", "maxmemory", str((await client.info("memory"))["used_memory"]))
+        with pytest.raises(OutOfMemoryError):
+            await client.set("more", b"x" * 1_000_000)
+        await client.execute_command("CONFIG", "SET", "maxmemory", "0")
+        assert await client.get("cache") is None, "the server evicts"
+        with pytest.raises(LockHeldError):
+            await other.locks.acquire("door", ttl_ms=600_000)
+        await backend.locks.release(lock)
+        keys = [key async for key in client.scan_iter(match="*lock*")]
+        assert [await client.ttl(key) > 0 for key in keys] == [True], "what nobody holds is forgotten"
+
+
 @pytest.fixture
 def saving() -> Iterator[RedisService]:
     """A server that saves what it has now and then, and may be told where."""
@@ -279,7 +304,7 @@ async def test_a_url_that_cannot_be_is_refused(url: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "reason"), [("/99999", "index is out of range"), ("/0?cluster=true", "is not enabled on this node")]
+    ("ending", "reason"), [("/99999", "index is out of range"), ("/0?cluster=true", "cluster support disabled")]
 )
 async def test_a_server_that_refuses_is_not_tried_again(service: RedisService, ending: str, reason: str) -> None:
     address = service.url.partition("?")[0].rpartition("/")[0]
@@ -314,3 +339,60 @@ def test_a_missing_driver_names_its_cure() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'helix-agents[redis]'" in done.stdout
+
+
+async def test_a_family_larger_than_one_line_of_an_answer_is_stopped_and_deleted(redis_service: RedisService) -> None:
+    """The server tells the new revision of each session that a write changed; of thousands that is a long answer."""
+    children = 4_000
+    async with await open_backend(redis_service.new_url()) as backend:
+        store = backend.state
+        await start(store)
+        below = CreateSession(parent_session_id=SESSION, root_session_id=SESSION)
+        for first in range(0, children, 500):
+            await asyncio.gather(*(store.create_session(f"c-{n}", below) for n in range(first, first + 500)))
+        stop = SettleSession(session_id=SESSION, expected=("active",), status="interrupted")
+        assert (await store.settle_session(stop)).ok
+        assert (await store.list_sessions(SessionFilter(statuses=("interrupted",)), limit=1)).total == children + 1
+        await store.delete_session(SESSION)
+        assert (await store.list_sessions()).total == 0
+
+
+class Told:
+    """A connection that answers what it is told to."""
+
+    is_connected = True
+
+    def __init__(self) -> None:
+        self.answers: asyncio.Queue[str | Exception] = asyncio.Queue()
+
+    async def connect(self) -> None: ...
+
+    async def disconnect(self, nowait: bool = False) -> None: ...
+
+    async def send_packed_command(self, command: list[bytes], check_health: bool = True) -> None: ...
+
+    async def read_response(self) -> str:
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_an_answer_that_nobody_can_read_leaves_nobody_waiting() -> None:
+    connection = Told()
+    line = Line(connection, patience=5)
+    async with asyncio.timeout(10):
+        first = asyncio.create_task(line.send("one"))
+        await asyncio.sleep(0)
+        gathered = asyncio.create_task(line.send("two"))
+        await asyncio.sleep(0)
+        connection.answers.put_nowait("one")
+        assert await first == "one"
+        # What gathered is out by now; the next gathers behind it.
+        later = asyncio.create_task(line.send("three"))
+        await asyncio.sleep(0)
+        connection.answers.put_nowait(ValueError("Separator is found, but chunk is longer than limit"))
+        with pytest.raises(ValueError, match="longer than limit"):
+            await gathered
+        connection.answers.put_nowait("three")
+        assert await later == "three"

@@ -102,3 +102,18 @@ async def test_usage_outlives_the_changes_of_its_index(tmp_path: Path, version: 
         await backend.state.create_session(SESSION)
         await backend.state.delete_session(SESSION)
         assert (await backend.usage.query_usage()).total == 0
+
+
+@pytest.mark.may_block("looks into the file")
+async def test_a_call_is_found_at_its_owner_without_going_through_all_that_this_one_ever_asked(tmp_path: Path) -> None:
+    file, seam = tmp_path / "helix.db", CountingSeam()
+    async with await open_backend(f"sqlite:///{file}", seam=seam) as backend:
+        await backend.state.create_session(SESSION)
+        seam.reset()
+        await backend.state.get_pending_call(SESSION, "call-1")
+    connection = apsw.Connection(str(file))
+    asked = [text for text in seam.statements if "__agents_pending_calls" in text]
+    plans = [str(connection.execute(f"EXPLAIN QUERY PLAN {text}", (0, 0, 0)).fetchall()) for text in asked]
+    connection.close()
+    assert len(plans) == 2
+    assert all("session_id=? AND tool_call_id=?" in plan for plan in plans), plans

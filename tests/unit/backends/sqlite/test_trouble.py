@@ -19,6 +19,7 @@ from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.entries import Entry
 from helix_agents.domain.errors import (
+    ForeignFileError,
     InvalidStoreUrlError,
     InvalidWriteError,
     SchemaTooNewError,
@@ -622,3 +623,48 @@ async def test_what_sqlite_has_no_form_for_is_told_as_such(tmp_path: Path) -> No
             await call()
     assert (await store.list_sessions()).total == 1
     await store.close()
+
+
+def database_of_somebody_else(path: Path) -> bytes:
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        for table in ("orders", "customers", "invoices", "zones"):
+            connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT)")
+        connection.execute("INSERT INTO customers (name) VALUES ('ann')")
+    return path.read_bytes()
+
+
+@pytest.mark.may_block("looks at the file")
+@pytest.mark.parametrize("migrate", ["auto", "check"])
+async def test_a_file_of_another_application_is_refused_and_left_as_it_is(tmp_path: Path, migrate: Any) -> None:
+    path = tmp_path / "shop.db"
+    before = database_of_somebody_else(path)
+    with pytest.raises(ForeignFileError, match=r"shop\.db belongs to.*customers, invoices, orders, ….*shared=true"):
+        await open_backend(f"sqlite:///{path}", migrate=migrate)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["shop.db"]
+
+
+@pytest.mark.may_block("looks at the file")
+async def test_a_file_may_be_shared_with_another_application_by_who_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    database_of_somebody_else(path)
+    async with await open_backend(f"sqlite:///{path}?shared=true") as backend:
+        await backend.state.create_session("s-1")
+    # Once our tables are there, nobody has to say so again.
+    async with await open_backend(f"sqlite:///{path}") as backend:
+        assert await backend.state.session_exists("s-1")
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        assert connection.execute("SELECT name FROM customers").fetchall() == [("ann",)]
+
+
+@pytest.mark.may_block("makes the file")
+async def test_a_file_without_tables_becomes_a_store(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    used = tmp_path / "used.db"
+    with contextlib.closing(apsw.Connection(str(used))) as connection:
+        connection.execute("CREATE TABLE gone (id INTEGER PRIMARY KEY AUTOINCREMENT)")
+        connection.execute("DROP TABLE gone")
+    for path in (empty, used):
+        async with await open_backend(f"sqlite:///{path}") as backend:
+            await backend.state.create_session("s-1")

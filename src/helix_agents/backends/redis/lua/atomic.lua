@@ -15,10 +15,14 @@
 --            then commands, each as three: name, number of its key (0: none), how many arguments
 -- Then the arguments of the commands, in their order.
 --
+-- LINE is a command of our own: from a segment on it reads the rows of a line of history, down to the stretch that
+-- holds a message or a state write. Its arguments are the segment and both numbers; each row ends in what it goes on with.
+--
 -- Answers 1, server time in us and revisions; 0, server time in us and number if the entity of that key is
 -- not as expected; -1, server time in us and number if a list is shorter or longer than it was left. With replies wanted
 -- it is {1, server time in us, {revisions}, {replies}}, or three parts; else one line of words, which is read at once, and
--- in which '-' stands for no revision.
+-- in which '-' stands for no revision. A line longer than LINE_BYTES is too long for that, and sent as a text.
+local LINE_BYTES = 32000
 local plan, words = {}, 0
 for word in string.gmatch(ARGV[1], '%S+') do
   words = words + 1
@@ -64,6 +68,18 @@ for place = 1, tonumber(plan[3]) do
   at = at + 3
 end
 
+local function line(key, segment, message, state)
+  local rows = {}
+  repeat
+    local row = redis.call('HGET', key, segment)
+    rows[#rows + 1] = row
+    local parts = row and cjson.decode(row).line
+    local last = parts and parts[#parts]
+    segment = last and last[1]
+  until not last or last[2] < message or last[3] < state or string.sub(segment, 1, 5) == 'first'
+  return rows
+end
+
 -- A new revision is written with the first command for its entity, or before it.
 local replies = {}
 local first = 2
@@ -73,6 +89,8 @@ while at <= words do
   local reply
   if not key then
     reply = redis.call(name, unpack(ARGV, first, last))
+  elseif name == 'LINE' then
+    reply = line(key, ARGV[first], tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]))
   elseif revision and name == 'HSET' then
     reply = redis.call(name, key, '#', revision, unpack(ARGV, first, last))
   else
@@ -99,4 +117,5 @@ if wanted then
   end
   return {1, stamp, revisions, replies}
 end
-return {ok = '1 ' .. stamp .. ' ' .. table.concat(revisions, ' ')}
+local answer = '1 ' .. stamp .. ' ' .. table.concat(revisions, ' ')
+return #answer > LINE_BYTES and answer or {ok = answer}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from helix_agents.backends.sqlite.connection import Connection
-from helix_agents.domain.errors import SchemaTooNewError, SchemaTooOldError
+from helix_agents.domain.errors import ForeignFileError, SchemaTooNewError, SchemaTooOldError
 
 _LEDGER = """
 CREATE TABLE IF NOT EXISTS __agents_migrations (
@@ -40,6 +40,17 @@ def migrations() -> tuple[Migration, ...]:
 def known_version() -> int:
     """The newest schema this version of the library understands."""
     return migrations()[-1].version
+
+
+def refuse_foreign(connection: Connection) -> None:
+    """Refuse a file that another application keeps its tables in; a new one has none, and a store has ours.
+
+    Raises:
+        ForeignFileError: names some of the tables.
+    """
+    names = [name for name in connection.tables() if not name.startswith("sqlite_")]
+    if names and "__agents_migrations" not in names:
+        raise ForeignFileError(connection.path, tuple(names))
 
 
 def schema_version(connection: Connection) -> int:
