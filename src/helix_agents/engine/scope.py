@@ -3,13 +3,24 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.context import Approval, EntryLink, RunContext, RunInfo, RunLink, ToolContext, UsageReport
+from helix_agents.agent.context import (
+    Approval,
+    EntryLink,
+    RunContext,
+    RunInfo,
+    RunLink,
+    RunTrace,
+    ToolContext,
+    UsageReport,
+)
 from helix_agents.agent.hook_events import HookEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
+from helix_agents.agent.surroundings import Surroundings
 from helix_agents.domain.chunks import ChunkHeader, Custom, StreamChunk, SubagentEnd, ToolEnd, ToolError
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import ChunkTooLargeError
@@ -19,8 +30,10 @@ from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
+from helix_agents.domain.traces import trace_id_of
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
+from helix_agents.engine.children.errands import errand_of_run
 from helix_agents.engine.desk import Desk, Failure, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
@@ -279,6 +292,10 @@ class RunScope:
             approval=approval,
         )
 
+    def around(self, step: int, event: HookEvent) -> Surroundings:
+        """The hooks around a piece of work; whoever does it begins them."""
+        return self.hooks.around(self.info(step), event, self._report)
+
     async def fire(self, context: RunInfo, event: HookEvent) -> None:
         """Run the hooks of a point; one that raises is logged and the run goes on.
 
@@ -408,7 +425,23 @@ class RunScope:
             "tags": session.tags,
             "metadata": session.metadata,
             "parent_session_id": session.parent_session_id,
+            "trace": self._trace,
         }
+
+    @cached_property
+    def _trace(self) -> RunTrace:
+        session, run = self.session, self.run
+        # Sessions that were made by hand in a store have none; theirs is named after the root, so that it is one.
+        context = session.tracing_context
+        return RunTrace(
+            trace_id=trace_id_of(session.root_session_id if context is None else context.trace_id),
+            root_session_id=session.root_session_id,
+            turn=run.turn,
+            started_at=run.started_at,
+            parent_span_id=None if context is None else context.parent_span_id,
+            previous_run_id=run.previous_run_id,
+            errand=errand_of_run(session, run),
+        )
 
     def _link(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunLink[Any]:
         return RunLink(

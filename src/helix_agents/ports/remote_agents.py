@@ -17,11 +17,16 @@ RemoteStop: TypeAlias = Literal["stopping", "nothing_running", "unknown"]
 
 
 class RemoteSession(Record):
-    """A session at the other service. The user is told there only by a transport that is set up to."""
+    """A session at the other service. The user is told there only by a transport that is set up to.
+
+    `trace` is for the beginning: where its runs hang in the trace of the conversation here, to be handed on as the
+    session's metadata `helix.trace`.
+    """
 
     session_id: SessionId
     agent: str
     user_id: str | None = None
+    trace: str | None = None
 
 
 class RemoteStatus(Record):

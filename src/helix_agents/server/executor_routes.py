@@ -30,6 +30,7 @@ from helix_agents.domain.pending import (
 )
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import OUR_METADATA, InterruptOutcome, InterruptSet, SessionState
+from helix_agents.domain.traces import TRACE
 from helix_agents.engine.scope import DEPTH
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Started, Status, Stopped, Submitted
@@ -241,12 +242,13 @@ def status_of_session(session: SessionState, run: RunRecord | None) -> Status:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    """Refuse marks that only the engine makes; how deep a caller stands is all it may say in that way.
+    """Refuse marks that only the engine makes; how deep a caller stands, and in which trace, is all it may say in that
+    way.
 
     Raises:
         RefusedError: it says more.
     """
-    ours = [key for key in metadata if key.startswith(OUR_METADATA) and key != DEPTH]
+    ours = [key for key in metadata if key.startswith(OUR_METADATA) and key not in (DEPTH, TRACE)]
     if ours:
         raise invalid(f"Metadata that begins with {OUR_METADATA!r} is the engine's own, as {ours[0][:80]!r} is.")
 

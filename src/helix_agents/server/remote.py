@@ -23,6 +23,7 @@ from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import Answer, ToolAnswer
 from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.traces import TRACE
 from helix_agents.domain.usage import SourceTotal, UsageRollup
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import DEPTH
@@ -164,7 +165,7 @@ class HttpRemoteAgentTransport:
                 "agentType": session.agent,
                 "sessionId": session.session_id,
                 "message": cast("str", message.content),
-                "metadata": {DEPTH: str(depth)},
+                "metadata": {DEPTH: str(depth)} | ({} if session.trace is None else {TRACE: session.trace}),
             },
         )
 

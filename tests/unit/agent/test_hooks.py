@@ -66,8 +66,14 @@ def get_annotation(function: Callable[..., Any], parameter: str) -> Any:
 
 
 def test_the_table_tells_every_field_of_every_record() -> None:
-    rows = re.findall(r"^\| (\w+) +\| (\w+) +\| ([\w, ]+?) +\|$", hooks.__doc__ or "", re.MULTILINE)
-    told = {hook: (record, tuple(fields.split(", "))) for hook, record, fields in rows if hook != "hook"}
+    told: dict[str, tuple[str, tuple[str, ...]]] = {}
+    last = ""
+    for hook, record, fields in re.findall(
+        r"^\| (\w*) +\| (\w*) +\| ([\w, ]+?) +\|$", hooks.__doc__ or "", re.MULTILINE
+    ):
+        # A row without a name goes on with the fields of the one above it.
+        last = hook or last
+        told[last] = (record or told[last][0], (*told.get(last, ("", ()))[1], *fields.split(", ")))
     assert told == {name: (event.__name__, event.__struct_fields__) for name, event in EVENTS.items()}
 
 

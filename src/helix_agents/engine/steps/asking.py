@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
-from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
+from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, LLMRetryEvent
+from helix_agents.agent.surroundings import NOTHING_AROUND
 from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.texts import said_by
@@ -68,10 +69,17 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     begun = scope.services.clock.now_ms()
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
-        reply, tokens = await _with_retries(scope, step, request, stream)
-        took = scope.services.clock.now_ms() - begun
-        if scope.hooks.wants("after_llm_call"):
-            await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
+        wanted = scope.hooks.wants("around_llm_call")
+        with (
+            scope.around(step, AroundLLMCallEvent(model=name, request=request)) if wanted else NOTHING_AROUND as around
+        ):
+            around.begin()
+            reply, tokens = await _with_retries(scope, step, request, stream)
+            took = scope.services.clock.now_ms() - begun
+            after = AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took)
+            if around.begun:
+                around.outcome = after
+        await scope.fire(context, after)
         plan = await plan_reply(scope, step, reply, notes)
         spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
         resting = RestingReply(
@@ -123,10 +131,23 @@ async def _with_retries(
             backoff = options.first_retry_seconds * 2 ** (failures - 1)
             wait = max(wished, backoff * scope.services.jitter())
             log_event("model.retry", session_id=scope.session.session_id, step=step, code=problem.code, wait=wait)
+            await _tell_retry(scope, step, problem, failures, wait)
             stream.reset()
             # A stop between two writers would leave the run without one.
             await undisturbed(scope.discard_step(step))
             await scope.services.sleep(wait)
+
+
+async def _tell_retry(scope: RunScope, step: int, problem: ModelError, failures: int, wait: float) -> None:
+    if scope.hooks.wants("on_llm_retry"):
+        told = LLMRetryEvent(
+            model=scope.model.name,
+            code=problem.code,
+            error=said_by(problem),
+            failures=failures,
+            wait_seconds=wait,
+        )
+        await scope.fire(scope.info(step), told)
 
 
 async def _failed(scope: RunScope, ask: Ask, failure: Failure) -> RunFailed:
