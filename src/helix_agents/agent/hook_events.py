@@ -164,7 +164,8 @@ class AroundToolEvent(HookEvent, frozen=True, kw_only=True):
 class AfterToolEvent(HookEvent, frozen=True, kw_only=True):
     """A call has its result, whoever ran it; an `error` result is what the model was told instead.
 
-    Where another agent worked for it, that one's `ctx.trace.errand` is the same as the `errand` here.
+    It was there at `ended_at`, in milliseconds; hooks hear of it when the whole batch is. Where another agent worked
+    for it, that one's `ctx.trace.errand` is the same as the `errand` here.
     """
 
     hook = "after_tool"
@@ -175,6 +176,7 @@ class AfterToolEvent(HookEvent, frozen=True, kw_only=True):
     error: bool
     code: str | None
     duration_ms: int
+    ended_at: int
     ran_by: RanBy
     errand: str | None = None
 

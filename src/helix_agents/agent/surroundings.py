@@ -25,7 +25,7 @@ class Surroundings:
         hooks: Iterable[AroundWork] = (),
         info: RunInfo | None = None,
         event: HookEvent | None = None,
-        report: Callable[[str, BaseException], object] = lambda *_: None,
+        report: Callable[[str, BaseException], object] | None = None,
     ) -> None:
         self._hooks = hooks
         self._info = info
@@ -81,7 +81,8 @@ class Surroundings:
     def _note(self, name: str, problem: BaseException) -> None:
         if isinstance(problem, KeyboardInterrupt):
             raise problem
-        self._report(name, problem)
+        if self._report is not None:
+            self._report(name, problem)
 
 
 NOTHING_AROUND = Surroundings()

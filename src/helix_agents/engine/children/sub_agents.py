@@ -345,7 +345,8 @@ async def _outcome(
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     session = await store.load_state(child_id)
     message, status = await result_message(scope, planned, session, run)
-    took = (run.ended_at or run.started_at) - session.created_at
+    ended = run.ended_at or run.started_at
+    took = ended - session.created_at
     await write_end(scope, end_chunk(scope, batch.step, planned, session.agent_type, status, message.content))
     await announce(scope, batch.step, message, NO_WRITES)
     event = AfterSubAgentEvent(
@@ -372,6 +373,7 @@ async def _outcome(
         input=given,
         child=SubSessionRefUpdate(sub_session_id=child_id, status=status, result=message.content, error=session.error),
         duration_ms=took,
+        ended_at=ended,
         fail_run=fail_run,
     )
     return await settle(scope, batch, result)

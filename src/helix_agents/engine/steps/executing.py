@@ -98,7 +98,8 @@ async def _execute(
         except (HelixError, FailRun) as refused:
             problem, writes = refused, NO_WRITES
     await scope.emitted()
-    took = scope.services.clock.now_ms() - begun
+    ended = scope.services.clock.now_ms()
+    took = ended - begun
     message = _message(scope, planned, content, problem)
     if beside:
         message = msgspec.structs.replace(message, metadata=beside)
@@ -112,6 +113,7 @@ async def _execute(
         usage=(spent, *scope.counted(step, notes)),
         input=given,
         duration_ms=took,
+        ended_at=ended,
         ran=True,
         finishes=tool.finish_with and problem is None,
         output=output,
@@ -158,6 +160,7 @@ def after_tool(result: RestingResult, ran_by: RanBy, errand: str | None = None) 
         error=message.error,
         code=message.code,
         duration_ms=result.duration_ms,
+        ended_at=result.ended_at,
         ran_by=ran_by,
         errand=errand,
     )
@@ -191,6 +194,8 @@ async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> Tool
 
 async def settle(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
     """Keep a result until the commit."""
+    if not result.ended_at:
+        result = msgspec.structs.replace(result, ended_at=scope.services.clock.now_ms())
     await scope.said()
     await scope.desk.put_result(scope.step_id(batch.step), result)
     return CallOutcome(tool_call_id=result.message.tool_call_id, state="settled")
