@@ -243,7 +243,8 @@ async def _tell_end_hooks(scope: RunScope, work: StepWork) -> None:
         return
     try:
         if scope.hooks.wants("on_tool_unsettled"):
-            for call in work.batch.unsettled:
+            # What was cut while it ran has heard of its end.
+            for call in (each for each in work.batch.unsettled if each.tool_call_id not in work.results):
                 await _tell(scope, work, _unsettled(scope, work, call))
         await _tell(scope, work, event)
     except FailRun as decision:

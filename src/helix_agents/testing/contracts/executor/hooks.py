@@ -97,6 +97,9 @@ def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="hooked", tools=[note, locate, pay], state=Pad)
 
 
+WITHOUT_STATE = {"on_text_delta", "on_thinking", "on_llm_retry", "around_llm_call", "around_tool"}
+
+
 class Recorder(Hooks[Any, Any]):
     """Writes down every hook that fires, with its event, in a list that several recorders may share."""
 
@@ -649,7 +652,7 @@ class HooksContract(ScenarioContract):
             pass
 
         for name in HOOK_NAMES:
-            if name not in ("on_text_delta", "on_thinking"):
+            if name not in WITHOUT_STATE:
                 setattr(Counting, name, staticmethod(count))
         child = scripted(["Done."], {}, name="child", description="A child.")
         batch = reply(
@@ -657,6 +660,7 @@ class HooksContract(ScenarioContract):
                 call("save"),
                 call("locate", {"city": "Oslo"}, id="where"),
                 call("subagent__child", {"message": "Do it"}),
+                call("fly"),
             ]
         )
         agent = _agent(batch, "Done.", tools=[save, locate, child.as_tool()], hooks=Counting())
@@ -668,4 +672,4 @@ class HooksContract(ScenarioContract):
             each.source_name: each.calls for each in (await handle.usage()).sources if each.source_type == "custom"
         }
         assert stored == {name: counted.count(name) for name in counted}
-        assert {*stored, "on_agent_fail"} == {*HOOK_NAMES, "predicate"} - {"on_text_delta", "on_thinking"}
+        assert {*stored, "on_agent_fail", "on_agent_interrupted"} == {*HOOK_NAMES, "predicate"} - WITHOUT_STATE
