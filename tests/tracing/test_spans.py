@@ -217,6 +217,25 @@ async def test_a_program_without_a_provider_or_that_records_nothing_runs_as_befo
     assert pictures.spans == []
 
 
+async def test_a_provider_that_is_set_later_is_found(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, hooks = writer("One.", "Two."), OpenTelemetryHooks()
+    async with Executor.open("memory://", agents=[agent], hooks=hooks) as helix:
+        await (await helix.execute(agent, "Hi", "s-1")).result()
+        provider = pictures.provider()
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+        await (await helix.execute(agent, "Hi", "s-1")).result()
+    assert [span.attributes.get("helix.run.turn") for span in pictures.spans] == [None, 2]
+
+
+async def test_an_sdk_that_is_switched_off_by_the_environment_is_no_complaint(
+    pictures: Pictures, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with caplog.at_level(logging.WARNING):
+        await hold(writer(), hooks=OpenTelemetryHooks(tracer_provider=pictures.provider()))
+    assert (pictures.spans, caplog.records) == ([], [])
+
+
 async def test_a_tracer_that_is_not_the_sdks_is_used_as_far_as_it_goes(caplog: pytest.LogCaptureFixture) -> None:
     begun: list[str] = []
 

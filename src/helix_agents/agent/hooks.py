@@ -38,7 +38,8 @@ what ended it.
 Per tool the order is before_tool, the tool itself, on_state_change, on_message, after_tool; the last two follow the
 whole parallel batch, in call order. A delegated call is a tool, too, with before_sub_agent and after_sub_agent around
 the child. Where several `Hooks` apply, each point runs the parent's first, then the executor's, the agent's and those
-of the call. A parent's hooks, those of its call included, run in its sub-agents too: there `ctx` is the child's.
+of the call; an object that stands in several of these places runs once. A parent's hooks, those of its call included,
+run in its sub-agents too: there `ctx` is the child's.
 
 A hook that raises is reported, its changes to the state are dropped, and the run goes on; `FailRun` fails the run.
 Hooks run at least once: after a crash those of the step in flight may run again, with the same `run_id` and `step`.
@@ -181,10 +182,10 @@ class HookFailure:
 
 
 class HookOrder:
-    """Several sets of hooks as one, in the order they were given."""
+    """Several sets of hooks as one, in the order they were given; one that was given twice is told once."""
 
     def __init__(self, hooks: Sequence[Hooks[Any, Any]] = ()) -> None:
-        self.hooks = tuple(hooks)
+        self.hooks = tuple({id(each): each for each in hooks}.values())
         self._written = {
             name: tuple(hook for each in self.hooks if (hook := each.implemented(name))) for name in HOOK_NAMES
         }

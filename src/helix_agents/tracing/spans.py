@@ -85,6 +85,7 @@ class Spans:
         self._given = provider
         self._provider: TracerProvider | None = None
         self._tracer: Tracer = trace.NoOpTracer()
+        self._is_off = True
         self._sdk: _SdkTracer | None = None
 
     @property
@@ -93,7 +94,7 @@ class Spans:
         provider = self._given or trace.get_tracer_provider()
         if provider is not self._provider:
             self._take(provider)
-        return not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
+        return not self._is_off
 
     def start(
         self,
@@ -140,6 +141,8 @@ class Spans:
     def _take(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer(SCOPE)
+        # An SDK that the environment switched off gives out tracers of the API.
+        self._is_off = isinstance(provider, trace.ProxyTracerProvider) or type(self._tracer) is trace.NoOpTracer
         self._sdk = None
         tracer: Any = self._tracer
         for _ in range(_MOST_WRAPPERS):
@@ -151,7 +154,7 @@ class Spans:
             self._sdk = cast("_SdkTracer", tracer)
             if not isinstance(self._sdk.id_generator, _ChosenIds):
                 self._sdk.id_generator = _ChosenIds(self._sdk.id_generator)
-        elif not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        elif not self._is_off:
             # Spans of one conversation share a trace then, but their parents are not found.
             cure = "use the TracerProvider of opentelemetry-sdk"
             log_event("tracing.ids_not_chosen", logging.WARNING, provider=type(provider).__qualname__, cure=cure)
