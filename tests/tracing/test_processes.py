@@ -10,7 +10,7 @@ from helix_agents.domain.traces import TRACE
 from helix_agents.testing.workers import Processes
 from helix_agents.tracing import OpenTelemetryHooks
 from tests.server.agents import gate
-from tests.server.chain import boss, worker
+from tests.server.chain import boss, transport, worker
 from tests.server.live import LiveServer, agent_server
 from tests.tracing import jobs
 from tests.tracing.pictures import Pictures, read_spans, tree
@@ -67,14 +67,26 @@ def remote(pictures: Pictures) -> Iterator[LiveServer]:
         yield live
 
 
-async def test_an_agent_behind_another_service_is_part_of_the_trace_here(
-    remote: LiveServer, pictures: Pictures
-) -> None:
-    agent = boss(remote.url)
+async def delegate(remote: LiveServer, pictures: Pictures, *, pass_trace: bool) -> None:
+    agent = boss(transport(remote.url, pass_trace=pass_trace), token=None)
     here = OpenTelemetryHooks(tracer_provider=pictures.provider())
     async with Executor.open("memory://", agents=[agent], hooks=here, janitor_seconds=None) as helix:
         await (await helix.execute(agent, "remote search", "s-1")).result()
-        session = await helix.sessions.get("s-1")
+
+
+async def test_an_agent_behind_another_service_has_a_trace_of_its_own_unless_it_is_told_this_one(
+    remote: LiveServer, pictures: Pictures
+) -> None:
+    await delegate(remote, pictures, pass_trace=False)
+    here, there = pictures.one("invoke_agent boss"), pictures.one("invoke_agent worker")
+    assert here.trace_id != there.trace_id
+    assert there.parent is None
+
+
+async def test_an_agent_behind_another_service_is_part_of_the_trace_here(
+    remote: LiveServer, pictures: Pictures
+) -> None:
+    await delegate(remote, pictures, pass_trace=True)
     assert tree(pictures.spans) == [
         "invoke_agent boss",
         "  chat scripted",
@@ -85,7 +97,6 @@ async def test_an_agent_behind_another_service_is_part_of_the_trace_here(
         "      chat scripted",
         "      execute_tool search",
     ]
-    assert TRACE not in session.metadata
 
 
 @pytest.mark.parametrize("told", ["nonsense", "0" * 32 + "-" + "1" * 16, "1" * 32 + "-" + "0" * 16, "A" * 32])

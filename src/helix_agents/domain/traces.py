@@ -9,6 +9,9 @@ from helix_agents.domain.ids import RunId
 TRACE = "helix.trace"
 """Metadata of a session that another service delegated: in which trace, and below which span there."""
 
+IN_TRACE = "x-helix-trace"
+"""The header by which that service says so; one that does not know of it passes over it."""
+
 _PLACE = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 

@@ -17,10 +17,8 @@ RemoteStop: TypeAlias = Literal["stopping", "nothing_running", "unknown"]
 
 
 class RemoteSession(Record):
-    """A session at the other service. The user is told there only by a transport that is set up to.
-
-    `trace` is for the beginning: where its runs hang in the trace of the conversation here, to be handed on as the
-    session's metadata `helix.trace`.
+    """A session at the other service. The user is told there only by a transport that is set up to, and so is where its
+    runs hang in the trace of the conversation here, which is known at the beginning.
     """
 
     session_id: SessionId

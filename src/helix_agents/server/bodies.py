@@ -10,7 +10,6 @@ from helix_agents.domain.ids import MAX_ID_LENGTH, PATH_DOTS
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage, is_blank
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.sessions import OUR_METADATA
-from helix_agents.domain.traces import TRACE
 from helix_agents.engine.requests.start_plans import ResumeMode
 from helix_agents.engine.scope import DEPTH
 from helix_agents.server.errors import RefusedError, invalid
@@ -25,7 +24,7 @@ PLAIN_ID = r"^[^\p{C}\p{Z}]( *[^\p{C}\p{Z}])*$"
 NO_PLACE = {"enum": list(PATH_DOTS)}
 WEB_ADDRESS = "^([hH][tT][tT][pP][sS]?://|[dD][aA][tT][aA]:)"
 SAYS_SOMETHING = r"\S"
-NOT_OURS = {"anyOf": [{"enum": [DEPTH, TRACE]}, {"not": {"pattern": "^" + OUR_METADATA.replace(".", "[.]")}}]}
+NOT_OURS = {"anyOf": [{"const": DEPTH}, {"not": {"pattern": "^" + OUR_METADATA.replace(".", "[.]")}}]}
 
 Id: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH, extra_json_schema={"pattern": PLAIN_ID})

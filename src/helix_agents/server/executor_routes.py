@@ -30,7 +30,7 @@ from helix_agents.domain.pending import (
 )
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import OUR_METADATA, InterruptOutcome, InterruptSet, SessionState
-from helix_agents.domain.traces import TRACE
+from helix_agents.domain.traces import IN_TRACE, TRACE, read_trace_place
 from helix_agents.engine.scope import DEPTH
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Started, Status, Stopped, Submitted
@@ -52,6 +52,9 @@ async def start(call: Call) -> Response:
     messages = call.checked_messages(messages_of(body.message))
     _check_metadata(body.metadata)
     owner = call.owner()
+    # A service that delegates says where the session hangs in its trace.
+    trace = read_trace_place(call.request.headers.get(IN_TRACE))
+    metadata = body.metadata if trace is None else {**body.metadata, TRACE: str(trace)}
     try:
         run = await call.begin(
             lambda: call.executor.execute(
@@ -61,7 +64,7 @@ async def start(call: Call) -> Response:
                 state=body.state,
                 user_id=owner,
                 tags=body.tags,
-                metadata=body.metadata,
+                metadata=metadata,
                 only_new=True,
             )
         )
@@ -242,13 +245,12 @@ def status_of_session(session: SessionState, run: RunRecord | None) -> Status:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    """Refuse marks that only the engine makes; how deep a caller stands, and in which trace, is all it may say in that
-    way.
+    """Refuse marks that only the engine makes; how deep a caller stands is all it may say in that way.
 
     Raises:
         RefusedError: it says more.
     """
-    ours = [key for key in metadata if key.startswith(OUR_METADATA) and key not in (DEPTH, TRACE)]
+    ours = [key for key in metadata if key.startswith(OUR_METADATA) and key != DEPTH]
     if ours:
         raise invalid(f"Metadata that begins with {OUR_METADATA!r} is the engine's own, as {ours[0][:80]!r} is.")
 
