@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from helix_agents.agent.hooks import HookOrder
 from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall
 from helix_agents.domain.usage import TokenCount
 from helix_agents.llm.scripted import ScriptedModel, call, reply
-from helix_agents.ports.llm import ModelRequest, ModelSettings, ReplyDone
+from helix_agents.ports.llm import ModelEvent, ModelRequest, ModelSettings, ReplyDone
 from helix_agents.tracing import OpenTelemetryHooks
 from helix_agents.tracing.contents import SWITCH
 from tests.tracing.pictures import Forgetful, Pictures, tree
@@ -47,7 +48,7 @@ class Paid:
 
     name = "anthropic:claude-x"
 
-    async def ask(self, request: ModelRequest) -> Any:
+    async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         said = AssistantMessage(text="Hi.", stop_reason="tool_calls", model="claude-x-2026")
         yield ReplyDone(reply=said, usage=TokenCount(prompt=7, completion=3, cached=5, reasoning=2, total=10))
 
