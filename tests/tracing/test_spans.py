@@ -311,6 +311,22 @@ async def test_models_are_measured() -> None:
     }
 
 
+async def test_tokens_that_nobody_counted_are_not_told_as_none(pictures: Pictures) -> None:
+    class Free(Paid):
+        async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+            yield ReplyDone(reply=AssistantMessage(text="Hi."))
+
+    reader = InMemoryMetricReader()
+    meters = MeterProvider(metric_readers=[reader], resource=Resource.get_empty(), shutdown_on_exit=False)
+    hooks = OpenTelemetryHooks(tracer_provider=pictures.provider(), meter_provider=meters)
+    await hold(Agent(name="writer", model=Free()), hooks=hooks)
+    data = reader.get_metrics_data()
+    assert data is not None
+    (measured,) = data.resource_metrics[0].scope_metrics[0].metrics
+    assert measured.name == "gen_ai.client.operation.duration"
+    assert not [name for name in pictures.one("chat claude-x").attributes if name.startswith("gen_ai.usage")]
+
+
 def test_nothing_happens_per_token() -> None:
     order = HookOrder([OpenTelemetryHooks()])
     assert not any(order.wants(name) for name in ("on_text_delta", "on_thinking", "on_state_change", "on_message"))

@@ -302,11 +302,15 @@ async def test_a_companion_that_outlives_its_call_hangs_below_it_all_the_same(
 async def test_a_branch_is_a_trace_of_its_own_and_the_next_turn_is_not(
     open_executor: OpenExecutor, pictures: Pictures
 ) -> None:
-    writer = agent("writer", "One.", "Two.", "Three.")
+    writer = agent("writer", "One.", "Two.", "Three.", "Four.")
     async with open_executor(agents=[writer], hooks=Forgetful(pictures)) as helix:
         await completed(await helix.execute(writer, "Go", SESSION))
         await completed(await helix.execute(writer, "On", SESSION))
         await completed(await helix.execute(writer, "Or", "branch", branch=BranchPoint(from_session_id=SESSION)))
-    first, second, branch = pictures.named("invoke_agent writer")
-    assert first.trace_id == second.trace_id != branch.trace_id
-    assert [span.attributes["helix.run.turn"] for span in (first, second, branch)] == [1, 2, 1]
+        # A copy that was made in the store, as `helix sessions branch` does it.
+        await helix._services.store.clone_session(BranchPoint(from_session_id=SESSION), "copy")
+        await completed(await helix.execute(writer, "Or", "copy"))
+    first, second, branch, copy = pictures.named("invoke_agent writer")
+    assert first.trace_id == second.trace_id
+    assert len({span.trace_id for span in (first, branch, copy)}) == 3
+    assert [span.attributes["helix.run.turn"] for span in (first, second, branch, copy)] == [1, 2, 1, 1]

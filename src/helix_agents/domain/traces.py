@@ -5,6 +5,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from helix_agents.domain.ids import RunId
+from helix_agents.domain.sessions import SessionState
 
 TRACE = "helix.trace"
 """Metadata of a session that another service delegated: in which trace, and below which span there."""
@@ -37,6 +38,13 @@ def read_trace_place(told: str | None) -> TracePlace | None:
 def trace_id_of(name: str) -> str:
     """32 hexadecimal digits; a name that is a trace id already is its own."""
     return name if _TRACE_ID.fullmatch(name) and int(name, 16) else _digest("trace", name)[:32]
+
+
+def trace_of(session: SessionState) -> str:
+    """The trace of a session and all below it. A copy that was made in a store has none of its own yet: it is named
+    after its root, so that it is one."""
+    context = session.tracing_context
+    return trace_id_of(session.root_session_id if context is None else context.trace_id)
 
 
 def span_id_of_run(run_id: RunId) -> str:

@@ -30,7 +30,7 @@ from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
-from helix_agents.domain.traces import trace_id_of
+from helix_agents.domain.traces import trace_of
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
 from helix_agents.engine.children.errands import errand_of_run
@@ -431,10 +431,9 @@ class RunScope:
     @cached_property
     def _trace(self) -> RunTrace:
         session, run = self.session, self.run
-        # Sessions that were made by hand in a store have none; theirs is named after the root, so that it is one.
         context = session.tracing_context
         return RunTrace(
-            trace_id=trace_id_of(session.root_session_id if context is None else context.trace_id),
+            trace_id=trace_of(session),
             root_session_id=session.root_session_id,
             turn=run.turn,
             started_at=run.started_at,

@@ -4,12 +4,16 @@ from opentelemetry.util.types import AttributeValue
 
 from helix_agents.agent.context import RunInfo, RunTrace
 from helix_agents.agent.hook_events import AfterLLMCallEvent
+from helix_agents.domain.usage import TokenCount
 from helix_agents.ports.llm import ModelSettings
 
 _PROVIDERS = {"openai-chat": "openai", "google": "gcp.gemini"}
 _FINISH_REASONS = {"tool_calls": "tool_call"}
 
 Attributes = dict[str, AttributeValue]
+
+NOT_COUNTED = TokenCount()
+"""What an adapter says whose provider counts nothing."""
 
 
 def of_run(ctx: RunInfo, told: RunTrace) -> Attributes:
@@ -48,10 +52,9 @@ def of_settings(settings: ModelSettings) -> Attributes:
 def of_reply(event: AfterLLMCallEvent) -> Attributes:
     """What the model answered, without what it said."""
     usage, reply = event.usage, event.reply
-    found: Attributes = {
-        "gen_ai.usage.input_tokens": usage.prompt,
-        "gen_ai.usage.output_tokens": usage.completion,
-    }
+    found: Attributes = {}
+    if usage != NOT_COUNTED:
+        found = {"gen_ai.usage.input_tokens": usage.prompt, "gen_ai.usage.output_tokens": usage.completion}
     if usage.cached:
         found["gen_ai.usage.cache_read.input_tokens"] = usage.cached
     if usage.reasoning:

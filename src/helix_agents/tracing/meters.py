@@ -4,7 +4,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
 
 from helix_agents.domain.usage import TokenCount
-from helix_agents.tracing.attributes import Attributes
+from helix_agents.tracing.attributes import NOT_COUNTED, Attributes
 from helix_agents.tracing.spans import SCOPE
 
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -33,5 +33,7 @@ class Meters:
         self._duration.record(nanoseconds / 1e9, about if problem is None else {**about, "error.type": problem})
 
     def used(self, usage: TokenCount, about: Attributes) -> None:
+        if usage == NOT_COUNTED:
+            return
         self._tokens.record(usage.prompt, {**about, "gen_ai.token.type": "input"})
         self._tokens.record(usage.completion, {**about, "gen_ai.token.type": "output"})

@@ -18,7 +18,7 @@ from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import MARKS, SessionFilter, SessionState, SessionSummary
-from helix_agents.domain.traces import TracePlace, span_id_of_errand, trace_id_of
+from helix_agents.domain.traces import TracePlace, span_id_of_errand, trace_of
 from helix_agents.engine.children.errands import errand_of_run
 from helix_agents.engine.children.meant_agents import find_agent
 from helix_agents.engine.log import log_event
@@ -93,10 +93,10 @@ def as_remote(session: SessionState | SessionSummary) -> RemoteSession:
 
 def as_new_remote(session: SessionState, run: RunRecord) -> RemoteSession:
     """The same for a service that does not know it yet: its runs are part of the trace here."""
-    remote, context, errand = as_remote(session), session.tracing_context, errand_of_run(session, run)
-    if context is None or errand is None:
+    remote, errand = as_remote(session), errand_of_run(session, run)
+    if errand is None:
         return remote
-    place = TracePlace(trace_id_of(context.trace_id), span_id_of_errand(errand))
+    place = TracePlace(trace_of(session), span_id_of_errand(errand))
     return msgspec.structs.replace(remote, trace=str(place))
 
 
