@@ -414,33 +414,13 @@ class RunScope:
         )
 
     def _about(self, step: int) -> dict[str, Any]:
-        session = self.session
-        return {
-            "session_id": session.session_id,
-            "run_id": self.run.run_id,
-            "step": step,
-            "attempt": self.run.attempt,
-            "agent": self.agent.name,
-            "user_id": session.user_id,
-            "tags": session.tags,
-            "metadata": session.metadata,
-            "parent_session_id": session.parent_session_id,
-            "trace": self._trace,
-        }
+        about = about_run(self.session, self.run, self.agent.name, step)
+        about["trace"] = self._trace
+        return about
 
     @cached_property
     def _trace(self) -> RunTrace:
-        session, run = self.session, self.run
-        context = session.tracing_context
-        return RunTrace(
-            trace_id=trace_of(session),
-            root_session_id=session.root_session_id,
-            turn=run.turn,
-            started_at=run.started_at,
-            parent_span_id=None if context is None else context.parent_span_id,
-            previous_run_id=run.previous_run_id,
-            errand=errand_of_run(session, run),
-        )
+        return trace_of_run(self.session, self.run)
 
     def _link(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunLink[Any]:
         return RunLink(
@@ -482,6 +462,35 @@ class RunScope:
             except ChunkTooLargeError as problem:
                 # Whoever emitted it has gone on.
                 log_event("stream.event_dropped", session_id=self.session.session_id, reason=str(problem))
+
+
+def about_run(session: SessionState, run: RunRecord, agent: str, step: int) -> dict[str, Any]:
+    """What user code is told of where it runs."""
+    return {
+        "session_id": session.session_id,
+        "run_id": run.run_id,
+        "step": step,
+        "attempt": run.attempt,
+        "agent": agent,
+        "user_id": session.user_id,
+        "tags": session.tags,
+        "metadata": session.metadata,
+        "parent_session_id": session.parent_session_id,
+    }
+
+
+def trace_of_run(session: SessionState, run: RunRecord) -> RunTrace:
+    """Where a run stands among others; nothing of it changes as the run goes on."""
+    context = session.tracing_context
+    return RunTrace(
+        trace_id=trace_of(session),
+        root_session_id=session.root_session_id,
+        turn=run.turn,
+        started_at=run.started_at,
+        parent_span_id=None if context is None else context.parent_span_id,
+        previous_run_id=run.previous_run_id,
+        errand=errand_of_run(session, run),
+    )
 
 
 def _end_told_by(chunk: EndOfCall) -> bytes:

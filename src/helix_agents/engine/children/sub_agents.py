@@ -29,7 +29,7 @@ from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord, went_on
-from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState
+from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState, StatusChanged
 from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES
@@ -47,6 +47,7 @@ from helix_agents.engine.steps.executing import announce, open_call, settle, tel
 from helix_agents.engine.steps.ledger import resting_reply
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.engine.steps.stop_watch import StopSignal, look_for_stop, watching
+from helix_agents.engine.steps.undriven import tell_failed
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -313,7 +314,7 @@ async def fail_child(services: Services, session_id: SessionId, fence: Fence, pr
     """A child that cannot be driven fails alone; its siblings and its parent go on."""
     log_exception("subagent.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
-    await services.store.settle_session(
+    settled = await services.store.settle_session(
         SettleSession(
             session_id=session_id,
             expected=("active", "paused"),
@@ -324,6 +325,8 @@ async def fail_child(services: Services, session_id: SessionId, fence: Fence, pr
             completion_reason=code,
         )
     )
+    if isinstance(settled, StatusChanged):
+        await tell_failed(services, session_id, fence, code, said_by(problem))
 
 
 async def _outcome(

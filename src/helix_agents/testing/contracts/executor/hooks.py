@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -57,6 +58,7 @@ from helix_agents.testing.contracts.executor.stage import (
     scripted,
     spoken,
     suspended,
+    until,
     within,
 )
 
@@ -124,6 +126,15 @@ class Recorder(Hooks[Any, Any]):
 
 for _hook in HOOK_NAMES:
     setattr(Recorder, _hook, Recorder._hear)  # pyright: ignore[reportPrivateUsage]
+
+
+async def until_told(recorder: Recorder) -> None:
+    """A run that failed outside of its steps is told of after it has."""
+
+    async def is_told() -> bool:
+        return bool(recorder.of(AgentFailEvent))
+
+    await until(is_told)
 
 
 class HooksContract(ScenarioContract):
@@ -312,6 +323,23 @@ class HooksContract(ScenarioContract):
         await failed(await helix.execute(agent, "Go", SESSION))
         assert [(event.code, event.retryable) for event in told.of(AgentFailEvent)] == [("provider_refused", False)]
         assert told.names[-1] == "on_agent_fail"
+
+    async def test_a_run_that_nobody_could_drive_is_told_as_failed(self, open_executor: OpenExecutor) -> None:
+        everywhere, own = Recorder(), Recorder()
+
+        @asynccontextmanager
+        async def broken(session_id: str, user_id: str | None) -> AsyncGenerator[None]:
+            raise LookupError("no such pool")
+            yield
+
+        agent = _agent("Never.", hooks=own)
+        async with open_executor(deps=broken, hooks=everywhere) as helix:
+            result = await failed(await helix.execute(agent, "Go", SESSION))
+            for told in (everywhere, own):
+                await until_told(told)
+                (event,) = told.of(AgentFailEvent)
+                assert (event.code, "no such pool" in event.error) == (result.code, True)
+                assert told.where[-1].run_id == result.run_id
 
     async def test_a_model_that_is_asked_again_is_told_each_time(self, helix: Executor) -> None:
         told = Recorder()
