@@ -20,7 +20,7 @@ from tests.tracing.pictures import FileExporter
 MODULE = __name__
 
 
-async def converse(job: Job, folder: str, life: int, runtime: str) -> Any:
+async def converse(job: Job, folder: str, life: int, runtime: str, address: str = "") -> Any:
     """Let a lead hand work to a worker, whose tool is the death of the first process; the next one goes on."""
 
     @tool
@@ -39,6 +39,12 @@ async def converse(job: Job, folder: str, life: int, runtime: str) -> Any:
     if runtime == "dbos":
         kind = import_module("helix_agents.runtimes.dbos.executor").DBOSAgentExecutor
         own = {"system_database_url": f"sqlite:///{folder}/dbos.db", "executor_id": f"life-{life}"}
+    elif runtime == "temporal":
+        temporal = import_module("helix_agents.runtimes.temporal")
+        kind, options = temporal.TemporalAgentExecutor, temporal.TemporalOptions
+        queue = f"tracing-{Path(folder).name}-{Path(folder).parent.name}"
+        quick = options(heartbeat_seconds=1.0, task_seconds=2.0, sticky_seconds=1.0)
+        own = {"address": address, "task_queue": queue, "prefix": queue, "temporal": quick}
     else:
         kind = import_module("helix_agents.runtimes.in_process").Executor
     async with await open_backend(f"sqlite:///{folder}/helix.db?synchronous=normal", clock=LaterClock(life)) as backend:

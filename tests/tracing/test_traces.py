@@ -1,5 +1,7 @@
 """A conversation is one trace on every runtime, though nothing survives from one hook to the next."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from opentelemetry import trace
@@ -314,3 +316,21 @@ async def test_a_branch_is_a_trace_of_its_own_and_the_next_turn_is_not(
     assert first.trace_id == second.trace_id
     assert len({span.trace_id for span in (first, branch, copy)}) == 3
     assert [span.attributes["helix.run.turn"] for span in (first, second, branch, copy)] == [1, 2, 1, 1]
+
+
+async def test_a_run_that_nobody_could_drive_is_a_span_that_failed(
+    open_executor: OpenExecutor, pictures: Pictures
+) -> None:
+    @asynccontextmanager
+    async def broken(session_id: str, user_id: str | None) -> AsyncGenerator[None]:
+        raise LookupError("no such pool")
+        yield
+
+    async def is_told() -> bool:
+        return bool(pictures.spans)
+
+    writer = agent("writer", "Never.")
+    async with open_executor(agents=[writer], deps=broken, hooks=Forgetful(pictures)) as helix:
+        result = await failed(await helix.execute(writer, "Go", SESSION))
+        await until(is_told)
+    assert tree(pictures.spans) == [f"invoke_agent writer ({result.code})"]
