@@ -3,12 +3,11 @@
 from typing import Any
 
 from helix_agents.agent.context import RunContext, RunLink
-from helix_agents.agent.failures import FailRun
+from helix_agents.agent.failures import ControlFlow, FailRun
 from helix_agents.agent.hook_events import AgentFailEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder, ordered
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.state_type import NoState
-from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -25,7 +24,7 @@ async def tell_failed(services: Services, session_id: SessionId, fence: Fence, c
         session, run = await services.store.load_state(session_id), await services.store.get_run(fence.run_id)
         if run is not None:
             await _tell(services, session, run, code, error)
-    except HelixError as problem:
+    except (Exception, ControlFlow) as problem:
         # That it failed is stored; who is told of it is the lesser worry.
         log_exception("hook.not_told", problem, session_id=session_id, run_id=fence.run_id)
 
@@ -55,10 +54,10 @@ async def _tell(services: Services, session: SessionState, run: RunRecord, code:
 
 async def _who_hears(services: Services, session: SessionState) -> tuple[HookOrder, StateDraft[Any]]:
     """The hooks of the run, and the state as they see it. Where nobody knows the agent, or what its state is now, which
-    may be why it failed, only the executor's hear of it."""
+    may be why it failed, only the executor's hear of it: code of users may raise anything here."""
     try:
         agent, above = await who_works(services, session, None)
         state = services.present_state(agent, session.custom_state, session.agent_version).custom_state
-    except HelixError:
+    except (Exception, ControlFlow):
         return ordered(executor=services.hooks), StateDraft.holding(NoState())
     return ordered(parent=above, executor=services.hooks, agent=agent.hooks), agent.draft(state)
