@@ -109,6 +109,7 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
     store = services.store
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
     run = await store.get_run(fence.run_id)
+    has_failed = False
     if run is None or run.status == "running":
         settlement = SettleSession(
             session_id=session_id,
@@ -125,11 +126,12 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
         except StateSizeExceededError:
             # What is left of the step is too large for the store, which may be why the run failed.
             settled = await store.settle_session(msgspec.structs.replace(settlement, append_messages=()))
-        if isinstance(settled, StatusChanged):
-            await tell_failed(services, session_id, fence, code, said_by(problem))
+        has_failed = isinstance(settled, StatusChanged)
     ended = await store.get_run(fence.run_id)
     if ended is not None:
         await end_stream(services.streams, await store.load_state(session_id), ended)
+    if has_failed:
+        await tell_failed(services, session_id, fence, code, said_by(problem))
 
 
 async def _end_of_last_step(services: Services, session_id: SessionId, run: RunRecord | None) -> tuple[Message, ...]:
