@@ -161,9 +161,11 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
     def after_tool(self, ctx: RunContext[Any, Any], event: AfterToolEvent) -> None:
         """A function has a span from around it; any other call gets its own now."""
         if event.ran_by != "function":
-            # Times come in milliseconds: what happened within the last of them is part of it.
-            ended = min((event.ended_at + 1) * _MS, time.time_ns())
-            span = self._start_call(ctx, event, min((event.ended_at - event.duration_ms) * _MS, ended))
+            # Times come in milliseconds: what happened within the last of them is part of it. A result that an earlier
+            # version left does not say when it came.
+            now = time.time_ns()
+            ended = min((event.ended_at + 1) * _MS, now) if event.ended_at else now
+            span = self._start_call(ctx, event, ended - (event.duration_ms + 1) * _MS)
             if span is not None:
                 self._write_result(span, event)
                 span.end(ended)
@@ -220,7 +222,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
             f"execute_tool {event.tool_name}",
             of_tool(event.tool_name, event.tool_call_id, event.ran_by),
             span_id=None if event.errand is None else span_id_of_errand(event.errand),
-            start_time=max(begun, told.started_at * _MS),
+            start_time=min(max(begun, told.started_at * _MS), time.time_ns()),
         )
 
     def _start(
