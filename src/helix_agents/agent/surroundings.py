@@ -22,10 +22,10 @@ class Surroundings:
 
     def __init__(
         self,
-        hooks: Iterable[AroundWork] = (),
-        info: RunInfo | None = None,
-        event: HookEvent | None = None,
-        report: Callable[[str, BaseException], object] | None = None,
+        hooks: Iterable[AroundWork],
+        info: RunInfo,
+        event: HookEvent,
+        report: Callable[[str, BaseException], object],
     ) -> None:
         self._hooks = hooks
         self._info = info
@@ -81,9 +81,4 @@ class Surroundings:
     def _note(self, name: str, problem: BaseException) -> None:
         if isinstance(problem, KeyboardInterrupt):
             raise problem
-        if self._report is not None:
-            self._report(name, problem)
-
-
-NOTHING_AROUND = Surroundings()
-"""For work that nobody wrote a hook around."""
+        self._report(name, problem)

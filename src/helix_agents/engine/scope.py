@@ -414,13 +414,12 @@ class RunScope:
         )
 
     def _about(self, step: int) -> dict[str, Any]:
-        about = about_run(self.session, self.run, self.agent.name, step)
-        about["trace"] = self._trace
-        return about
+        return {**self._place, "step": step}
 
     @cached_property
-    def _trace(self) -> RunTrace:
-        return trace_of_run(self.session, self.run)
+    def _place(self) -> dict[str, Any]:
+        """What is the same wherever user code runs in this attempt."""
+        return about_run(self.session, self.run, self.agent.name, 0)
 
     def _link(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunLink[Any]:
         return RunLink(
@@ -476,10 +475,11 @@ def about_run(session: SessionState, run: RunRecord, agent: str, step: int) -> d
         "tags": session.tags,
         "metadata": session.metadata,
         "parent_session_id": session.parent_session_id,
+        "trace": _trace_of(session, run),
     }
 
 
-def trace_of_run(session: SessionState, run: RunRecord) -> RunTrace:
+def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
     """Where a run stands among others; nothing of it changes as the run goes on."""
     context = session.tracing_context
     return RunTrace(

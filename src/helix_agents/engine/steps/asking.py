@@ -6,7 +6,6 @@ import msgspec
 
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, LLMRetryEvent
-from helix_agents.agent.surroundings import NOTHING_AROUND
 from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.texts import said_by
@@ -69,17 +68,10 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     begun = scope.services.clock.now_ms()
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
-        wanted = scope.hooks.wants("around_llm_call")
-        with (
-            scope.around(step, AroundLLMCallEvent(model=name, request=request)) if wanted else NOTHING_AROUND as around
-        ):
-            around.begin()
-            reply, tokens = await _with_retries(scope, step, request, stream)
-            took = scope.services.clock.now_ms() - begun
-            after = AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took)
-            if around.begun:
-                around.outcome = after
-        await scope.fire(context, after)
+        reply, tokens = await _surrounded(scope, step, request, stream)
+        took = scope.services.clock.now_ms() - begun
+        if scope.hooks.wants("after_llm_call"):
+            await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
         plan = await plan_reply(scope, step, reply, notes)
         spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
         resting = RestingReply(
@@ -111,6 +103,22 @@ def _told(scope: RunScope, before: int, begun: int) -> dict[str, Any]:
         "companions": scope.settled_companions,
         "entries": scope.news_changes,
     }
+
+
+async def _surrounded(
+    scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream
+) -> tuple[AssistantMessage, TokenCount]:
+    """Ask within what hooks put around it."""
+    if not scope.hooks.wants("around_llm_call"):
+        return await _with_retries(scope, step, request, stream)
+    clock, name = scope.services.clock, scope.model.name
+    begun = clock.now_ms()
+    with scope.around(step, AroundLLMCallEvent(model=name, request=request)) as around:
+        around.begin()
+        reply, tokens = await _with_retries(scope, step, request, stream)
+        took = clock.now_ms() - begun
+        around.outcome = AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took)
+    return reply, tokens
 
 
 async def _with_retries(

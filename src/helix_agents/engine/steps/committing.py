@@ -154,7 +154,8 @@ def _refused_output(agent: AnyAgent, call: ToolCall) -> RestingResult | None:
 
 async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
     """Hooks that waited for the whole batch, in call order; what they write is part of this commit."""
-    if not any(map(scope.hooks.wants, ("on_message", "after_tool", "on_tool_refused"))):
+    wants = scope.hooks.wants
+    if not (wants("on_message") or wants("after_tool") or wants("on_tool_refused")):
         return
     if work.reply is not None:
         await _tell(scope, work, MessageEvent(message=work.reply.message))

@@ -17,7 +17,7 @@ from helix_agents.agent.hook_events import (
     RanBy,
     StateChangeEvent,
 )
-from helix_agents.agent.surroundings import NOTHING_AROUND, Surroundings
+from helix_agents.agent.surroundings import Surroundings
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import HelixError, InvalidStateError, StateSizeExceededError, ToolOutputError
@@ -53,11 +53,10 @@ async def execute(
 ) -> RestingResult | None:
     """Call the function and make a result of whatever happens; None when it was cut by a stop."""
     given = tool.dump_input(values)
-    around = NOTHING_AROUND
-    if scope.hooks.wants("around_tool"):
-        about = {"tool_name": tool.name, "tool_call_id": planned.tool_call_id}
-        around = scope.around(batch.step, AroundToolEvent(**about, input=given))
-    with around:
+    if not scope.hooks.wants("around_tool"):
+        return await _execute(scope, batch, planned, tool, values, given, approval)
+    about = {"tool_name": tool.name, "tool_call_id": planned.tool_call_id}
+    with scope.around(batch.step, AroundToolEvent(**about, input=given)) as around:
         result = await _execute(scope, batch, planned, tool, values, given, approval, around)
         if result is not None and around.begun:
             around.outcome = after_tool(result, "function")
@@ -72,7 +71,7 @@ async def _execute(
     values: Mapping[str, Any],
     given: dict[str, JSON],
     approval: Approval | None,
-    around: Surroundings,
+    around: Surroundings | None = None,
 ) -> RestingResult | None:
     step, call_id = batch.step, planned.tool_call_id
     earlier = await _earlier_writes(scope, batch, planned)
@@ -127,7 +126,7 @@ async def _call(
     context: ToolContext[Any, Any],
     values: Mapping[str, Any],
     given: JSON,
-    around: Surroundings,
+    around: Surroundings | None,
 ) -> tuple[Any, BaseException | None] | None:
     """What the function returned, or what it raised, or a hook before it; None when it was cut by a stop."""
     returned: Any = None
@@ -138,7 +137,8 @@ async def _call(
             if scope.hooks.wants("before_tool"):
                 about = {"tool_name": tool.name, "tool_call_id": context.tool_call_id}
                 await scope.fire(context, BeforeToolEvent(**about, input=given))
-            around.begin()
+            if around is not None:
+                around.begin()
             async with limit or _NO_LIMIT:
                 in_thread = scope.services.in_thread
                 returned = await tool.call(context, values, in_thread=in_thread, apart=scope.keeps_tools_apart)

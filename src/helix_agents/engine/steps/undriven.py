@@ -12,7 +12,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.scope import about_run, trace_of_run
+from helix_agents.engine.scope import about_run
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.taking import who_works
 
@@ -40,7 +40,6 @@ async def _tell(services: Services, session: SessionState, run: RunRecord, code:
 
     context: RunContext[Any, Any] = RunContext(
         **about_run(session, run, session.agent_type, session.step_count),
-        trace=trace_of_run(session, run),
         link=RunLink(draft=draft),
         deps=None,
     )
