@@ -27,7 +27,8 @@ class Peer(Protocol):
 
 
 class LangGraph:
-    """LangGraph's agent with its SQLite saver, in its default durability.
+    """LangGraph's own agent with its SQLite saver, in its default durability: the next step begins before the last one
+    is stored. It is deprecated in favour of LangChain's, and still what its guides of years begin with.
 
     The reply is streamed, but for the longest session: over a thousand steps streaming alone takes minutes.
     """
@@ -37,7 +38,6 @@ class LangGraph:
         from langchain_core.messages import AIMessage, AIMessageChunk
         from langchain_core.messages.tool import tool_call_chunk
         from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-        from langgraph.prebuilt import create_react_agent
 
         self._left = left = [0]
 
@@ -67,7 +67,12 @@ class LangGraph:
                     chunk = tool_call_chunk(args=piece, index=0, **first)
                     yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[chunk]))
 
-        self._graph = create_react_agent(Scripted(), [search], checkpointer=saver)
+        self._graph = self._agent(Scripted(), saver)
+
+    def _agent(self, model: Any, saver: Any) -> Any:
+        from langgraph.prebuilt import create_react_agent
+
+        return create_react_agent(model, [search], checkpointer=saver)
 
     async def run(self, steps: int) -> float:
         self._left[0] = steps
@@ -82,6 +87,15 @@ class LangGraph:
         took = time.perf_counter() - begin
         assert self._left[0] == 0
         return took
+
+
+class LangChain(LangGraph):
+    """LangChain's agent, which runs on LangGraph and is what that recommends today; the same saver and settings."""
+
+    def _agent(self, model: Any, saver: Any) -> Any:
+        from langchain.agents import create_agent
+
+        return create_agent(model, [search], checkpointer=saver)
 
 
 class PydanticAI:
@@ -194,6 +208,11 @@ async def opened_peers(folder: Path) -> AsyncIterator[dict[str, Peer]]:
     except ImportError:
         yield peers
         return
-    async with AsyncSqliteSaver.from_conn_string(str(folder / "langgraph.db")) as saver:
+    async with (
+        AsyncSqliteSaver.from_conn_string(str(folder / "langgraph.db")) as saver,
+        AsyncSqliteSaver.from_conn_string(str(folder / "langchain.db")) as second,
+    ):
         peers["langgraph"] = LangGraph(saver)
+        with suppress(ImportError):
+            peers["langchain"] = LangChain(second)
         yield peers

@@ -24,12 +24,19 @@ from stepping import Floor, Steps, WriteSeam, read_raw, stepping, stored_step
 
 LENGTHS = (10, 100, 1_000)
 SIDE_BY_SIDE = 100
-PEERS = {"langgraph": "LangGraph", "pydantic_ai": "Pydantic AI", "openai_agents": "OpenAI Agents"}
+PEERS = {
+    "langgraph": "LangGraph, its own agent",
+    "langchain": "LangGraph, LangChain's",
+    "pydantic_ai": "Pydantic AI",
+    "openai_agents": "OpenAI Agents",
+}
 AIMS = (
     ("ratio_floor", "SQLite over the floor, 1,000 steps", "<= 3"),
     ("flatness", "SQLite, step 1,000 over step 10", "<= 1.15"),
     ("vs_langgraph_10", "LangGraph over SQLite, 10 steps", ">= 10"),
     ("vs_langgraph_1000", "LangGraph over SQLite, 1,000 steps", ">= 40"),
+    ("vs_langchain_10", "the same with LangChain's agent, 10 steps", ""),
+    ("vs_langchain_1000", "the same with LangChain's agent, 1,000 steps", ""),
     ("writes_per_step", "state writes per step", "1"),
     ("stream_flushes_per_step", "stream flushes per step beside them", ""),
     ("idle_writes_per_minute", "writes of an idle executor per minute", ""),

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from helix_agents.agent.client_tools import DefaultAnswer as DefaultAnswer
     from helix_agents.agent.client_tools import ask_human as ask_human
     from helix_agents.agent.client_tools import client_tool as client_tool
+    from helix_agents.agent.compaction import Compaction as Compaction
     from helix_agents.agent.companions import PersistentAgent as PersistentAgent
     from helix_agents.agent.context import RunContext as RunContext
     from helix_agents.agent.context import ToolContext as ToolContext
     from helix_agents.agent.failures import FailRun as FailRun
     from helix_agents.agent.failures import RetryTool as RetryTool
     from helix_agents.agent.failures import ToolFailed as ToolFailed
+    from helix_agents.agent.fallback_model import FallbackModel as FallbackModel
     from helix_agents.agent.hooks import Hooks as Hooks
     from helix_agents.agent.outcomes import DidNotHappen as DidNotHappen
     from helix_agents.agent.outcomes import Happened as Happened
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from helix_agents.llm.prompt_cache import anthropic_cache as anthropic_cache
     from helix_agents.llm.scripted import RoutingScriptedModel as RoutingScriptedModel
     from helix_agents.llm.scripted import ScriptedModel as ScriptedModel
+    from helix_agents.mcp_tools.server import MCPToolServer as MCPToolServer
     from helix_agents.ports.backend import Backend as Backend
     from helix_agents.ports.backend import open_backend as open_backend
     from helix_agents.ports.llm import LLMAdapter as LLMAdapter
@@ -106,6 +109,7 @@ _HOME: dict[str, str] = {
     "Backend": "helix_agents.ports.backend",
     "BranchPoint": "helix_agents.domain.sessions",
     "Checkpoint": "helix_agents.domain.checkpoints",
+    "Compaction": "helix_agents.agent.compaction",
     "Completed": "helix_agents.domain.results",
     "DBOSAgentExecutor": "helix_agents.runtimes.dbos.executor",
     "DefaultAnswer": "helix_agents.agent.client_tools",
@@ -116,6 +120,7 @@ _HOME: dict[str, str] = {
     "Executor": "helix_agents.runtimes.in_process.executor",
     "FailRun": "helix_agents.agent.failures",
     "Failed": "helix_agents.domain.results",
+    "FallbackModel": "helix_agents.agent.fallback_model",
     "File": "helix_agents.domain.messages",
     "Happened": "helix_agents.agent.outcomes",
     "HelixError": "helix_agents.domain.errors",
@@ -124,6 +129,7 @@ _HOME: dict[str, str] = {
     "HttpRemoteAgentTransport": "helix_agents.server.remote",
     "Interrupted": "helix_agents.domain.results",
     "LLMAdapter": "helix_agents.ports.llm",
+    "MCPToolServer": "helix_agents.mcp_tools.server",
     "Message": "helix_agents.domain.messages",
     "ModelSettings": "helix_agents.ports.llm",
     "Page": "helix_agents.domain.paging",
@@ -191,6 +197,7 @@ __all__ = [
     "BranchPoint",
     "CapabilityError",
     "Checkpoint",
+    "Compaction",
     "Completed",
     "DefaultAnswer",
     "DefinitionError",
@@ -200,6 +207,7 @@ __all__ = [
     "Executor",
     "FailRun",
     "Failed",
+    "FallbackModel",
     "File",
     "Happened",
     "HelixError",
@@ -208,6 +216,7 @@ __all__ = [
     "Image",
     "Interrupted",
     "LLMAdapter",
+    "MCPToolServer",
     "Message",
     "ModelSettings",
     "Page",

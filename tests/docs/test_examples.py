@@ -79,6 +79,18 @@ def test_an_example_runs_from_an_empty_folder_and_then_once_more(name: str, tmp_
         assert (done.returncode, sorted(said)) == (0, sorted(SAYS[name])), done.stderr
 
 
+def test_the_example_of_mcp_tools_runs_and_its_catalogue_is_what_its_server_offers(tmp_path: Path) -> None:
+    app = EXAMPLES / "mcp_tools" / "app.py"
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(app)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
+        said = ["may I library__borrow {'title': 'The Moon'}?", "Enjoy the book."]
+        assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr
+    helix = Path(sys.executable).with_name("helix")
+    subprocess.run([helix, "tools", "sync", str(app), "--check"], cwd=tmp_path, check=True, timeout=60)
+
+
 def test_the_first_example_is_short() -> None:
     """It is what a newcomer copies; the shorter it stays, the more of them do."""
     code = [line for line in (EXAMPLES / "first_agent.py").read_text(encoding="utf-8").splitlines() if line.strip()]

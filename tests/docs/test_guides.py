@@ -47,6 +47,27 @@ def test_an_instance_behind_a_load_balancer(tmp_path: Path) -> None:
         instance.remove()
 
 
+def test_the_program_with_an_mcp_server(tmp_path: Path) -> None:
+    found = list(blocks(DOCS / "guides" / "use-mcp-servers.md"))
+    for block in found:
+        if block.title is not None:
+            (tmp_path / block.title).write_text(block.code, encoding="utf-8")
+    [commands] = [block.code for block in found if block.language == "sh"]
+    [said] = [block.code for block in found if block.language == "text"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", commands],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"\n{said}"), done.stdout
+
+
 def test_the_program_on_temporal(tmp_path: Path, temporal_address: str) -> None:
     program, [said] = read("run-on-temporal")
     assert "127.0.0.1:7233" in program.code

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent, AnyAgent
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.hooks import Hooks
@@ -17,7 +18,7 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ChunkHeader, ToolArgStreamEnd
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import ModelRefusedError, StoreUnavailableError
-from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import CreateSession
@@ -44,6 +45,7 @@ from helix_agents.engine.live_runs import LiveRuns
 from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, answer_of, to_plain
 from helix_agents.engine.services import EngineOptions
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.contracts.executor.stage import SESSION, Gate, spoken, until, within
@@ -102,10 +104,10 @@ class Stage:
     def process(self, **settings: Any) -> Process:
         return Process(self.helix, **settings)
 
-    async def begin(self, agent: AnyAgent) -> None:
+    async def begin(self, agent: AnyAgent, *before: Message) -> None:
         self.helix.agents.replace(agent)
         session = CreateSession(agent_type=agent.name, custom_state=agent.initial_state())
-        start = StartRun(session_id=SESSION, run_id=RUN.run_id, create=session, append_messages=(GO,))
+        start = StartRun(session_id=SESSION, run_id=RUN.run_id, create=session, append_messages=(*before, GO))
         await self.parts.state.start_run(start)
 
     async def has_said(self, kind: type[ChunkHeader]) -> bool:
@@ -201,6 +203,31 @@ async def test_a_late_try_of_a_model_call_does_not_replace_the_reply_that_the_ru
     assert (await quick.run(*calls))[0].state == "settled"
     assert await quick.commit(calls, 1, Advance()) == "continue"
     assert await spoken(stage.helix) == ["user: Go.", "assistant: Second.[note#b]", "result note#b: b"]
+
+
+async def test_a_summary_that_a_failed_try_made_is_not_made_again(stage: Stage):
+    """It rests with the step, and is told and counted once."""
+    away = iter((True, False))
+
+    def say(request: ModelRequest) -> str:
+        if next(away):
+            raise StoreUnavailableError("this process", "died")
+        return f"I see {len(request.messages)}."
+
+    summariser = ScriptedModel(lambda _: "In short.", name="summariser")
+    compaction = Compaction(above_tokens=50, keep_tokens=0, model=summariser)
+    agent = Agent(name="writer", model=ScriptedModel(say), compaction=compaction)
+    await stage.begin(agent, UserMessage(content="Long ago. " * 50), AssistantMessage(text="Yes."))
+    dying, other = stage.process(), stage.process()
+    await dying.do("open")
+    with pytest.raises(StoreUnavailableError):
+        await dying.ask()
+    assert await other.ask() == ()
+    assert await other.commit((), 0, Advance()) == "ended"
+    assert summariser.asked == 1
+    assert (await spoken(stage.helix))[2:] == ["user: Go.", "hidden: summary", "assistant: I see 2."]
+    used = await stage.parts.usage.query_usage(UsageFilter(session_id=SESSION, source_type="tokens"))
+    assert [entry.source_name for entry in used.items].count("summariser") == 1
 
 
 async def test_a_reply_that_comes_after_the_run_was_told_that_there_is_none_is_not_kept(stage: Stage):

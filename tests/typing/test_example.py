@@ -11,7 +11,7 @@ from typing import Any
 from tests.docs.pages import DOCS, blocks
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = [*sorted((ROOT / "examples").glob("*.py")), ROOT / "examples" / "mcp_tools" / "app.py"]
 AS_IN_A_NOTEBOOK = """\
 # pyright: reportUnusedFunction=false, reportUnusedClass=false, reportUnusedVariable=false, reportUnusedImport=false
 async def main() -> None:

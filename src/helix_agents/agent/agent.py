@@ -9,9 +9,11 @@ from typing_extensions import TypeForm, TypeVar
 
 from helix_agents.agent.agent_checks import check_definition
 from helix_agents.agent.calling import call_quick
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.companions import PersistentAgent, companion_tools
 from helix_agents.agent.context import CompletedStep, DepsT, RunContext
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
+from helix_agents.agent.fallback_model import models_in
 from helix_agents.agent.hooks import Hooks, each_hooks
 from helix_agents.agent.output import OutputT, OutputType
 from helix_agents.agent.schemas import jsonable
@@ -64,6 +66,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         stop_when: Looks at each whole step as it is committed; true, or a reason, ends the turn.
         retries: How often per turn the model may correct its call of one tool, unless the tool says otherwise.
         output_retries: How often the model is reminded or corrected before a run without valid output fails.
+        compaction: When a long conversation is summarised for the model; without it, the model is shown all of it.
         hooks: Code at fixed points of a run.
         persistent_agents: Companions it may keep: named children that remember, with tools to work with them.
         session_ttl: How long a session lives after its last entry or answer.
@@ -88,6 +91,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     stop_when: StopWhen[AgentStateT] | None = None
     retries: int = 2
     output_retries: int = 2
+    compaction: Compaction | None = None
     hooks: Hooks[AgentStateT, DepsT] | Sequence[Hooks[AgentStateT, DepsT]] | None = None
     persistent_agents: Sequence[PersistentAgent] = ()
     session_ttl: Duration | None = None
@@ -124,6 +128,12 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     def pending_deadline_ms(self) -> int | Literal["inherit"] | None:
         """How long a call may wait for somebody; `"inherit"` is for the executor to decide."""
         return deadline_milliseconds(self.pending_deadline, f"Agent {self.name!r}", "pending_deadline")
+
+    @property
+    def models(self) -> tuple[str | LLMAdapter, ...]:
+        """The models that its runs may ask, its sub-agents' apart."""
+        summarises = None if self.compaction is None else self.compaction.model
+        return (*models_in(self.model), *(() if summarises is None else models_in(summarises)))
 
     @cached_property
     def companion_tools(self) -> tuple[Tool[..., Any], ...]:

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 from helix_agents.agent.calling import is_async, is_generator
 from helix_agents.agent.choices import check_whole
+from helix_agents.agent.compaction import Compaction
+from helix_agents.agent.fallback_model import FallbackModel
 from helix_agents.agent.hooks import HOOK_NAMES, Hooks
 from helix_agents.agent.names import check_name
 from helix_agents.agent.signatures import NOTHING
@@ -40,6 +42,7 @@ def check_definition(given: Mapping[str, Any]) -> None:
             raise DefinitionError(
                 subject, f"{option} is a generator, which runs nothing when it is called; use return."
             )
+    _check_compaction(given["compaction"], subject)
     if not isinstance(given["persistent_agents"], Sequence):
         raise DefinitionError(
             subject, f"persistent_agents={given['persistent_agents']!r} is no list; write persistent_agents=[…]."
@@ -90,6 +93,18 @@ def _check_model(model: Any, subject: str) -> None:
             )
     elif not is_adapter(model):
         raise DefinitionError(subject, f'model={model!r} is neither a name like "openai:gpt-5" nor a model adapter.')
+    elif isinstance(model, FallbackModel):
+        for each in model.models:
+            _check_model(each, subject)
+
+
+def _check_compaction(compaction: Any, subject: str) -> None:
+    if compaction is None:
+        return
+    if not isinstance(compaction, Compaction):
+        raise DefinitionError(subject, f"compaction={compaction!r} is no Compaction(above_tokens=…).")
+    if compaction.model is not None:
+        _check_model(compaction.model, f"The compaction of {subject}")
 
 
 def _check_tools(given: Mapping[str, Any], subject: str) -> None:

@@ -21,8 +21,13 @@ REFUSALS = (Exception, RetryTool, ToolFailed)
 """What working with a value of somebody's type raises: its validators and serialisers are their code, and pydantic
 takes only some exceptions for a verdict on the value."""
 
-_MOST_PROBLEMS = 8
+MOST_PROBLEMS = 8
+"""How many mistakes a model is told of at once."""
 _LONGEST_VALUE = 80
+
+
+class DoesNotFitError(ValueError):
+    """A value is not what a schema says that is no type of ours; its text is all there is to say."""
 
 
 class _ModelFacingSchema(GenerateJsonSchema):
@@ -76,14 +81,14 @@ def sentence(problem: ValidationError) -> str:
     """What is wrong with a value, field by field, short enough for a model to read."""
     errors = problem.errors(include_url=False, include_context=False)
     parts: list[str] = []
-    for error in errors[:_MOST_PROBLEMS]:
+    for error in errors[:MOST_PROBLEMS]:
         where = ".".join(str(step) for step in error["loc"])
         what = error["msg"].rstrip(".")
         if error["type"] not in ("missing", "json_invalid", "extra_forbidden"):
             what += f", got {shown(error['input'])}"
         parts.append(f"{where}: {what}" if where else what)
-    if len(errors) > _MOST_PROBLEMS:
-        parts.append(f"and {len(errors) - _MOST_PROBLEMS} more")
+    if len(errors) > MOST_PROBLEMS:
+        parts.append(f"and {len(errors) - MOST_PROBLEMS} more")
     return storable("; ".join(parts))
 
 
@@ -103,7 +108,7 @@ def refusal(problem: BaseException) -> str:
             return sentence(problem)
         case UnstorableValueError():
             return problem.reason
-        case PydanticSerializationError() | ControlFlow():
+        case PydanticSerializationError() | ControlFlow() | DoesNotFitError():
             return said_by(problem)
         case _:
             return f"{type(problem).__name__}: {said_by(problem)}"

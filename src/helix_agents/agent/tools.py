@@ -193,6 +193,9 @@ class Tool(Generic[P, R_co]):
         bound = self.signature.bind(self.function, _seen_from(context, sync=sync), values)
         return await call_possibly_slow(self.subject, bound, in_thread=in_thread if sync else None, apart=apart)
 
+    async def close(self) -> None:
+        """Let go of what the tool keeps open in this process, once nobody uses it; a later call opens it again."""
+
     async def reconcile(
         self,
         context: ToolContext[Any, Any],

@@ -70,7 +70,7 @@ def load_agents(place: str) -> AgentRegistry:
         AgentsNotFoundError: there are none; says why.
     """
     where, _, name = place.partition(":")
-    module = _import(place, where)
+    module = import_place(place, where)
     if not name:
         found: list[Any] = [value for value in vars(module).values() if isinstance(value, (Agent, AgentRegistry))]
         if not found:
@@ -97,7 +97,7 @@ def load_deps(place: str | None) -> "OpenDeps | None":
     if not name:
         raise DepsNotFoundError(place, "write module:name or file.py:name.")
     try:
-        module = _import(place, where)
+        module = import_place(place, where)
     except AgentsNotFoundError as problem:
         raise DepsNotFoundError(place, problem.problem) from problem
     value: Any = module
@@ -164,7 +164,12 @@ def _registry(place: str, agents: list[AnyAgent]) -> AgentRegistry:
     return AgentRegistry(agents)
 
 
-def _import(place: str, where: str) -> ModuleType:
+def import_place(place: str, where: str) -> ModuleType:
+    """The module, or the file, that a command line names as part of a place.
+
+    Raises:
+        AgentsNotFoundError: it is not there, or cannot be imported.
+    """
     if not where:
         raise AgentsNotFoundError(place, "write module:name, file.py:name, or either without the name.")
     if where.endswith(".py"):

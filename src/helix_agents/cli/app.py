@@ -39,6 +39,7 @@ COMMANDS = {
         "sessions",
         "snapshot",
         "state",
+        "tools",
         "usage",
         "vault",
         "worker",

@@ -128,8 +128,9 @@ def check_agents(agents: AgentRegistry, deps: str | None) -> None:
 def _check(agents: AgentRegistry, deps: str | None, *, models: bool) -> None:
     has_deps = load_deps(deps) is not None
     for agent in agents.everyone():
-        if models and isinstance(agent.model, str):
-            open_model(agent.model)
+        for model in agent.models if models else ():
+            if isinstance(model, str):
+                open_model(model)
         for tool in () if has_deps else agent.all_tools:
             wanted = None if tool.signature is None else tool.signature.wanted_deps
             if inspect.isclass(wanted) and wanted not in (NOTHING, Any, NoneType, object):

@@ -51,6 +51,7 @@ def exit_code_for(error: "HelixError") -> ExitCode:
     """The exit code that tells a script who has to act on this error."""
     from helix_agents.domain.errors import (
         ConflictError,
+        MCPUnavailableError,
         RemoteUnavailableError,
         RuntimeUnavailableError,
         SetupError,
@@ -59,7 +60,7 @@ def exit_code_for(error: "HelixError") -> ExitCode:
     )
 
     match error:
-        case StoreError() | RuntimeUnavailableError() | RemoteUnavailableError():
+        case StoreError() | RuntimeUnavailableError() | RemoteUnavailableError() | MCPUnavailableError():
             return ExitCode.SERVICE
         case SetupError():
             return ExitCode.SETUP

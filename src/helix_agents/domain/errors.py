@@ -75,6 +75,10 @@ HelixError
 │   ├── RemoteProtocolError        it answered what no agent server says
 │   ├── RemoteSubAgentLostError    nobody knows what became of the sub-agent
 │   └── RemoteSubAgentClientToolUnsupportedError
+├── MCPServerError                 look after the MCP server behind tools
+│   ├── MCPUnavailableError        it does not answer: worth asking again
+│   ├── MCPRefusedError            it refused the request as it is
+│   └── MCPProtocolError           it answered what no MCP server says
 └── StoreError                     look after the store
     ├── StoreUnavailableError
     │   ├── StoreNotOpenedError    it is not there, or not for this process
@@ -1030,6 +1034,47 @@ class RemoteSubAgentClientToolUnsupportedError(RemoteAgentError):
             f"Remote sub-agent {self.session_id!r} waits for an answer, but the service at {self.url} takes none "
             "through its transport; use one that routes answers, or give that agent no client tools and approvals."
         )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Look after the MCP server behind tools
+# ---------------------------------------------------------------------------------------------------------
+
+
+class MCPServerError(HelixError):
+    """An MCP server did not do what was asked of it."""
+
+    code = "mcp_server_error"
+    server: str
+    reason: str
+
+
+class MCPUnavailableError(MCPServerError):
+    """The server does not answer, cannot be started, or went away."""
+
+    code = "mcp_unavailable"
+    retryable = True
+
+    def __str__(self) -> str:
+        return f"MCP server {self.server!r} does not answer: {self.reason}."
+
+
+class MCPRefusedError(MCPServerError):
+    """The server refused a request; the same request again is refused again."""
+
+    code = "mcp_refused"
+
+    def __str__(self) -> str:
+        return f"MCP server {self.server!r} refused: {self.reason}"
+
+
+class MCPProtocolError(MCPServerError):
+    """The server answered something that no MCP server says, or speaks no version of the protocol known here."""
+
+    code = "mcp_protocol"
+
+    def __str__(self) -> str:
+        return f"MCP server {self.server!r} does not keep to the protocol: {self.reason}."
 
 
 # ---------------------------------------------------------------------------------------------------------

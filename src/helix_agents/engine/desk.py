@@ -110,6 +110,9 @@ OPENING = "__open__"
 ASKING = "__ask__"
 """The note that a model call leaves which gave no reply."""
 
+COMPACTING = "__compact__"
+"""Begins the names of notes that hold a summary of the conversation, made before the model was asked."""
+
 BEFORE = "__before__"
 """Begins the names of notes that hooks before a call leave."""
 

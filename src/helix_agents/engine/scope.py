@@ -39,6 +39,7 @@ from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.call_ids import CallIds
 from helix_agents.engine.steps.corrections import Corrections
+from helix_agents.engine.steps.shown import Shown
 from helix_agents.engine.steps.stop_watch import StopSignal
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.streams import StreamWriter
@@ -82,7 +83,7 @@ class RunScope:
     notes of calls whose outcome somebody has to be asked about from this round on. `parsed` has the values of
     calls as they were read for the plan, for whoever runs them first. A scope `is_shared` when other processes run
     effects of the same attempt: what rests at the desk was then said before. `stream_ended`: the run's last commit
-    brought its stream to rest, too.
+    brought its stream to rest, too. `shown` is what the model of an agent that summarises is shown of the transcript.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class RunScope:
         is_child = session.parent_session_id is not None
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
         self.corrections = Corrections(transcript)
+        self.shown = None if agent.compaction is None else Shown(transcript)
         self.failure: Failure | None = None
         self.migration: StepWrites = NO_WRITES
         self._notes: dict[str, Note] = {}

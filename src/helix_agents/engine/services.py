@@ -117,7 +117,7 @@ class Services:
     agents: AgentRegistry
     clock: Clock
     ids: IdSource
-    model_of: Callable[[AnyAgent], LLMAdapter]
+    adapter_of: Callable[[str | LLMAdapter], LLMAdapter]
     sleep: Callable[[float], Awaitable[None]]
     jitter: Callable[[], float]
     in_thread: RunInThread

@@ -10,6 +10,7 @@ from helix_agents.domain.errors import DefinitionError, ModelError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from helix_agents.domain.records import Record, encode
+from helix_agents.domain.summaries import summarised_by
 from helix_agents.llm.script import (
     Call,
     Reply,
@@ -212,8 +213,9 @@ class _Places:
         messages = request.messages
         run_id, length, replies = self._seen.pop(request.session_id, (request.run_id, 0, 0))
         # Only within one run is the history sure to have grown; a new run may have rewound it.
-        if run_id != request.run_id or length > len(messages):
-            length = replies = 0
+        summarised = summarised_by(messages[0]) if messages else None
+        if run_id != request.run_id or length > len(messages) or summarised is not None:
+            length, replies = 0, 0 if summarised is None else summarised.replies
         replies += list(map(type, messages[length:])).count(AssistantMessage)
         self._seen[request.session_id] = (request.run_id, len(messages), replies)
         if len(self._seen) > SESSIONS_COUNTED:

@@ -49,9 +49,10 @@ class ToolSpec(Record):
 
 
 class ModelRequest(Record):
-    """One question to a model: the instructions, the complete history, and the tools it may call.
+    """One question to a model: the instructions, the history, and the tools it may call.
 
-    `messages` only ever grows between the steps of one run, so an adapter may keep what it converted before.
+    `messages` only ever grows between the steps of one run, so an adapter may keep what it converted before. Only where
+    its first message is another one, a summary has taken the place of the oldest.
     """
 
     agent_type: str
@@ -99,10 +100,14 @@ class ToolCallEnded(Record, tag_field="event", tag="tool_call_ended"):
 
 
 class ReplyDone(Record, tag_field="event", tag="done"):
-    """The whole reply, always the last event. Call ids are the provider's, as in the events before."""
+    """The whole reply, always the last event. Call ids are the provider's, as in the events before.
+
+    An adapter that stands before several models names the one that answered; usage is counted under its name.
+    """
 
     reply: AssistantMessage
     usage: TokenCount = TokenCount()
+    answered_by: str | None = None
 
 
 ModelEvent: TypeAlias = TextPiece | ThinkingPiece | ToolCallStarted | ToolArgumentsPiece | ToolCallEnded | ReplyDone

@@ -1,7 +1,6 @@
 """Agents of another agent server as sub-agents: a client of its routes, and nothing more."""
 
 import asyncio
-import re
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
 from helix_agents.agent.durations import Duration
+from helix_agents.agent.headers import Headers, check_header
 from helix_agents.agent.remote_agents import RemoteAgentTool, RemoteLimits, remote_tool
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import (
@@ -44,16 +44,12 @@ if TYPE_CHECKING:
 ON_BEHALF_OF = "x-helix-on-behalf-of"
 """The header that names the user a session is for, where a transport is set up to say so."""
 
-Headers = Mapping[str, str] | Callable[[], Awaitable[Mapping[str, str]]]
-"""Headers for every request, or a function that gives them anew each time, such as a token that is renewed."""
-
 # Answers that say: later, perhaps.
 _LATER = frozenset((408, 425, 429, 500, 502, 503, 504))
 _REASON_CHARACTERS = 1_000
 _LARGE_BYTES = 200_000
 # 204 is the answer to a deletion.
 _TAKEN = (200, 204)
-_HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
 
 
 def remote_agent_tool(
@@ -143,7 +139,7 @@ class HttpRemoteAgentTransport:
         self._headers: Headers = headers or {}
         self._token = token
         for name, value in self._sent({} if callable(self._headers) else self._headers).items():
-            _check_header(name, value)
+            check_header("HttpRemoteAgentTransport", name, value)
         self._pass_user = pass_user
         self._pass_trace = pass_trace
         self._connect_seconds = connect_seconds
@@ -341,7 +337,7 @@ class HttpRemoteAgentTransport:
         try:
             sent = self._sent(await headers())
             for name, value in sent.items():
-                _check_header(name, value)
+                check_header("HttpRemoteAgentTransport", name, value)
         except Exception as problem:
             log_exception("subagent.headers_failed", problem, url=self._url)
             raise RemoteUnavailableError(self._url, "the headers for it could not be made") from None
@@ -389,19 +385,6 @@ class HttpRemoteAgentTransport:
             return read()
         except NotOursError as problem:
             raise RemoteProtocolError(self._url, str(problem)) from None
-
-
-def _check_header(name: str, value: str) -> None:
-    """Let a header pass that can be sent. What it holds may be a secret, and is not told.
-
-    Raises:
-        DefinitionError: it cannot.
-    """
-    if not _HEADER_NAME.fullmatch(name) or not value.isascii() or not value.isprintable() or value != value.strip():
-        raise DefinitionError(
-            "HttpRemoteAgentTransport",
-            f"header {name[:80]!r} cannot be sent: it takes printable ASCII without space or a line break at its end.",
-        )
 
 
 def _is_unknown(refused: RemoteRefusedError) -> bool:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human, client_tool
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext, RunLink, ToolContext
 from helix_agents.agent.failures import FailRun
@@ -149,11 +150,24 @@ def test_it_has_every_parameter_that_works_and_no_other() -> None:
     assert names == {
         "name", "description", "version", "migrate_state", "model", "settings", "instructions", "tools", "state",
         "output", "max_steps", "stop_when", "retries", "output_retries", "hooks", "session_ttl", "pending_deadline",
-        "persistent_agents", "capabilities",
+        "persistent_agents", "capabilities", "compaction",
     }  # fmt: skip
     for later in ("skills", "memory", "workspace"):
         with pytest.raises(TypeError, match=later):
             agent(**{later: None})
+
+
+def test_a_compaction_that_could_not_work_is_refused() -> None:
+    assert Compaction(above_tokens=1_000).kept == 250
+    assert Compaction(above_tokens=1_000, keep_tokens=0).kept == 0
+    for wrong, teaches in (
+        ({"above_tokens": 0}, "above_tokens=0 has to be a whole number from 1 on"),
+        ({"above_tokens": 1_000, "keep_tokens": -1}, "keep_tokens=-1 has to be a whole number from 0 on"),
+        ({"above_tokens": 1_000, "keep_tokens": 1_000}, "leaves nothing to summarise above 1000"),
+        ({"above_tokens": 1_000, "instructions": " "}, "instructions=' ' has to be a text"),
+    ):
+        with pytest.raises(DefinitionError, match=teaches):
+            Compaction(**cast("Any", wrong))
 
 
 async def test_instructions_are_a_text_or_a_function_of_the_run() -> None:
@@ -349,6 +363,8 @@ class YieldingHooks(Hooks):
         ({"retries": -1}, "retries=-1 has to be"),
         ({"output_retries": -1}, "output_retries=-1 has to be"),
         ({"instructions": None}, "instructions is a text, or a function"),
+        ({"compaction": 100_000}, r"compaction=100000 is no Compaction\(above_tokens="),
+        ({"compaction": Compaction(above_tokens=9, model="haiku")}, "compaction of Agent .* names no provider"),
         ({"tools": [search.function], "state": Notes}, "decorate it with @tool"),
         ({"tools": ["search"]}, "'search' in tools is no tool"),
         ({"tools": [ask_human]}, r"ask_human in tools is no tool.*ask_human\(\)"),

@@ -50,6 +50,18 @@ def test_the_history_is_the_same_whether_it_was_converted_at_once_or_bit_by_bit(
     assert shown(grown)[2] == ["tool-return result 1", "user-prompt go on"]
 
 
+def test_a_summary_in_place_of_the_oldest_messages_is_seen_in_the_middle_of_a_run() -> None:
+    kept, _ = conversations()
+    messages = [UserMessage(content="hello"), *step(1), *step(2)]
+    kept.history(question(*messages), None)
+    # As many messages as before, and the last of them is the same: only the first one is another.
+    for begins in (1, 3):
+        summarised = [UserMessage(content="in short", hidden=True), *messages[begins:]]
+        at_once, _ = conversations()
+        expected = shown(at_once.history(question(*summarised), None))
+        assert shown(kept.history(question(*summarised), None)) == expected
+
+
 def test_a_new_run_of_the_same_session_converts_only_what_is_new() -> None:
     kept, converter = conversations()
     messages = [UserMessage(content="hello"), *step(1), AssistantMessage(text="done")]

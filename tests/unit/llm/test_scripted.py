@@ -148,7 +148,7 @@ async def test_a_step_looks_at_what_is_new_however_long_the_session_is() -> None
         done = await answer_of(model, request)
         looks.append(transcript.looks - before)
         transcript += [done.reply, UserMessage(content="go on")]
-    assert max(looks) == 2
+    assert max(looks) == 3
 
 
 async def test_errors_come_before_the_reply_they_delay_and_once_each() -> None:

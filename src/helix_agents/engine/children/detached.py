@@ -17,6 +17,7 @@ from helix_agents.engine.effects import PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
+from helix_agents.engine.steps.corrections import COMPANION_NOTICE
 from helix_agents.ports.state_store import SessionStateStore
 
 
@@ -44,7 +45,7 @@ async def tell_finished_companions(scope: RunScope, step: int) -> None:
         named = PlannedCall(tool_call_id=ref.tool_call_id, tool_name=SPAWN_AGENT, kind="companion")
         message, status = await result_message(scope, named, session, run)
         text = f"Companion {ref.name!r} ({ref.agent_type}) is {status}: {message.content}"
-        notice = UserMessage(content=text, hidden=True, metadata={"helix": "companion_notice"})
+        notice = UserMessage(content=text, hidden=True, metadata={"helix": COMPANION_NOTICE})
         scope.tell((notice,))
         updates.append(
             SubSessionRefUpdate(

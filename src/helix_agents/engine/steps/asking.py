@@ -6,20 +6,20 @@ import msgspec
 
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, LLMRetryEvent
-from helix_agents.domain.errors import HelixError, InvalidStateError, ModelError
-from helix_agents.domain.messages import AssistantMessage
+from helix_agents.domain.errors import ContextTooLongError, HelixError, InvalidStateError, ModelError
+from helix_agents.domain.summaries import summarised_by
 from helix_agents.domain.texts import said_by
-from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.children.detached import tell_finished_companions
 from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.steps.compacting import fewer_messages, messages_to_show
 from helix_agents.engine.steps.news import tell_news
 from helix_agents.engine.steps.planning import plan_reply
 from helix_agents.engine.steps.stop_watch import undisturbed
 from helix_agents.engine.steps.streaming import ReplyStream
-from helix_agents.ports.llm import ModelRequest
+from helix_agents.ports.llm import ModelRequest, ReplyDone
 
 
 async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
@@ -52,13 +52,16 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     draft = scope.draft()
     context = scope.context(step, draft, notes)
     await tell_news(scope, context, notes)
+    messages = await messages_to_show(scope, step)
+    if scope.stop.requested.is_set():
+        return Stopped()
     request = ModelRequest(
         agent_type=scope.agent.name,
         session_id=scope.session.session_id,
         run_id=scope.run.run_id,
         step=step,
         instructions=await scope.agent.write_instructions(context),
-        messages=scope.transcript,
+        messages=messages,
         tools=scope.agent.tool_specs,
         settings=scope.agent.settings,
     )
@@ -68,8 +71,14 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     begun = scope.services.clock.now_ms()
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
-        reply, tokens = await _surrounded(scope, step, request, stream)
+        done = await _surrounded(scope, step, request, stream)
+        reply, tokens = done.reply, done.usage
         took = scope.services.clock.now_ms() - begun
+        if scope.shown is not None:
+            scope.shown.was_read(tokens.prompt)
+        if done.answered_by not in (None, name):
+            log_event("model.fallback", session_id=scope.session.session_id, model=name, answered_by=done.answered_by)
+            name = done.answered_by
         if scope.hooks.wants("after_llm_call"):
             await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
         plan = await plan_reply(scope, step, reply, notes)
@@ -99,15 +108,14 @@ def _told(scope: RunScope, before: int, begun: int) -> dict[str, Any]:
     return {
         "writer": scope.writer.writer,
         "begun_at": begun,
-        "notices": tuple(scope.notices[before:]),
+        # A summary has a note of its own.
+        "notices": tuple(each for each in scope.notices[before:] if summarised_by(each) is None),
         "companions": scope.settled_companions,
         "entries": scope.news_changes,
     }
 
 
-async def _surrounded(
-    scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream
-) -> tuple[AssistantMessage, TokenCount]:
+async def _surrounded(scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
     """Ask within what hooks put around it."""
     if not scope.hooks.wants("around_llm_call"):
         return await _with_retries(scope, step, request, stream)
@@ -115,15 +123,17 @@ async def _surrounded(
     begun = clock.now_ms()
     with scope.around(step, AroundLLMCallEvent(model=name, request=request)) as around:
         around.begin()
-        reply, tokens = await _with_retries(scope, step, request, stream)
-        took = clock.now_ms() - begun
-        around.outcome = AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took)
-    return reply, tokens
+        done = await _with_retries(scope, step, request, stream)
+        around.outcome = AfterLLMCallEvent(
+            model=done.answered_by or name,
+            reply=done.reply,
+            usage=done.usage,
+            duration_ms=clock.now_ms() - begun,
+        )
+    return done
 
 
-async def _with_retries(
-    scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream
-) -> tuple[AssistantMessage, TokenCount]:
+async def _with_retries(scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
     """Ask until there is a reply or no hope of one; what a failed call said is discarded for every reader."""
     options = scope.services.options
     failures = 0
@@ -131,6 +141,13 @@ async def _with_retries(
         try:
             with Contained(f"Model {scope.model.name!r}"):
                 return await stream.run(request)
+        except ContextTooLongError:
+            fewer = await fewer_messages(scope, step)
+            if fewer is None:
+                raise
+            request = msgspec.structs.replace(request, messages=fewer)
+            stream.reset()
+            await undisturbed(scope.discard_step(step))
         except ModelError as problem:
             failures += 1
             wished = problem.retry_after or 0

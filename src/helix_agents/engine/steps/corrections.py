@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from helix_agents.domain.messages import Message, ToolMessage, UserMessage
+from helix_agents.domain.summaries import SUMMARY
 
 INVALID_ARGUMENTS = "invalid_arguments"
 UNKNOWN_TOOL = "unknown_tool"
@@ -11,6 +12,14 @@ CORRECTABLE = frozenset((INVALID_ARGUMENTS, UNKNOWN_TOOL, RETRY_REQUESTED))
 
 OUTPUT_REMINDER = "output_reminder"
 """Marks the hidden message that asks a model to hand in its output."""
+
+COMPANION_NOTICE = "companion_notice"
+"""Marks the hidden message that tells a model what became of a companion."""
+
+LATE_ANSWER = "late_answer"
+"""Marks the hidden message that tells a model of an answer nobody waited for any more."""
+
+_BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, SUMMARY))
 
 
 class Corrections:
@@ -53,10 +62,10 @@ class Corrections:
 
 
 def _turn_start(transcript: Sequence[Message], end: int) -> int:
-    """Where what followed the turn's own message begins; that message is the last one of a user before `end`."""
+    """Where what followed the turn's own message begins; that message is the last one before `end` that begins one."""
     for place in range(end, 0, -1):
         message = transcript[place - 1]
-        if isinstance(message, UserMessage) and not _is_reminder(message):
+        if isinstance(message, UserMessage) and message.metadata.get("helix") not in _BEGIN_NO_TURN:
             return place
     return 0
 

@@ -9,6 +9,7 @@ from helix_agents.domain.records import encode
 from helix_agents.domain.transcript import NOT_EXECUTED
 from helix_agents.engine.desk import Note
 from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.corrections import LATE_ANSWER
 
 
 async def with_late_answers(scope: RunScope, beginning: Note) -> Note:
@@ -44,7 +45,7 @@ async def with_late_answers(scope: RunScope, beginning: Note) -> Note:
 
 def _late_notice(call: PendingCall) -> UserMessage:
     text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {_in_words(call.late_answer)}"
-    return UserMessage(content=text, hidden=True, metadata={"helix": "late_answer"})
+    return UserMessage(content=text, hidden=True, metadata={"helix": LATE_ANSWER})
 
 
 def _in_words(answer: KnownAnswer | None) -> str:

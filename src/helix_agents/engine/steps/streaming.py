@@ -20,7 +20,6 @@ from helix_agents.domain.errors import HelixError, ModelError, ModelUnavailableE
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolCall, says_nothing
 from helix_agents.domain.records import check_record, decode, encode
-from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.scope import RunScope
 from helix_agents.ports.llm import (
     ModelRequest,
@@ -48,8 +47,8 @@ class ReplyStream:
         self._calls: list[_StreamedCall] = []
         self._by_provider_id: dict[str, list[_StreamedCall]] = {}
 
-    async def run(self, request: ModelRequest) -> tuple[AssistantMessage, TokenCount]:
-        """Ask and stream; the reply carries our call ids.
+    async def run(self, request: ModelRequest) -> ReplyDone:
+        """Ask and stream; the reply carries our call ids, and who gave it.
 
         Raises:
             ModelError: the model gave no whole answer.
@@ -67,12 +66,13 @@ class ReplyStream:
                         await self._begin_call(event)
                     case ToolCallEnded(id=call_id):
                         await self._end_call(call_id)
-                    case ReplyDone(reply=reply, usage=usage):
+                    case ReplyDone(reply=reply):
                         self._check(event)
                         if reply.text and not self._text:
                             # An adapter need not stream; its readers hear the whole of it then.
                             await self._say(reply.text)
-                        return self._own(reply), usage
+                        by = event.answered_by or self._scope.model.name
+                        return ReplyDone(reply=self._own(reply, by), usage=event.usage, answered_by=by)
         raise ModelUnavailableError(self._scope.model.name, "the stream ended without a whole reply")
 
     def _check(self, done: ReplyDone) -> None:
@@ -148,7 +148,7 @@ class ReplyStream:
             raise ModelError(self._scope.model.name, reason)
         return next((call for call in reversed(calls) if not call.ended), calls[-1])
 
-    def _own(self, reply: AssistantMessage) -> AssistantMessage:
+    def _own(self, reply: AssistantMessage, by: str) -> AssistantMessage:
         """The reply under our ids: a call has the one under which readers saw it, in whatever order calls were begun;
         where a provider gave it another id meanwhile, the next that nobody else has; else it gets its id now."""
         begun = {provider_id: iter(calls) for provider_id, calls in self._by_provider_id.items()}
@@ -159,7 +159,7 @@ class ReplyStream:
             msgspec.structs.replace(call, id=self._scope.call_ids.claim(call.id) if streamed is None else streamed.id)
             for call, streamed in zip(reply.tool_calls, own, strict=True)
         )
-        return msgspec.structs.replace(reply, tool_calls=calls, model=reply.model or self._scope.model.name)
+        return msgspec.structs.replace(reply, tool_calls=calls, model=reply.model or by)
 
 
 async def say_again(scope: RunScope, step: int, reply: AssistantMessage) -> None:

@@ -17,7 +17,7 @@ from helix_agents.domain.streams import StreamPlace
 from helix_agents.engine.children.delegated_writer import DelegatedWriter
 from helix_agents.engine.children.meant_agents import line_of
 from helix_agents.engine.coming_writer import ComingWriter
-from helix_agents.engine.desk import ASKING, OPENING, Desk
+from helix_agents.engine.desk import ASKING, COMPACTING, OPENING, Desk
 from helix_agents.engine.effects import OpenBatch, Position
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
@@ -90,7 +90,7 @@ async def open_scope(
         writer=writer,
         desk=desk,
         stop=stop,
-        model=model or services.model_of(agent),
+        model=model or services.adapter_of(agent.model),
         hooks=ordered(parent=above, executor=services.hooks, agent=agent.hooks, call=hooks),
         deps=deps,
         parent=parent,
@@ -170,7 +170,7 @@ async def take_writer(scope: RunScope, *, join: bool) -> None:
 async def take_notes_of_calls(scope: RunScope, batch: OpenBatch) -> None:
     """Have in hand what calls noted that ran elsewhere."""
     for name, note in (await scope.desk.notes(scope.step_id(batch.step))).items():
-        if note.round == batch.round and name not in (OPENING, ASKING):
+        if note.round == batch.round and not name.startswith((OPENING, ASKING, COMPACTING)):
             scope.take_note(name, note)
 
 

@@ -69,9 +69,13 @@ class _Conversation:
         return turns
 
     def _ends_like(self, messages: Sequence[Message]) -> bool:
-        """Whether our last message stands at the same place there: one look, so that a slip is never silent."""
+        """Whether our first and last message stand at the same places there: a look at each, so that a slip is never
+        silent, and a summary at the beginning is seen."""
         known = len(self.sources)
-        return known <= len(messages) and (not known or _same(self.sources[-1], messages[known - 1]))
+        if not known:
+            return True
+        ends_alike = known <= len(messages) and _same(self.sources[-1], messages[known - 1])
+        return ends_alike and _same(self.sources[0], messages[0])
 
     def _add(self, message: Message, converter: MessageConverter) -> None:
         self.sources.append(message)

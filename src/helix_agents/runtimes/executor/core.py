@@ -9,6 +9,7 @@ import msgspec
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.durations import Duration, optional_milliseconds
+from helix_agents.agent.fallback_model import FallbackModel
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
 from helix_agents.agent.registry import AgentRegistry
@@ -119,7 +120,7 @@ class ExecutorCore:
             agents=AgentRegistry(checked_agents(type(self), agents)),
             clock=state,
             ids=RandomIds(),
-            model_of=self._model_of,
+            adapter_of=self._adapter_of,
             sleep=asyncio.sleep,
             jitter=jitter,
             in_thread=asyncio.to_thread,
@@ -418,6 +419,12 @@ class ExecutorCore:
             except Exception as problem:
                 # Anybody may write an adapter; the store is closed all the same.
                 log_exception("model.not_closed", problem, model=model.name)
+        for agent in self._services.agents.everyone():
+            for tool in agent.all_tools:
+                try:
+                    await tool.close()
+                except Exception as problem:
+                    log_exception("tool.not_closed", problem, tool=tool.name)
         if self._on_close is not None:
             await self._on_close()
 
@@ -529,14 +536,17 @@ class ExecutorCore:
             InvalidInputError, UnknownModelError, MissingExtraError: it cannot be begun like this.
         """
         check_of_one_call(hooks, model, works=self._runtime.works)
-        adapter = self._opened(model) if isinstance(model, str) else model
+        adapter = None if model is None else self._adapter_of(model)
         if adapter is None and self._runtime.works:
             for each in AgentRegistry([agent]).everyone():
-                self._model_of(each)
+                for used in each.models:
+                    self._adapter_of(used)
         return adapter
 
-    def _model_of(self, agent: AnyAgent) -> LLMAdapter:
-        return self._opened(agent.model) if isinstance(agent.model, str) else agent.model
+    def _adapter_of(self, model: str | LLMAdapter) -> LLMAdapter:
+        if isinstance(model, str):
+            return self._opened(model)
+        return model.opened(self._adapter_of) if isinstance(model, FallbackModel) else model
 
     def _opened(self, name: str) -> LLMAdapter:
         """The model of this name, opened once and closed with the executor."""

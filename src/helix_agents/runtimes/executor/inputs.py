@@ -13,6 +13,7 @@ from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import CheckpointId, check_id
 from helix_agents.domain.messages import UserMessage, is_blank
 from helix_agents.domain.records import check_given
+from helix_agents.domain.summaries import summarised_by
 from helix_agents.engine.requests.start_plans import ResumeMode
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
@@ -30,6 +31,8 @@ def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]
         messages = tuple(given) if isinstance(given, Sequence) else (given,)
     for message in messages:
         check_input(message, UserMessage, "message", "give a text, a UserMessage(content=…), or a list of UserMessage")
+        if summarised_by(message) is not None:
+            raise InvalidInputError("message", "its metadata says that it is a summary, which only the engine writes")
         if is_blank(message.content):
             raise InvalidInputError("message", "it says nothing; give a text that is not blank, or a file")
     if key is None or not messages:

@@ -10,6 +10,7 @@ from helix_agents.testing.contracts.executor.entry_table import EntryTableContra
 from helix_agents.testing.contracts.executor.expiring import ExpiringContract
 from helix_agents.testing.contracts.executor.hooks import HooksContract
 from helix_agents.testing.contracts.executor.janitors import JanitorsContract
+from helix_agents.testing.contracts.executor.long_conversations import LongConversationsContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
 from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
@@ -28,6 +29,7 @@ class ExecutorContract(
     ConversationsContract,
     ToolsContract,
     ModelsContract,
+    LongConversationsContract,
     WaitingContract,
     WakingContract,
     DeadlinesContract,

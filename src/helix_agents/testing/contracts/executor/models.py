@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from helix_agents.agent.agent import Agent, AnyAgent
+from helix_agents.agent.fallback_model import FallbackModel
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import (
     ErrorChunk,
@@ -20,6 +21,7 @@ from helix_agents.domain.chunks import (
 from helix_agents.domain.errors import (
     ContextTooLongError,
     ModelOverloadedError,
+    ModelRefusedError,
     ModelUnavailableError,
     SessionNotFoundError,
     UnknownModelError,
@@ -127,6 +129,29 @@ def _arguments_in(chunks: Sequence[StreamChunk]) -> dict[str, str]:
 
 class ModelsContract(ScenarioContract):
     """A reply counts when it is whole; until then the model is asked again, or the run fails with a reason."""
+
+    async def test_a_model_that_gives_no_answer_is_stood_in_for_and_usage_names_who_answered(
+        self, helix: Executor
+    ) -> None:
+        away = ScriptedModel(lambda _: ModelUnavailableError("main", "no route"), name="main")
+        model = FallbackModel(away, ScriptedModel(["I am here."], name="spare"))
+        handle = await helix.execute(_agent(model=model), "Ask", SESSION)
+        assert await completed(handle) == "I am here."
+        assert away.asked == 1
+        assert [(each.source_name, each.calls) for each in (await handle.usage()).sources] == [("spare", 1)]
+        [_, said] = await transcript(helix)
+        assert isinstance(said, AssistantMessage)
+        assert said.model == "spare"
+
+    async def test_models_that_all_give_no_answer_are_asked_again_while_one_of_them_may(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        busy = ScriptedModel([ModelOverloadedError("main", "busy"), "At last."], name="main")
+        refuses = ScriptedModel(lambda _: ModelRefusedError("spare", "no key"), name="spare")
+        async with open_executor(options=QUICK) as helix:
+            handle = await helix.execute(_agent(model=FallbackModel(busy, refuses)), "Ask", SESSION)
+            assert await completed(handle) == "At last."
+        assert (busy.asked, refuses.asked) == (2, 1)
 
     async def test_a_reply_that_breaks_off_is_asked_for_again_and_its_pieces_are_discarded(
         self, open_executor: OpenExecutor

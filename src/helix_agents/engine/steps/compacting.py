@@ -1,0 +1,192 @@
+"""Keeping a conversation within what its model can read: the oldest part is summarised, once, and kept all the same."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from helix_agents.agent.compaction import Compaction
+from helix_agents.agent.failures import Contained, ControlFlow
+from helix_agents.domain.errors import ContextTooLongError, HelixError, ModelError
+from helix_agents.domain.messages import AssistantMessage, Image, Message, Text, ToolMessage, UserMessage
+from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.summaries import summarised_by, summary_message
+from helix_agents.domain.texts import storable
+from helix_agents.domain.usage import TokenCount
+from helix_agents.engine.desk import COMPACTING, Note
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.shown import BYTES_PER_TOKEN, Shown, about_tokens
+from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
+
+# A summary of less than this part of the whole is not worth a question.
+LEAST_GAIN = 8
+# How often the part to be summarised is halved because it is itself more than the model reads.
+MOST_HALVINGS = 5
+MOST_CHARACTERS_OF_A_RESULT = 20_000
+LEAST_OF_WHAT_IS_WANTED = 400
+
+_OPENING = "What happened so far in this conversation, in short:"
+_LATEST = "What the user said last before this, word for word:"
+
+
+async def messages_to_show(scope: RunScope, step: int) -> Sequence[Message]:
+    """What the model is shown in this step; where that would be too much, the oldest part is summarised first."""
+    compaction, shown = scope.agent.compaction, scope.shown
+    if compaction is None or shown is None:
+        return scope.transcript
+    shown.follow()
+    if shown.tokens > compaction.above_tokens:
+        worth = compaction.above_tokens // LEAST_GAIN
+        with scope.stop.cutting():
+            await _compact(scope, step, compaction, shown, keep_tokens=compaction.kept, worth_tokens=worth)
+    return shown.follow()
+
+
+async def fewer_messages(scope: RunScope, step: int) -> Sequence[Message] | None:
+    """What the model is shown after it refused the step as too long; None where it cannot be less."""
+    compaction, shown = scope.agent.compaction, scope.shown
+    if compaction is None or shown is None:
+        return None
+    keep = min(compaction.kept, shown.tokens // 4)
+    return shown.follow() if await _compact(scope, step, compaction, shown, keep_tokens=keep) else None
+
+
+async def _compact(
+    scope: RunScope, step: int, compaction: Compaction, shown: Shown, *, keep_tokens: int, worth_tokens: int = 0
+) -> bool:
+    """Have the oldest messages summarised; the summary waits for the step's commit, and a repeated effect finds it."""
+    messages = shown.follow()
+    until = shown.cut(keep_tokens)
+    size = sum(map(about_tokens, messages[:until]))
+    if until is None or size < worth_tokens:
+        return False
+    about: dict[str, Any] = {"session_id": scope.session.session_id, "step": step}
+    summaries = _Summaries(scope, step, compaction)
+    begun = scope.services.clock.now_ms()
+    try:
+        with Contained(f"Model {summaries.model.name!r}"):
+            text = await summaries.summarise(messages[:until])
+    except (Exception, ControlFlow) as problem:
+        if isinstance(problem, HelixError) and not isinstance(problem, ModelError):
+            raise
+        log_exception("history.compaction_failed", problem, **about)
+        return False
+    summarised = shown.summarised(until)
+    if not any(map(_is_spoken, messages[until:])):
+        text += _latest_words(scope.transcript[: summarised.messages], compaction.kept)
+    summary = summary_message(f"{_OPENING}\n\n{text}", summarised)
+    if about_tokens(summary) >= min(size, compaction.above_tokens):
+        log_event("history.summary_too_long", level=logging.WARNING, **about)
+        return False
+    took = scope.services.clock.now_ms() - begun
+    source = {"source_type": "tokens", "source_name": summaries.name, "tokens": summaries.tokens}
+    spent = scope.usage_entry(step, **source, amount=took)
+    await scope.note(step, f"{COMPACTING}{summarised.messages}", Note(notices=(summary,), usage=(spent,)))
+    log_event("history.compacted", **about, messages=summarised.messages)
+    return True
+
+
+class _Summaries:
+    """Whoever writes the summaries of one agent, and what that took."""
+
+    def __init__(self, scope: RunScope, step: int, compaction: Compaction) -> None:
+        if compaction.model is None:
+            self.model: LLMAdapter = scope.model
+            settings = msgspec.structs.replace(scope.agent.settings, stop_sequences=())
+        else:
+            self.model = scope.services.adapter_of(compaction.model)
+            settings = ModelSettings()
+        self.name = self.model.name
+        self.tokens = TokenCount()
+        self._request = ModelRequest(
+            agent_type=scope.agent.name,
+            session_id=scope.session.session_id,
+            run_id=scope.run.run_id,
+            step=step,
+            instructions=compaction.instructions,
+            messages=(),
+            settings=compaction.settings or settings,
+        )
+
+    async def summarise(self, messages: Sequence[Message], halvings: int = MOST_HALVINGS) -> str:
+        """What was said, in short; what is too long for this model, too, is summarised in parts.
+
+        Raises:
+            ModelError: there is no summary.
+        """
+        try:
+            return await self._ask("\n\n".join(_told(messages)))
+        except ContextTooLongError:
+            if len(messages) < 2 or not halvings:
+                raise
+        half = len(messages) // 2
+        begins = await self.summarise(messages[:half], halvings - 1)
+        return await self.summarise([UserMessage(content=begins, hidden=True), *messages[half:]], halvings - 1)
+
+    async def _ask(self, told: str) -> str:
+        # As text and without tools: there are providers that take no calls in a request that offers none.
+        request = msgspec.structs.replace(self._request, messages=(UserMessage(content=told),))
+        async with aclosing(self.model.ask(request)) as events:
+            async for event in events:
+                if isinstance(event, ReplyDone):
+                    self.tokens += event.usage
+                    self.name = event.answered_by or self.name
+                    text = storable(event.reply.text).strip()
+                    if text and event.reply.stop_reason != "length":
+                        return text
+                    what = "is cut off at the token limit" if text else "says nothing"
+                    raise ModelError(self.model.name, f"its summary {what}")
+        raise ModelError(self.model.name, "the stream ended without a whole reply")
+
+
+def _is_spoken(message: Message) -> bool:
+    return isinstance(message, UserMessage) and not message.hidden
+
+
+def _latest_words(before: Sequence[Message], keep_tokens: int) -> str:
+    """What the model is working on, in the user's own words, however often it is summarised meanwhile."""
+    said = next((each for each in reversed(before) if isinstance(each, UserMessage) and not each.hidden), None)
+    if said is None:
+        return ""
+    most = max(LEAST_OF_WHAT_IS_WANTED, min(keep_tokens * BYTES_PER_TOKEN, MOST_CHARACTERS_OF_A_RESULT))
+    return f"\n\n{_LATEST}\n\n{_shortened(_words(said), most)}"
+
+
+def _told(messages: Sequence[Message]) -> Iterator[str]:
+    """A conversation as text."""
+    for message in messages:
+        match message:
+            case UserMessage(hidden=hidden):
+                is_summary = summarised_by(message) is not None
+                who = "Summary of what came before" if is_summary else "Note to the assistant" if hidden else "User"
+                yield f"{who}: {_words(message)}"
+            case AssistantMessage(text=text, tool_calls=calls):
+                if text:
+                    yield f"Assistant: {text}"
+                for call in calls:
+                    yield f"Assistant calls {call.name} with {_json(call.arguments)}"
+            case ToolMessage(tool_name=name, content=content, error=error):
+                yield f"{name} {'failed' if error else 'answered'}: {_shortened(_json(content))}"
+
+
+def _words(message: UserMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "\n".join(
+        part.text
+        if isinstance(part, Text)
+        else f"({'picture' if isinstance(part, Image) else 'file'} {part.filename or ''})"
+        for part in message.content
+    )
+
+
+def _json(value: JSON) -> str:
+    return value if isinstance(value, str) else encode(value).decode()
+
+
+def _shortened(text: str, most: int = MOST_CHARACTERS_OF_A_RESULT) -> str:
+    """A long text by its two ends."""
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"

@@ -1,0 +1,105 @@
+"""What a model is shown of a conversation: all of it, or the latest summary and what it does not stand for."""
+
+from collections.abc import Sequence
+
+from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
+from helix_agents.domain.records import encode
+from helix_agents.domain.summaries import Summarised, summarised_by
+
+BYTES_PER_TOKEN = 4
+TOKENS_PER_MESSAGE = 4
+LEAST_BELIEVED = 4
+"""A count of less than this part of ours is a mistake."""
+TOKENS_PER_FILE = 1_600
+"""About what a picture costs; its bytes say nothing about that."""
+
+# Where a message stands that is no part of what the next summary counts.
+_NOWHERE = -1
+
+
+class Shown:
+    """The messages to show, kept in step with a transcript that grows; only what is new in it is looked at."""
+
+    def __init__(self, transcript: Sequence[Message]) -> None:
+        self._transcript = transcript
+        self._taken = 0
+        self._messages: list[Message] = []
+        self._places: list[int] = []
+        self._sizes: list[int] = []
+        self._size = 0
+        self._read, self._size_read = 0, 0
+
+    def follow(self) -> list[Message]:
+        """The messages to show, with what the transcript has gained. The list only grows; once a summary comes, it is
+        another one."""
+        for place in range(self._taken, len(self._transcript)):
+            self._take(place, self._transcript[place])
+        self._taken = len(self._transcript)
+        return self._messages
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens they are: what the model said it read, and what came since."""
+        return self._read + self._size - self._size_read
+
+    def was_read(self, tokens: int) -> None:
+        """What the model said of the messages shown last. What cannot be true is not believed: some gateways count only
+        what they had not cached, and some nothing at all."""
+        if tokens * LEAST_BELIEVED >= self._size:
+            self._read, self._size_read = tokens, self._size
+
+    def cut(self, keep_tokens: int) -> int | None:
+        """Where the latest messages begin that are about so many tokens; None where there is nothing to summarise.
+
+        A result stays with its call, and the last exchange stays whatever its size.
+        """
+        kept, begins = 0, None
+        for at in range(len(self._messages) - 1, 0, -1):
+            kept += self._sizes[at]
+            if begins is not None and kept > keep_tokens:
+                break
+            if not isinstance(self._messages[at], ToolMessage):
+                begins = at
+        # A summary of nothing but a summary would gain nothing.
+        return begins if begins is not None and any(place != _NOWHERE for place in self._places[:begins]) else None
+
+    def summarised(self, until: int) -> Summarised:
+        """What a summary of the messages before this one stands for."""
+        before = 0 if (earlier := summarised_by(self._messages[0])) is None else earlier.replies
+        replies = sum(isinstance(each, AssistantMessage) for each in self._messages[:until])
+        return Summarised(messages=self._places[until], replies=before + replies)
+
+    def _take(self, place: int, message: Message) -> None:
+        summarised = summarised_by(message)
+        if summarised is not None:
+            kept = [at for at, where in enumerate(self._places) if where >= summarised.messages]
+            self._messages = [self._messages[at] for at in kept]
+            self._places = [self._places[at] for at in kept]
+            self._sizes = [self._sizes[at] for at in kept]
+            self._size = sum(self._sizes)
+            self._read = self._size_read = 0
+            self._put(0, _NOWHERE, message)
+        else:
+            self._put(len(self._messages), place, message)
+
+    def _put(self, at: int, place: int, message: Message) -> None:
+        size = about_tokens(message)
+        self._messages.insert(at, message)
+        self._places.insert(at, place)
+        self._sizes.insert(at, size)
+        self._size += size
+
+
+def about_tokens(message: Message) -> int:
+    """About how many tokens a message is."""
+    match message:
+        case UserMessage(content=str() as text):
+            said = len(text.encode("utf-8", "surrogatepass"))
+        case UserMessage(content=parts):
+            texts = (each.text for each in parts if isinstance(each, Text))
+            files = sum(not isinstance(each, Text) for each in parts)
+            said = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+            said += files * TOKENS_PER_FILE * BYTES_PER_TOKEN
+        case _:
+            said = len(encode(message))
+    return TOKENS_PER_MESSAGE + said // BYTES_PER_TOKEN

@@ -1,0 +1,120 @@
+"""A catalogue: what an MCP server offered when somebody looked, as a file that is read, reviewed and committed."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.records import JSON
+
+FORMAT = "helix-mcp-catalogue/1"
+
+# What of an offer decides how a tool is called; icons, titles of servers and the like would only make noise.
+_KEPT = ("title", "description", "inputSchema", "annotations")
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One tool as its server described it. `annotations` are hints, and what a stranger says of himself."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    input_schema: dict[str, JSON]
+    annotations: dict[str, JSON] = {}
+
+    def hint(self, name: str) -> bool | None:
+        """What the server says of itself, if it does."""
+        given = self.annotations.get(name)
+        return given if isinstance(given, bool) else None
+
+
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything a server offered, by name."""
+
+    format: str = FORMAT
+    tools: tuple[Offer, ...]
+
+    def changes_to(self, other: "Catalogue") -> list[str]:
+        """What is different in another one, a sentence for each tool."""
+        before = {offer.name: offer for offer in self.tools}
+        after = {offer.name: offer for offer in other.tools}
+        found: list[str] = []
+        for name in sorted({*before, *after}):
+            if name not in after:
+                found.append(f"{name} is gone")
+            elif name not in before:
+                found.append(f"{name} is new")
+            elif before[name] != after[name]:
+                old, new = msgspec.to_builtins(before[name]), msgspec.to_builtins(after[name])
+                fields = (field for field in _KEPT if old.get(field) != new.get(field))
+                found.append(f"{name} has another {', '.join(fields)}")
+        return found
+
+
+def catalogue_of(offers: Sequence[Mapping[str, Any]]) -> Catalogue:
+    """A catalogue of what a server listed, in an order of its own: servers list in any.
+
+    Raises:
+        msgspec.ValidationError: it is no list of tools.
+    """
+    kept = [{"name": each["name"], **{key: each[key] for key in _KEPT if each.get(key) is not None}} for each in offers]
+    tools = msgspec.convert(sorted(kept, key=lambda each: each["name"]), tuple[Offer, ...])
+    return Catalogue(tools=tools)
+
+
+def read_catalogue(subject: str, path: Path) -> Catalogue | None:
+    """The catalogue in a file; None where there is none.
+
+    Raises:
+        DefinitionError: the file is no catalogue, or one of a later release.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise DefinitionError(subject, f"its catalogue {path} cannot be read: {problem.strerror}.") from problem
+    try:
+        read: Any = msgspec.json.decode(raw)
+        given = cast("dict[str, Any]", read).get("format") if isinstance(read, dict) else None
+        if given != FORMAT:
+            raise DefinitionError(subject, f"{path} has format {given!r}, and not {FORMAT!r}; take it again.")
+        catalogue = msgspec.convert(read, Catalogue)
+    except msgspec.MsgspecError as problem:
+        raise DefinitionError(subject, f"{path} is no catalogue: {problem}. Take it again.") from problem
+    names = [offer.name for offer in catalogue.tools]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DefinitionError(subject, f"{path} has {twice!r} twice; take it again.")
+    return catalogue
+
+
+def write_catalogue(catalogue: Catalogue, path: Path) -> None:
+    """Put a catalogue into a file, whole or not at all; the same catalogue is always the same bytes."""
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(_text(catalogue))
+        # A temporary file is for its owner alone; this one is code.
+        os.chmod(draft, 0o644)
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
+        raise
+
+
+def _text(catalogue: Catalogue) -> str:
+    written = json.dumps(msgspec.to_builtins(catalogue), indent=2, ensure_ascii=False)
+    # Whoever reviews it must see all that a model will: what prints nothing is spelt out.
+    return "".join(each if each.isprintable() or each == "\n" else _spelt(each) for each in written) + "\n"
+
+
+def _spelt(character: str) -> str:
+    return json.dumps(character)[1:-1]

@@ -1,0 +1,69 @@
+"""What a server answered to a call, as a model is told."""
+
+import json
+from typing import Any, cast
+
+import mcp_types as types
+
+from helix_agents.domain.records import JSON
+
+
+def text_of(result: types.CallToolResult) -> str:
+    """All of it in words, for an error."""
+    texts = [_told(block) for block in result.content]
+    if result.structured_content is not None and not texts:
+        texts = [json.dumps(result.structured_content, ensure_ascii=False)]
+    return "\n\n".join(text for text in texts if text) or "The tool failed, and did not say why."
+
+
+def content_of(result: types.CallToolResult) -> JSON:
+    """The result of a call: text, or what it is as data.
+
+    Where a server gives both, and its text is only the data again, the data is enough. Results carry no images, sounds
+    or files; that there was one is said.
+    """
+    texts = [text for block in result.content if (text := _told(block))]
+    text = "\n\n".join(texts)
+    if result.structured_content is None:
+        return text if texts else None
+    data = _unwrapped(result.structured_content)
+    if all(_repeats(each, data, result.structured_content) for each in texts) or _repeats_parts(texts, data):
+        return data
+    return {"text": text, "data": data}
+
+
+def _unwrapped(data: Any) -> Any:
+    """What is no object is usually sent as the only field of one."""
+    fields: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    return fields["result"] if set(fields) == {"result"} else cast("Any", data)
+
+
+def _repeats(text: str, *data: Any) -> bool:
+    if any(text == each for each in data):
+        return True
+    try:
+        return json.loads(text) in data
+    except ValueError:
+        return False
+
+
+def _repeats_parts(texts: list[str], data: Any) -> bool:
+    """A list is often told one item at a time."""
+    if not isinstance(data, list):
+        return False
+    items = cast("list[Any]", data)
+    return len(items) == len(texts) and all(map(_repeats, texts, items))
+
+
+def _told(block: types.ContentBlock) -> str:
+    match block:
+        case types.TextContent(text=text):
+            return text
+        case types.ImageContent(data=data, mime_type=kind) | types.AudioContent(data=data, mime_type=kind):
+            return f"[{kind}, {len(data) * 3 // 4} bytes; results carry no such content]"
+        case types.ResourceLink(uri=uri, name=name, description=about):
+            return f"[{name}: {uri}]" + (f" {about}" if about else "")
+        case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
+            return text
+        case types.EmbeddedResource(resource=resource):
+            return f"[{resource.uri}, {resource.mime_type or 'a file'}; results carry no such content]"

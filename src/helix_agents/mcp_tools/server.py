@@ -1,0 +1,242 @@
+"""An MCP server as agents know it: where it is, and the tools its catalogue names."""
+
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from helix_agents.agent.choices import check_seconds
+from helix_agents.agent.durations import Deadline, Duration
+from helix_agents.agent.headers import Headers, check_header
+from helix_agents.agent.names import check_name, check_tool_name
+from helix_agents.agent.outcomes import ApprovalPredicate, Effect, UnknownOutcome
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import DefinitionError
+from helix_agents.mcp_tools.catalogue import Catalogue, Offer, catalogue_of, read_catalogue
+from helix_agents.mcp_tools.connections import Address, Connections, connecting
+from helix_agents.mcp_tools.tools import ToolSettings, check_distinct, make_tool
+from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
+
+LONGEST_NAME = 32
+SECONDS_TO_CALL = 120.0
+"""How long one call may run unless the user says otherwise."""
+
+
+class MCPToolServer:
+    """An MCP server whose tools agents may call. Defining one opens nothing; the first call of a tool does.
+
+    Which tools there are is read from its catalogue, a file that `helix tools sync` takes from the server: every
+    process, today and after a deploy, knows the same tools, whether the server answers or not.
+
+    Args:
+        name: Begins the names of its tools, as in `docs__search`.
+        url: Where it is, if it speaks streamable HTTP.
+        command: The program that is the server, with its arguments, if it speaks over its standard input and output.
+        headers: Sent with every request, or an async function that makes them anew for each; never stored or logged.
+        env: The environment of the program, beside the few variables any program needs; it inherits no other.
+        cwd: The folder the program runs in.
+        catalogue: The file; beside the module that defines the server, and named after it, if left out.
+        connect_timeout: How long starting and greeting it may take, in seconds.
+
+    Raises:
+        DefinitionError: it could not work; says why and what to do.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        command: Sequence[str] | None = None,
+        headers: Headers | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        catalogue: str | Path | None = None,
+        connect_timeout: float = 60.0,
+    ) -> None:
+        self.name = _checked_name(name)
+        self._subject = f"MCP server {name!r}"
+        check_seconds(self._subject, "connect_timeout", connect_timeout)
+        address = _address(self._subject, url, command, headers, env, cwd)
+        self.catalogue = _beside_the_caller() / (catalogue or f"{name}.mcp.json")
+        self._connections = Connections(name, connecting(name, address), connect_timeout)
+        if _collected:
+            _collected[-1].append(self)
+
+    def __repr__(self) -> str:
+        return f"<MCP server {self.name!r}>"
+
+    def tools(
+        self,
+        *names: str,
+        exclude: Sequence[str] = (),
+        catalogue: Catalogue | None = None,
+        require_approval: bool | ApprovalPredicate | None = None,
+        effect: Effect | None = None,
+        unknown_outcome: UnknownOutcome | None = None,
+        timeout: Duration | None = SECONDS_TO_CALL,
+        retries: int | None = None,
+        deadline: Deadline = "inherit",
+        on_deadline: Literal["timeout", "deny"] = "timeout",
+    ) -> tuple[Tool[..., Any], ...]:
+        """The tools of its catalogue, or those that are named, all with the same settings; nothing is opened.
+
+        Args:
+            names: Which of them, by the server's own names; `*` stands for anything. All if left out.
+            exclude: Which not.
+            catalogue: Another one than that of the file, such as `await server.take_catalogue()` for a first try.
+            require_approval: As for `tool`. If left out, a person is asked where the server says that a tool destroys.
+            effect: As for `tool`. If left out, `"once"`, unless the server says that a tool only reads, or that
+                repeating it changes nothing.
+            unknown_outcome: As for `tool`; for those that are `"once"`.
+            timeout: How long one call may run, connecting included; None for as long as it takes.
+            retries: As for `tool`.
+            deadline: As for `tool`; for those that may wait for a person.
+            on_deadline: As for `tool`; likewise.
+
+        Raises:
+            DefinitionError: there is no catalogue yet, a name is not in it, or options contradict each other.
+        """
+        known = catalogue or read_catalogue(self._subject, self.catalogue)
+        if known is None and not _collected:
+            raise DefinitionError(
+                self._subject,
+                f"there is no catalogue of its tools at {self.catalogue} yet; take it with `helix tools sync MODULE`, "
+                "look at it and commit it. To try without: tools(catalogue=await server.take_catalogue()).",
+            )
+        settings = ToolSettings(
+            require_approval=require_approval,
+            effect=effect,
+            unknown_outcome=unknown_outcome,
+            timeout=timeout,
+            retries=retries,
+            deadline=deadline,
+            on_deadline=on_deadline,
+        )
+        return self._made(known or Catalogue(tools=()), names, exclude, settings)
+
+    async def take_catalogue(self) -> Catalogue:
+        """What the server offers just now; another process, at another time, may see something else.
+
+        Raises:
+            MCPUnavailableError, MCPRefusedError, MCPProtocolError: it cannot be asked.
+        """
+        try:
+            return catalogue_of(await self._connections.list())
+        except TroubleMet as met:
+            raise met.as_error(self.name) from met
+        except CallRefused as refused:
+            raise TroubleMet("refused", refused.message).as_error(self.name) from refused
+        except msgspec.ValidationError as problem:
+            reason = f"its list of tools cannot be used: {problem}"
+            raise TroubleMet("protocol", reason).as_error(self.name) from problem
+
+    async def close(self) -> None:
+        """Let go of its connection once nobody uses it; executors do that as they are left."""
+        await self._connections.close()
+
+    def _made(
+        self, catalogue: Catalogue, names: Sequence[str], exclude: Sequence[str], settings: ToolSettings
+    ) -> tuple[Tool[..., Any], ...]:
+        if isinstance(exclude, str):
+            raise DefinitionError(self._subject, f"exclude={exclude!r} is no list of names; write exclude=[…].")
+        for name in (*names, *exclude):
+            self._check_known(catalogue, name)
+        chosen = [
+            offer
+            for offer in catalogue.tools
+            if (not names or _is_among(offer, names)) and not _is_among(offer, exclude)
+        ]
+        check_distinct(self._subject, self.name, chosen)
+        return tuple(make_tool(self.name, offer, self._connections, settings) for offer in chosen)
+
+    def _check_known(self, catalogue: Catalogue, name: str) -> None:
+        if not _collected and not any(fnmatchcase(offer.name, name) for offer in catalogue.tools):
+            known = ", ".join(offer.name for offer in catalogue.tools) or "none"
+            raise DefinitionError(self._subject, f"it has no tool {name!r}; there are: {known}.")
+
+
+_collected: list[list[MCPToolServer]] = []
+
+
+@contextmanager
+def collecting() -> Generator[list[MCPToolServer]]:
+    """The servers that are defined in the block. Those without a catalogue have no tools there, instead of failing: a
+    module has to be imported before its catalogues can be taken."""
+    found: list[MCPToolServer] = []
+    _collected.append(found)
+    try:
+        yield found
+    finally:
+        _collected.remove(found)
+
+
+def _is_among(offer: Offer, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(offer.name, pattern) for pattern in patterns)
+
+
+def _checked_name(name: str) -> str:
+    check_name("MCP server", name)
+    if len(name) > LONGEST_NAME:
+        raise DefinitionError(
+            f"MCP server {name!r}", f"its name begins the names of its tools; give it one of up to {LONGEST_NAME}."
+        )
+    try:
+        check_tool_name(f"{name}__x")
+    except DefinitionError as problem:
+        raise DefinitionError(
+            f"MCP server {name!r}", f"names in {name + '__'!r} belong to built-in tools; give it another name."
+        ) from problem
+    return name
+
+
+def _address(
+    subject: str,
+    url: str | None,
+    command: Sequence[str] | None,
+    headers: Headers | None,
+    env: Mapping[str, str] | None,
+    cwd: str | Path | None,
+) -> Address:
+    if (url is None) == (command is None):
+        raise DefinitionError(subject, "say where it is: either url=… or command=[…].")
+    if url is not None:
+        if env is not None or cwd is not None:
+            raise DefinitionError(subject, "env=… and cwd=… are for a server that is a command.")
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+            # Not shown: it may hold a secret.
+            raise DefinitionError(subject, "its url is no http or https address; give credentials as headers=….")
+        if headers is not None and not callable(headers):
+            for name, value in headers.items():
+                check_header(subject, name, value)
+    if command is not None:
+        if headers is not None:
+            raise DefinitionError(subject, "headers=… are for a server at a url; a command gets env=….")
+        words = cast("Sequence[object]", command)
+        if isinstance(command, str) or not words or not all(isinstance(word, str) and word for word in words):
+            raise DefinitionError(subject, f'command={command!r} is no list of words; write ["program", "argument"].')
+        for name, value in (env or {}).items():
+            if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise DefinitionError(subject, f"env[{name!r}] is no text.")
+    return Address(
+        url=url,
+        command=tuple(command or ()),
+        headers=headers or {},
+        env=dict(env or {}),
+        cwd=None if cwd is None else str(cwd),
+    )
+
+
+def _beside_the_caller() -> Path:
+    """The folder of the module that defines the server: wherever the process is started, it is the same."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
+        frame = frame.f_back
+    file = frame.f_globals.get("__file__")
+    return Path(file).parent if isinstance(file, str) else Path.cwd()

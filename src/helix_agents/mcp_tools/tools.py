@@ -1,0 +1,182 @@
+"""The tools of a server, made from what its catalogue says: names, cautious defaults, and the call itself."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Any, Literal
+
+from helix_agents.agent.calling import RunInThread, call_possibly_slow
+from helix_agents.agent.choices import check_choice
+from helix_agents.agent.context import ToolContext
+from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
+from helix_agents.agent.failures import ToolFailed
+from helix_agents.agent.outcomes import ApprovalPredicate, Effect, UnknownOutcome
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.pending import OnDeadline
+from helix_agents.domain.records import JSON
+from helix_agents.engine.log import log_event
+from helix_agents.mcp_tools.catalogue import Offer
+from helix_agents.mcp_tools.connections import Connections, Progress
+from helix_agents.mcp_tools.schemas import SchemaInput
+from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
+
+IDEMPOTENCY_KEY = "helix-agents/idempotency-key"
+"""Under which name a server finds, in the `_meta` of a call, what is the same for every try of that call."""
+
+PROGRESS = "mcp.progress"
+"""The name of the events that tell readers of the stream how far a call is."""
+
+_LONGEST_NAME = 64
+_PROGRESS_SECONDS = 0.1
+_LONGEST_MESSAGE = 1_000
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class MCPTool(Tool[..., Any]):
+    """A tool that an MCP server runs."""
+
+    connections: Connections
+
+    async def call(
+        self,
+        context: ToolContext[Any, Any],
+        values: Mapping[str, Any],
+        *,
+        in_thread: RunInThread = asyncio.to_thread,
+        apart: bool = False,
+    ) -> Any:
+        """Have the server run it; raises as for any tool."""
+        return await call_possibly_slow(
+            self.subject, partial(self.function, context, values), in_thread=None, apart=apart
+        )
+
+    async def close(self) -> None:
+        """Let go of the connection, once nobody uses it."""
+        await self.connections.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSettings:
+    """What the user decided for some tools of a server; what was left out follows the server's hints, or our own."""
+
+    require_approval: bool | ApprovalPredicate | None
+    effect: Effect | None
+    unknown_outcome: UnknownOutcome | None
+    timeout: Duration | None
+    retries: int | None
+    deadline: Deadline
+    on_deadline: Literal["timeout", "deny"]
+
+
+def effect_of(offer: Offer) -> Effect:
+    """What a repetition costs, as far as the server says: whoever does not call itself harmless is not repeated."""
+    is_harmless = offer.hint("readOnlyHint") or offer.hint("idempotentHint")
+    return "repeatable" if is_harmless else "once"
+
+
+def asks_first(offer: Offer) -> bool:
+    """Whether a person is asked unless the user decides: where the server itself says that it destroys things."""
+    return offer.hint("destructiveHint") is True and offer.hint("readOnlyHint") is not True
+
+
+def tool_name(server: str, name: str) -> str:
+    """What a model calls a tool of a server; what providers do not take is replaced, and what is too long cut."""
+    whole = f"{server}__{_ILLEGAL.sub('_', name)}"
+    if len(whole) <= _LONGEST_NAME:
+        return whole
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{whole[: _LONGEST_NAME - 9]}_{digest}"
+
+
+def check_distinct(subject: str, server: str, offers: Sequence[Offer]) -> None:
+    """Refuse tools that a model could not tell apart.
+
+    Raises:
+        DefinitionError: two names become one.
+    """
+    seen: dict[str, str] = {}
+    for offer in offers:
+        called = tool_name(server, offer.name)
+        other = seen.setdefault(called, offer.name)
+        if other != offer.name:
+            raise DefinitionError(
+                subject, f"{other!r} and {offer.name!r} would both be called {called!r}; leave one out with exclude=…."
+            )
+
+
+def make_tool(server: str, offer: Offer, connections: Connections, settings: ToolSettings) -> MCPTool:
+    """One tool of a server.
+
+    Raises:
+        DefinitionError: options contradict each other.
+    """
+    called = tool_name(server, offer.name)
+    subject = f"Tool {called!r}"
+    check_choice(subject, "on_deadline", settings.on_deadline, ("timeout", "deny"))
+    approval = asks_first(offer) if settings.require_approval is None else settings.require_approval
+    effect: Effect = settings.effect or effect_of(offer)
+    # Settings are for several tools at once, and some of them are for those alone that could need them.
+    is_once = effect == "once" or settings.effect is not None
+    may_wait = bool(approval) or is_once
+    return MCPTool(
+        name=called,
+        description=(offer.description or offer.title or f"{offer.name} of {server}").strip() or called,
+        input=SchemaInput(offer.input_schema),
+        function=_function(server, offer.name, connections, repeatable=effect == "repeatable"),
+        timeout_ms=optional_milliseconds(settings.timeout, subject, "timeout"),
+        retries=settings.retries,
+        effect=effect,
+        unknown_outcome=settings.unknown_outcome if is_once else None,
+        require_approval=approval,
+        deadline_ms=deadline_milliseconds(settings.deadline, subject, "deadline") if may_wait else "inherit",
+        on_deadline=OnDeadline(action=settings.on_deadline if may_wait else "timeout"),
+        connections=connections,
+    )
+
+
+def _function(server: str, name: str, connections: Connections, *, repeatable: bool) -> Callable[..., Any]:
+    async def call(ctx: ToolContext[Any, Any], arguments: Mapping[str, JSON]) -> JSON:
+        """Have the server run the tool.
+
+        Raises:
+            ToolFailed: it failed, or nobody knows; says which.
+        """
+        meta = {IDEMPOTENCY_KEY: ctx.idempotency_key}
+        try:
+            result = await connections.call(name, arguments, meta, _progress_to(ctx), repeatable=repeatable)
+        except TroubleMet as met:
+            error = met.as_error(server, calling=True)
+            log_event("mcp.call_failed", server=server, tool=name, code=error.code, reason=met.reason)
+            raise ToolFailed(str(error)) from met
+        except CallRefused as refused:
+            raise ToolFailed(f"MCP server {server!r} refused the call: {refused.message}") from refused
+        # Loaded with the connection: it knows the protocol's library.
+        from helix_agents.mcp_tools.results import content_of, text_of
+
+        if result.is_error:
+            raise ToolFailed(text_of(result))
+        return content_of(result)
+
+    return call
+
+
+def _progress_to(ctx: ToolContext[Any, Any]) -> Progress:
+    """Tells readers how far a call is, not oftener than they can see."""
+    told_at = 0.0
+
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        nonlocal told_at
+        now = monotonic()
+        if now - told_at >= _PROGRESS_SECONDS:
+            told_at = now
+            said = None if message is None else message[:_LONGEST_MESSAGE]
+            about = {"tool_call_id": ctx.tool_call_id, "progress": progress, "total": total, "message": said}
+            ctx.emit(PROGRESS, {key: value for key, value in about.items() if value is not None})
+
+    return tell

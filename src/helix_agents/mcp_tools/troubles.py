@@ -1,0 +1,81 @@
+"""What goes wrong between us and a server, by what it means for the call that met it."""
+
+from typing import Any, Literal, TypeAlias, cast
+
+from helix_agents.domain.errors import MCPProtocolError, MCPRefusedError, MCPServerError, MCPUnavailableError
+from helix_agents.domain.texts import said_by, storable
+from helix_agents.domain.transcript import PERHAPS
+
+Trouble: TypeAlias = Literal["not_sent", "session_gone", "unavailable", "lost", "refused", "protocol"]
+"""Whether the server can have begun with the call: not with the first three and with what it refused; else nobody
+knows."""
+
+_CODE = 1
+_SECRET, _TROUBLE = "helix", "trouble"
+_LONGEST = 2_000
+
+
+class CallRefused(Exception):  # noqa: N818  # what it means is decided by whoever catches it
+    """The server's own answer to a call is an error of the protocol."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = storable(message, _LONGEST)
+
+
+class TroubleMet(Exception):  # noqa: N818  # likewise
+    """A call that got no answer of the server's own. One that is `early` was met before there was a connection, and
+    `aside` is for people, and not for a model."""
+
+    def __init__(self, trouble: Trouble, reason: str, *, early: bool = False, aside: str = "") -> None:
+        super().__init__(trouble, reason)
+        self.trouble: Trouble = trouble
+        self.reason = storable(reason, _LONGEST)
+        self.early = early
+        self.aside = storable(aside, _LONGEST)
+
+    @property
+    def was_not_begun(self) -> bool:
+        """Whether the same call can be sent again without a doubt."""
+        return self.trouble in ("not_sent", "session_gone")
+
+    def as_error(self, server: str, *, calling: bool = False) -> MCPServerError:
+        """The error for whoever asked; a call that may have been done says so."""
+        reason = self.reason
+        if calling and not self.early and self.trouble in ("lost", "protocol"):
+            reason = f"{reason}; {PERHAPS}"
+        if not calling and self.aside:
+            reason = f"{reason}; {self.aside}"
+        match self.trouble:
+            case "refused":
+                return MCPRefusedError(server, f"{reason}.")
+            case "protocol":
+                return MCPProtocolError(server, reason)
+            case _:
+                return MCPUnavailableError(server, reason)
+
+
+def marked(secret: str, trouble: Trouble, reason: str) -> dict[str, Any]:
+    """Trouble in the form of the protocol's errors; nobody without the secret can make one."""
+    return {"code": _CODE, "message": reason, "data": {_SECRET: secret, _TROUBLE: trouble}}
+
+
+def trouble_in(secret: str, data: object, reason: str) -> TroubleMet | None:
+    """The trouble that an error stands for, if it is one of ours."""
+    if not isinstance(data, dict):
+        return None
+    told = cast("dict[str, Any]", data)
+    return TroubleMet(told[_TROUBLE], reason) if told.get(_SECRET) == secret else None
+
+
+def first_in(problem: BaseException) -> BaseException:
+    """What a group of exceptions is about; task groups make one of whatever they meet."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = cast("BaseExceptionGroup[BaseException]", problem).exceptions[0]
+    return problem
+
+
+def in_words(problem: BaseException) -> str:
+    """What went wrong, in a line."""
+    return f"{type(problem).__name__}: {said_by(problem, _LONGEST)}".rstrip(": ").rstrip(".")
