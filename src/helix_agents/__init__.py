@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from helix_agents.server.auth import Principal as Principal
     from helix_agents.server.remote import HttpRemoteAgentTransport as HttpRemoteAgentTransport
     from helix_agents.server.remote import remote_agent_tool as remote_agent_tool
+    from helix_agents.tracing.hooks import OpenTelemetryHooks as OpenTelemetryHooks
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
 _HOME: dict[str, str] = {
@@ -134,6 +135,7 @@ _HOME: dict[str, str] = {
     "Page": "helix_agents.domain.paging",
     "PendingCall": "helix_agents.domain.pending",
     "PendingFilter": "helix_agents.domain.pending",
+    "OpenTelemetryHooks": "helix_agents.tracing.hooks",
     "PersistentAgent": "helix_agents.agent.companions",
     "Principal": "helix_agents.server.auth",
     "Reconciled": "helix_agents.agent.outcomes",

@@ -11,7 +11,7 @@ import helix_agents
 from tests.architecture.source_tree import PACKAGE, syntax_of
 
 # Named by those who have the extra; each says which one it needs.
-NEED_AN_EXTRA = {"AgentServer", "DBOSAgentExecutor", "TemporalAgentExecutor"}
+NEED_AN_EXTRA = {"AgentServer", "DBOSAgentExecutor", "OpenTelemetryHooks", "TemporalAgentExecutor"}
 HOMES: dict[str, str] = vars(helix_agents)["_HOME"]
 
 

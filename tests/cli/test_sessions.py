@@ -30,6 +30,7 @@ def test_a_session_is_shown_with_what_waits_in_it(office: Path) -> None:
     assert set(document) == {"session", "current_run", "children"}
     assert document["session"]["pending_client_tool_calls"]["call_1_1"]["input"] == {"to": "Ann"}
     assert document["session"]["error"] is None, "a script finds every field, set or not"
+    assert f"trace      {document['session']['tracing_context']['trace_id']}" in shown.out
 
 
 def test_messages_runs_and_checkpoints_are_shown(office: Path) -> None:

@@ -36,6 +36,18 @@ SAYS = {
         "Eve has both.",
         "eve: I was told: the budget is 100; the budget is 120",
     ],
+    "trace_a_conversation.py": [
+        "It is out.",
+        "invoke_agent writer [suspended]",
+        *["chat scripted"] * 2,
+        "execute_tool subagent__researcher",
+        "invoke_agent researcher",
+        *["chat scripted"] * 2,
+        *["execute_tool search", "SELECT pages"] * 2,
+        "invoke_agent writer",
+        "execute_tool publish",
+        "chat scripted",
+    ],
     "report_writer.py": ["Let me look that up. Tides"],
     "refresh_the_page.py": [
         "the page shows 'The sea ' and is closed",

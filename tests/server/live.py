@@ -53,8 +53,8 @@ def agent_server(
 ) -> AgentServer:
     """The agents of these tests on a store, behind tokens unless said otherwise."""
     settings.setdefault("authenticate", bearer_tokens(TOKENS))
-    given: dict[str, Any] = executor or {}
-    return AgentServer(Executor.open(url, agents=agents, **given), limits=limits, **settings)
+    given: dict[str, Any] = {"agents": agents, **(executor or {})}
+    return AgentServer(Executor.open(url, **given), limits=limits, **settings)
 
 
 class LiveServer:

@@ -71,7 +71,10 @@ def broken_hook(hooks: Hooks[Any, Any]) -> str | None:
         hook = hooks.implemented(name)
         if hook is not None and not callable(hook):
             return f"hook {name}={hook!r} is no function"
-        if hook is not None and is_generator(hook):
+        if hook is not None and name.startswith("around_"):
+            if is_async(hook) or inspect.isasyncgenfunction(hook):
+                return f"hook {name} is async; write a plain generator function that yields once"
+        elif hook is not None and is_generator(hook):
             return f"hook {name} is a generator, which runs nothing when it is called; leave out the yield"
     return None
 

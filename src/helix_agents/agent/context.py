@@ -101,10 +101,28 @@ class RunLink(msgspec.Struct, Generic[StateT], frozen=True, kw_only=True):
         )
 
 
+class RunTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run stands among others, for whoever draws a picture of the whole conversation.
+
+    All sessions of one tree share a `trace_id`, however many processes and services they pass through; below
+    `parent_span_id` hangs a conversation that another service began. `started_at` is in milliseconds, the same for each
+    attempt. A run that works for a call of another agent has that call's `errand`.
+    """
+
+    trace_id: str
+    root_session_id: SessionId
+    turn: int
+    started_at: int
+    parent_span_id: str | None = None
+    previous_run_id: RunId | None = None
+    errand: str | None = None
+
+
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where in the world something happens.
 
-    After a crash a step may be done again: `run_id`, `step` and `attempt` let it be recognised.
+    After a crash a step may be done again: `run_id`, `step` and `attempt` let it be recognised. Only outside any run
+    there is no `trace`.
     """
 
     session_id: SessionId
@@ -116,6 +134,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, str] = {}
     parent_session_id: SessionId | None = None
+    trace: RunTrace | None = None
 
 
 class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):

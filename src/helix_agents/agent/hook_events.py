@@ -17,12 +17,18 @@ HookName: TypeAlias = Literal[
     "on_agent_start",
     "on_agent_complete",
     "on_agent_fail",
+    "on_agent_interrupted",
     "on_agent_suspended",
     "on_agent_resumed",
     "before_llm_call",
+    "around_llm_call",
+    "on_llm_retry",
     "after_llm_call",
     "before_tool",
+    "around_tool",
     "after_tool",
+    "on_tool_refused",
+    "on_tool_unsettled",
     "before_sub_agent",
     "after_sub_agent",
     "on_message",
@@ -30,6 +36,10 @@ HookName: TypeAlias = Literal[
     "on_text_delta",
     "on_thinking",
 ]
+
+RanBy: TypeAlias = Literal["function", "agent", "companion", "client", "nobody"]
+"""Who works on a call: your function, a sub-agent here or behind another service, a companion, the client or a person,
+or nobody, as with one that was given up."""
 
 
 class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +76,15 @@ class AgentFailEvent(HookEvent, frozen=True, kw_only=True):
     duration_ms: int
 
 
+class AgentInterruptedEvent(HookEvent, frozen=True, kw_only=True):
+    """The run ends because somebody asked it to stop; one that was aborted fails."""
+
+    hook = "on_agent_interrupted"
+    reason: str | None
+    step_count: int
+    duration_ms: int
+
+
 class AgentSuspendedEvent(HookEvent, frozen=True, kw_only=True):
     """The run ends because it needs somebody."""
 
@@ -73,6 +92,8 @@ class AgentSuspendedEvent(HookEvent, frozen=True, kw_only=True):
     run_id: RunId
     reason: Literal["client_tool", "awaiting_children"]
     tool_call_ids: tuple[ToolCallId, ...]
+    step_count: int
+    duration_ms: int
 
 
 class AgentResumedEvent(HookEvent, frozen=True, kw_only=True):
@@ -91,6 +112,25 @@ class BeforeLLMCallEvent(HookEvent, frozen=True, kw_only=True):
     hook = "before_llm_call"
     model: str
     request: ModelRequest
+
+
+class AroundLLMCallEvent(HookEvent, frozen=True, kw_only=True):
+    """The model is asked, as often as it takes; an `AfterLLMCallEvent` is the outcome."""
+
+    hook = "around_llm_call"
+    model: str
+    request: ModelRequest
+
+
+class LLMRetryEvent(HookEvent, frozen=True, kw_only=True):
+    """The model gave no answer and will be asked again, after so many seconds."""
+
+    hook = "on_llm_retry"
+    model: str
+    code: str
+    error: str
+    failures: int
+    wait_seconds: float
 
 
 class AfterLLMCallEvent(HookEvent, frozen=True, kw_only=True):
@@ -112,8 +152,21 @@ class BeforeToolEvent(HookEvent, frozen=True, kw_only=True):
     input: Mapping[str, JSON]
 
 
+class AroundToolEvent(HookEvent, frozen=True, kw_only=True):
+    """A function of yours runs for a call; an `AfterToolEvent` is the outcome, also of one that raised."""
+
+    hook = "around_tool"
+    tool_name: str
+    tool_call_id: ToolCallId
+    input: Mapping[str, JSON]
+
+
 class AfterToolEvent(HookEvent, frozen=True, kw_only=True):
-    """A call has its result, whoever ran it; an `error` result is what the model was told instead."""
+    """A call has its result, whoever ran it; an `error` result is what the model was told instead.
+
+    It was there at `ended_at`, in milliseconds; hooks hear of it when the whole batch is. Where another agent worked
+    for it, that one's `ctx.trace.errand` is the same as the `errand` here.
+    """
 
     hook = "after_tool"
     tool_name: str
@@ -123,6 +176,32 @@ class AfterToolEvent(HookEvent, frozen=True, kw_only=True):
     error: bool
     code: str | None
     duration_ms: int
+    ended_at: int
+    ran_by: RanBy
+    errand: str | None = None
+
+
+class ToolRefusedEvent(HookEvent, frozen=True, kw_only=True):
+    """A call did not run and the model is told why: a person denied it, the user went on without it, it was not
+    understood, or a deploy took its tool away."""
+
+    hook = "on_tool_refused"
+    tool_name: str
+    tool_call_id: ToolCallId
+    code: str
+    error: JSON
+
+
+class ToolUnsettledEvent(HookEvent, frozen=True, kw_only=True):
+    """The run ends and a call has no result from it: it waits for somebody, or was left with the run."""
+
+    hook = "on_tool_unsettled"
+    tool_name: str
+    tool_call_id: ToolCallId
+    waits: bool
+    duration_ms: int
+    ran_by: RanBy
+    errand: str | None = None
 
 
 class BeforeSubAgentEvent(HookEvent, frozen=True, kw_only=True):

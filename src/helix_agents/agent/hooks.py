@@ -1,37 +1,52 @@
 """Hooks: your code at fixed points of a run, to observe it, to change the state, or to fail it.
 
-| hook               | told by             | fields                                                                    |
-|--------------------|---------------------|---------------------------------------------------------------------------|
-| on_agent_start     | AgentStartEvent     | turn, input                                                               |
-| on_agent_complete  | AgentCompleteEvent  | output, step_count, duration_ms                                           |
-| on_agent_fail      | AgentFailEvent      | code, error, retryable, step_count, duration_ms                           |
-| on_agent_suspended | AgentSuspendedEvent | run_id, reason, tool_call_ids                                             |
-| on_agent_resumed   | AgentResumedEvent   | run_id, previous_run_id, session_id, resumed_from_checkpoint_id           |
-| before_llm_call    | BeforeLLMCallEvent  | model, request                                                            |
-| after_llm_call     | AfterLLMCallEvent   | model, reply, usage, duration_ms                                          |
-| before_tool        | BeforeToolEvent     | tool_name, tool_call_id, input                                            |
-| after_tool         | AfterToolEvent      | tool_name, tool_call_id, input, result, error, code, duration_ms          |
-| before_sub_agent   | BeforeSubAgentEvent | tool_call_id, agent, child_session_id, input                              |
-| after_sub_agent    | AfterSubAgentEvent  | tool_call_id, agent, child_session_id, status, result, error, duration_ms |
-| on_message         | MessageEvent        | message                                                                   |
-| on_state_change    | StateChangeEvent    | tool_call_id, writes                                                      |
-| on_text_delta      | TextDeltaEvent      | delta                                                                     |
-| on_thinking        | ThinkingEvent       | delta, done                                                               |
+| hook                 | told by               | fields                                                           |
+|----------------------|-----------------------|------------------------------------------------------------------|
+| on_agent_start       | AgentStartEvent       | turn, input                                                      |
+| on_agent_complete    | AgentCompleteEvent    | output, step_count, duration_ms                                  |
+| on_agent_fail        | AgentFailEvent        | code, error, retryable, step_count, duration_ms                  |
+| on_agent_interrupted | AgentInterruptedEvent | reason, step_count, duration_ms                                  |
+| on_agent_suspended   | AgentSuspendedEvent   | run_id, reason, tool_call_ids, step_count, duration_ms           |
+| on_agent_resumed     | AgentResumedEvent     | run_id, previous_run_id, session_id, resumed_from_checkpoint_id  |
+| before_llm_call      | BeforeLLMCallEvent    | model, request                                                   |
+| around_llm_call      | AroundLLMCallEvent    | model, request                                                   |
+| on_llm_retry         | LLMRetryEvent         | model, code, error, failures, wait_seconds                       |
+| after_llm_call       | AfterLLMCallEvent     | model, reply, usage, duration_ms                                 |
+| before_tool          | BeforeToolEvent       | tool_name, tool_call_id, input                                   |
+| around_tool          | AroundToolEvent       | tool_name, tool_call_id, input                                   |
+| after_tool           | AfterToolEvent        | tool_name, tool_call_id, input, result, error, code, duration_ms |
+|                      |                       | ended_at, ran_by, errand                                         |
+| on_tool_refused      | ToolRefusedEvent      | tool_name, tool_call_id, code, error                             |
+| on_tool_unsettled    | ToolUnsettledEvent    | tool_name, tool_call_id, waits, duration_ms, ran_by, errand      |
+| before_sub_agent     | BeforeSubAgentEvent   | tool_call_id, agent, child_session_id, input                     |
+| after_sub_agent      | AfterSubAgentEvent    | tool_call_id, agent, child_session_id, status, result, error     |
+|                      |                       | duration_ms                                                      |
+| on_message           | MessageEvent          | message                                                          |
+| on_state_change      | StateChangeEvent      | tool_call_id, writes                                             |
+| on_text_delta        | TextDeltaEvent        | delta                                                            |
+| on_thinking          | ThinkingEvent         | delta, done                                                      |
 
 Each takes `(ctx, event)`, sync or async; a sync one runs on the event loop and has to be quick. `ctx.state` is a draft
-whose changes are part of the same step's commit; only `on_text_delta` and `on_thinking` get a `RunInfo` without state.
+whose changes are part of the same step's commit; `on_text_delta`, `on_thinking`, `on_llm_retry` and the two around the
+work get a `RunInfo` without state.
+
+`around_llm_call` and `around_tool` are generators that yield once: what they set up before, such as context variables,
+is in force while the model is asked or the function runs, and only there. The `yield` gives the outcome, an
+`AfterLLMCallEvent` or `AfterToolEvent`; where there is none, because the model failed or a stop cut the work, it raises
+what ended it.
 
 Per tool the order is before_tool, the tool itself, on_state_change, on_message, after_tool; the last two follow the
 whole parallel batch, in call order. A delegated call is a tool, too, with before_sub_agent and after_sub_agent around
 the child. Where several `Hooks` apply, each point runs the parent's first, then the executor's, the agent's and those
-of the call. A parent's hooks, those of its call included, run in its sub-agents too: there `ctx` is the child's.
+of the call; an object that stands in several of these places runs once. A parent's hooks, those of its call included,
+run in its sub-agents too: there `ctx` is the child's.
 
 A hook that raises is reported, its changes to the state are dropped, and the run goes on; `FailRun` fails the run.
 Hooks run at least once: after a crash those of the step in flight may run again, with the same `run_id` and `step`.
 """
 
 import difflib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, cast, get_args
 
@@ -46,20 +61,27 @@ from helix_agents.agent.hook_events import (
     AfterToolEvent,
     AgentCompleteEvent,
     AgentFailEvent,
+    AgentInterruptedEvent,
     AgentResumedEvent,
     AgentStartEvent,
     AgentSuspendedEvent,
+    AroundLLMCallEvent,
+    AroundToolEvent,
     BeforeLLMCallEvent,
     BeforeSubAgentEvent,
     BeforeToolEvent,
     HookEvent,
     HookName,
+    LLMRetryEvent,
     MessageEvent,
     StateChangeEvent,
     TextDeltaEvent,
     ThinkingEvent,
+    ToolRefusedEvent,
+    ToolUnsettledEvent,
 )
 from helix_agents.agent.state_type import StateT
+from helix_agents.agent.surroundings import Surroundings
 from helix_agents.domain.errors import DefinitionError
 
 HOOK_NAMES: tuple[HookName, ...] = get_args(HookName)
@@ -68,6 +90,9 @@ EventT = TypeVar("EventT", bound=HookEvent, default=HookEvent)
 HookResult: TypeAlias = Awaitable[None] | None
 Hook: TypeAlias = Callable[[RunContext[StateT, DepsT], EventT], HookResult]
 DeltaHook: TypeAlias = Callable[[RunInfo, EventT], HookResult]
+OutcomeT = TypeVar("OutcomeT", bound=HookEvent, default=HookEvent)
+Around: TypeAlias = Generator[None, OutcomeT, None] | None
+AroundHook: TypeAlias = Callable[[RunInfo, EventT], Around[OutcomeT]]
 
 
 class Hooks(Generic[StateT, DepsT]):
@@ -88,12 +113,18 @@ class Hooks(Generic[StateT, DepsT]):
         on_agent_start: Hook[StateT, DepsT, AgentStartEvent] | None = None,
         on_agent_complete: Hook[StateT, DepsT, AgentCompleteEvent] | None = None,
         on_agent_fail: Hook[StateT, DepsT, AgentFailEvent] | None = None,
+        on_agent_interrupted: Hook[StateT, DepsT, AgentInterruptedEvent] | None = None,
         on_agent_suspended: Hook[StateT, DepsT, AgentSuspendedEvent] | None = None,
         on_agent_resumed: Hook[StateT, DepsT, AgentResumedEvent] | None = None,
         before_llm_call: Hook[StateT, DepsT, BeforeLLMCallEvent] | None = None,
+        around_llm_call: AroundHook[AroundLLMCallEvent, AfterLLMCallEvent] | None = None,
+        on_llm_retry: DeltaHook[LLMRetryEvent] | None = None,
         after_llm_call: Hook[StateT, DepsT, AfterLLMCallEvent] | None = None,
         before_tool: Hook[StateT, DepsT, BeforeToolEvent] | None = None,
+        around_tool: AroundHook[AroundToolEvent, AfterToolEvent] | None = None,
         after_tool: Hook[StateT, DepsT, AfterToolEvent] | None = None,
+        on_tool_refused: Hook[StateT, DepsT, ToolRefusedEvent] | None = None,
+        on_tool_unsettled: Hook[StateT, DepsT, ToolUnsettledEvent] | None = None,
         before_sub_agent: Hook[StateT, DepsT, BeforeSubAgentEvent] | None = None,
         after_sub_agent: Hook[StateT, DepsT, AfterSubAgentEvent] | None = None,
         on_message: Hook[StateT, DepsT, MessageEvent] | None = None,
@@ -109,19 +140,25 @@ class Hooks(Generic[StateT, DepsT]):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name in vars(cls):
-            if name.startswith(("on_", "before_", "after_")) and name not in HOOK_NAMES:
+            if name.startswith(("on_", "before_", "around_", "after_")) and name not in HOOK_NAMES:
                 close = difflib.get_close_matches(name, HOOK_NAMES, n=1, cutoff=0)[0]
                 raise DefinitionError(f"Hooks {cls.__name__}", f"there is no hook {name!r}; did you mean {close!r}?")
 
     def on_agent_start(self, ctx: RunContext[StateT, DepsT], event: AgentStartEvent) -> HookResult: ...
     def on_agent_complete(self, ctx: RunContext[StateT, DepsT], event: AgentCompleteEvent) -> HookResult: ...
     def on_agent_fail(self, ctx: RunContext[StateT, DepsT], event: AgentFailEvent) -> HookResult: ...
+    def on_agent_interrupted(self, ctx: RunContext[StateT, DepsT], event: AgentInterruptedEvent) -> HookResult: ...
     def on_agent_suspended(self, ctx: RunContext[StateT, DepsT], event: AgentSuspendedEvent) -> HookResult: ...
     def on_agent_resumed(self, ctx: RunContext[StateT, DepsT], event: AgentResumedEvent) -> HookResult: ...
     def before_llm_call(self, ctx: RunContext[StateT, DepsT], event: BeforeLLMCallEvent) -> HookResult: ...
+    def around_llm_call(self, ctx: RunInfo, event: AroundLLMCallEvent) -> Around[AfterLLMCallEvent]: ...
+    def on_llm_retry(self, ctx: RunInfo, event: LLMRetryEvent) -> HookResult: ...
     def after_llm_call(self, ctx: RunContext[StateT, DepsT], event: AfterLLMCallEvent) -> HookResult: ...
     def before_tool(self, ctx: RunContext[StateT, DepsT], event: BeforeToolEvent) -> HookResult: ...
+    def around_tool(self, ctx: RunInfo, event: AroundToolEvent) -> Around[AfterToolEvent]: ...
     def after_tool(self, ctx: RunContext[StateT, DepsT], event: AfterToolEvent) -> HookResult: ...
+    def on_tool_refused(self, ctx: RunContext[StateT, DepsT], event: ToolRefusedEvent) -> HookResult: ...
+    def on_tool_unsettled(self, ctx: RunContext[StateT, DepsT], event: ToolUnsettledEvent) -> HookResult: ...
     def before_sub_agent(self, ctx: RunContext[StateT, DepsT], event: BeforeSubAgentEvent) -> HookResult: ...
     def after_sub_agent(self, ctx: RunContext[StateT, DepsT], event: AfterSubAgentEvent) -> HookResult: ...
     def on_message(self, ctx: RunContext[StateT, DepsT], event: MessageEvent) -> HookResult: ...
@@ -129,7 +166,7 @@ class Hooks(Generic[StateT, DepsT]):
     def on_text_delta(self, ctx: RunInfo, event: TextDeltaEvent) -> HookResult: ...
     def on_thinking(self, ctx: RunInfo, event: ThinkingEvent) -> HookResult: ...
 
-    def implemented(self, name: HookName) -> Callable[[Any, Any], HookResult] | None:
+    def implemented(self, name: HookName) -> Callable[[Any, Any], Any] | None:
         """The hook of this name, or None when nobody wrote one."""
         hook = getattr(self, name)
         return None if getattr(hook, "__func__", hook) is getattr(Hooks, name) else hook
@@ -145,10 +182,10 @@ class HookFailure:
 
 
 class HookOrder:
-    """Several sets of hooks as one, in the order they were given."""
+    """Several sets of hooks as one, in the order they were given; one that was given twice is told once."""
 
     def __init__(self, hooks: Sequence[Hooks[Any, Any]] = ()) -> None:
-        self.hooks = tuple(hooks)
+        self.hooks = tuple({id(each): each for each in hooks}.values())
         self._written = {
             name: tuple(hook for each in self.hooks if (hook := each.implemented(name))) for name in HOOK_NAMES
         }
@@ -178,6 +215,16 @@ class HookOrder:
                 if draft is not None and before is not None:
                     draft.rollback(before)
                 report(HookFailure(hook=event.hook, function=name, error=problem))
+
+    def around(self, info: RunInfo, event: HookEvent, report: Callable[[HookFailure], object]) -> Surroundings:
+        """The hooks around a piece of work, to be begun when it is; what they raise is reported."""
+        name = event.hook
+        return Surroundings(
+            self._written[name],
+            info,
+            event,
+            lambda function, error: report(HookFailure(hook=name, function=function, error=error)),
+        )
 
 
 SomeHooks: TypeAlias = Hooks[Any, Any] | Sequence[Hooks[Any, Any]] | None

@@ -10,6 +10,7 @@ from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
 from helix_agents.domain.paging import Page
 from helix_agents.domain.sessions import SessionFilter
+from helix_agents.domain.traces import trace_of
 from helix_agents.ports.state_store import SessionStateStore
 
 
@@ -46,6 +47,7 @@ async def show_session(output: Output, url: str, session_id: str) -> None:
         "user": session.user_id or "-",
         "tags": ", ".join(session.tags) or "-",
         "parent": session.parent_session_id or "-",
+        "trace": trace_of(session),
         "created": shown_time(session.created_at),
         "updated": shown_time(session.updated_at),
         "expires": shown_time(session.expires_at),

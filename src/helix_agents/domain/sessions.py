@@ -80,11 +80,15 @@ class SuspensionContext(Record):
 
 
 class TracingContext(Record):
-    """The one trace a session has across all its runs."""
+    """The one trace a session has across all its runs, and all sessions below it.
+
+    Its root is the session's first run. A session that another service began hangs below a span of that one.
+    """
 
     trace_id: str
     root_span_id: str
     last_active_span_id: str | None = None
+    parent_span_id: str | None = None
 
 
 class WorkspaceRef(Record):

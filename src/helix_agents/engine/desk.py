@@ -46,9 +46,10 @@ class RestingReply(Record):
 class RestingResult(Record):
     """What one call came to.
 
-    `told` says whether `after_tool` is due, which it is not for a call that was denied or given up. `consumes` says
-    that an answer of somebody went into it, `once` that the ledger knows it. A tool that finishes carries the run's
-    `output`. `entries` and `audit` are what state capabilities leave for the commit.
+    `ran` says that a function gave it, `ended_at` since when it is there. `told` says whether `after_tool` is due,
+    which it is not for a call that was denied or given up. `consumes` says that an answer of somebody went into it,
+    `once` that the ledger knows it. A tool that finishes carries the run's `output`. `entries` and `audit` are what
+    state capabilities leave for the commit.
     """
 
     message: ToolMessage
@@ -58,6 +59,8 @@ class RestingResult(Record):
     usage: tuple[UsageEntry, ...] = ()
     input: dict[str, JSON] = {}
     duration_ms: int = 0
+    ended_at: int = 0
+    ran: bool = False
     told: bool = True
     consumes: bool = False
     once: bool = False

@@ -3,13 +3,24 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.context import Approval, EntryLink, RunContext, RunInfo, RunLink, ToolContext, UsageReport
+from helix_agents.agent.context import (
+    Approval,
+    EntryLink,
+    RunContext,
+    RunInfo,
+    RunLink,
+    RunTrace,
+    ToolContext,
+    UsageReport,
+)
 from helix_agents.agent.hook_events import HookEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
+from helix_agents.agent.surroundings import Surroundings
 from helix_agents.domain.chunks import ChunkHeader, Custom, StreamChunk, SubagentEnd, ToolEnd, ToolError
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import ChunkTooLargeError
@@ -19,8 +30,10 @@ from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
+from helix_agents.domain.traces import trace_of
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
+from helix_agents.engine.children.errands import errand_of_run
 from helix_agents.engine.desk import Desk, Failure, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
@@ -281,6 +294,10 @@ class RunScope:
             approval=approval,
         )
 
+    def around(self, step: int, event: HookEvent) -> Surroundings:
+        """The hooks around a piece of work; whoever does it begins them."""
+        return self.hooks.around(self.info(step), event, self._report)
+
     async def fire(self, context: RunInfo, event: HookEvent) -> None:
         """Run the hooks of a point; one that raises is logged and the run goes on.
 
@@ -399,18 +416,12 @@ class RunScope:
         )
 
     def _about(self, step: int) -> dict[str, Any]:
-        session = self.session
-        return {
-            "session_id": session.session_id,
-            "run_id": self.run.run_id,
-            "step": step,
-            "attempt": self.run.attempt,
-            "agent": self.agent.name,
-            "user_id": session.user_id,
-            "tags": session.tags,
-            "metadata": session.metadata,
-            "parent_session_id": session.parent_session_id,
-        }
+        return {**self._place, "step": step}
+
+    @cached_property
+    def _place(self) -> dict[str, Any]:
+        """What is the same wherever user code runs in this attempt."""
+        return about_run(self.session, self.run, self.agent.name, 0)
 
     def _link(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunLink[Any]:
         return RunLink(
@@ -452,6 +463,36 @@ class RunScope:
             except ChunkTooLargeError as problem:
                 # Whoever emitted it has gone on.
                 log_event("stream.event_dropped", session_id=self.session.session_id, reason=str(problem))
+
+
+def about_run(session: SessionState, run: RunRecord, agent: str, step: int) -> dict[str, Any]:
+    """What user code is told of where it runs."""
+    return {
+        "session_id": session.session_id,
+        "run_id": run.run_id,
+        "step": step,
+        "attempt": run.attempt,
+        "agent": agent,
+        "user_id": session.user_id,
+        "tags": session.tags,
+        "metadata": session.metadata,
+        "parent_session_id": session.parent_session_id,
+        "trace": _trace_of(session, run),
+    }
+
+
+def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
+    """Where a run stands among others; nothing of it changes as the run goes on."""
+    context = session.tracing_context
+    return RunTrace(
+        trace_id=trace_of(session),
+        root_session_id=session.root_session_id,
+        turn=run.turn,
+        started_at=run.started_at,
+        parent_span_id=None if context is None else context.parent_span_id,
+        previous_run_id=run.previous_run_id,
+        errand=errand_of_run(session, run),
+    )
 
 
 def _end_told_by(chunk: EndOfCall) -> bytes:

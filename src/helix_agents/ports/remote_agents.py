@@ -17,11 +17,14 @@ RemoteStop: TypeAlias = Literal["stopping", "nothing_running", "unknown"]
 
 
 class RemoteSession(Record):
-    """A session at the other service. The user is told there only by a transport that is set up to."""
+    """A session at the other service. The user is told there only by a transport that is set up to, and so is where its
+    runs hang in the trace of the conversation here, which is known at the beginning.
+    """
 
     session_id: SessionId
     agent: str
     user_id: str | None = None
+    trace: str | None = None
 
 
 class RemoteStatus(Record):

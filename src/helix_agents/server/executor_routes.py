@@ -30,6 +30,7 @@ from helix_agents.domain.pending import (
 )
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import OUR_METADATA, InterruptOutcome, InterruptSet, SessionState
+from helix_agents.domain.traces import IN_TRACE, TRACE, read_trace_place
 from helix_agents.engine.scope import DEPTH
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Started, Status, Stopped, Submitted
@@ -51,6 +52,9 @@ async def start(call: Call) -> Response:
     messages = call.checked_messages(messages_of(body.message))
     _check_metadata(body.metadata)
     owner = call.owner()
+    # A service that delegates says where the session hangs in its trace.
+    trace = read_trace_place(call.request.headers.get(IN_TRACE))
+    metadata = body.metadata if trace is None else {**body.metadata, TRACE: str(trace)}
     try:
         run = await call.begin(
             lambda: call.executor.execute(
@@ -60,7 +64,7 @@ async def start(call: Call) -> Response:
                 state=body.state,
                 user_id=owner,
                 tags=body.tags,
-                metadata=body.metadata,
+                metadata=metadata,
                 only_new=True,
             )
         )

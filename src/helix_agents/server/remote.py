@@ -23,6 +23,7 @@ from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import Answer, ToolAnswer
 from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.traces import IN_TRACE
 from helix_agents.domain.usage import SourceTotal, UsageRollup
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import DEPTH
@@ -108,7 +109,9 @@ class HttpRemoteAgentTransport:
 
     It holds no connection between two requests, so that it can be shared by all loops and threads of a process and
     needs no closing. The user a session is for is told only with `pass_user=True`; the other server's `authenticate`
-    has to believe it, from the header `X-Helix-On-Behalf-Of`. Redirects are not followed: a token goes to one place.
+    has to believe it, from the header `X-Helix-On-Behalf-Of`. With `pass_trace=True` its spans are part of the
+    conversation's trace here, by the header `X-Helix-Trace`; else a service cannot tell which calls belong together.
+    Redirects are not followed: a token goes to one place.
     """
 
     def __init__(
@@ -118,6 +121,7 @@ class HttpRemoteAgentTransport:
         token: str | None = None,
         headers: Headers | None = None,
         pass_user: bool = False,
+        pass_trace: bool = False,
         connect_seconds: float = 5.0,
         answer_seconds: float = 30.0,
         silence_seconds: float = 60.0,
@@ -137,6 +141,7 @@ class HttpRemoteAgentTransport:
         for name, value in self._sent({} if callable(self._headers) else self._headers).items():
             check_header("HttpRemoteAgentTransport", name, value)
         self._pass_user = pass_user
+        self._pass_trace = pass_trace
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds
         self._silence_seconds = silence_seconds
@@ -323,6 +328,8 @@ class HttpRemoteAgentTransport:
         headers = await self._renewed(self._headers) if callable(self._headers) else self._sent(self._headers)
         if self._pass_user and session.user_id is not None:
             headers[ON_BEHALF_OF] = quote(session.user_id, safe="@.-_")
+        if self._pass_trace and session.trace is not None:
+            headers[IN_TRACE] = session.trace
         return headers
 
     async def _renewed(self, headers: Callable[[], Awaitable[Mapping[str, str]]]) -> dict[str, str]:

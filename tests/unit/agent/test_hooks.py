@@ -3,17 +3,20 @@
 import asyncio
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from helix_agents.agent import hook_events, hooks
+from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import RunContext, RunInfo, RunLink
 from helix_agents.agent.failures import FailRun, ToolFailed
 from helix_agents.agent.hook_events import (
+    AfterToolEvent,
     AgentStartEvent,
+    AroundToolEvent,
     BeforeToolEvent,
     HookEvent,
     MessageEvent,
@@ -24,6 +27,7 @@ from helix_agents.agent.state_draft import StateDraft
 from helix_agents.domain.errors import DefinitionError, InvalidStateError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.writes import Append, Replace
+from helix_agents.llm.scripted import ScriptedModel
 
 EVENTS = {event.hook: event for event in HookEvent.__subclasses__()}
 START = AgentStartEvent(turn=1, input=(UserMessage(content="hi"),))
@@ -66,8 +70,14 @@ def get_annotation(function: Callable[..., Any], parameter: str) -> Any:
 
 
 def test_the_table_tells_every_field_of_every_record() -> None:
-    rows = re.findall(r"^\| (\w+) +\| (\w+) +\| ([\w, ]+?) +\|$", hooks.__doc__ or "", re.MULTILINE)
-    told = {hook: (record, tuple(fields.split(", "))) for hook, record, fields in rows if hook != "hook"}
+    told: dict[str, tuple[str, tuple[str, ...]]] = {}
+    last = ""
+    for hook, record, fields in re.findall(
+        r"^\| (\w*) +\| (\w*) +\| ([\w, ]+?) +\|$", hooks.__doc__ or "", re.MULTILINE
+    ):
+        # A row without a name goes on with the fields of the one above it.
+        last = hook or last
+        told[last] = (record or told[last][0], (*told.get(last, ("", ()))[1], *fields.split(", ")))
     assert told == {name: (event.__name__, event.__struct_fields__) for name, event in EVENTS.items()}
 
 
@@ -232,3 +242,51 @@ def test_a_set_of_hooks_may_have_other_methods_and_its_own_constructor() -> None
     audit = Audit("log")
     assert audit.implemented("on_message") is not None
     assert audit.implemented("on_agent_start") is None
+
+
+# ---- around the work
+
+
+def test_a_hook_around_something_is_a_plain_generator_that_has_a_known_name() -> None:
+    async def asynchronous(ctx: RunInfo, event: AroundToolEvent) -> AsyncGenerator[None]:
+        yield
+
+    def plain(ctx: RunInfo, event: AroundToolEvent) -> Generator[None, AfterToolEvent, None]:
+        yield
+
+    given: Any = asynchronous
+    with pytest.raises(DefinitionError, match="around_tool is async; write a plain generator function"):
+        Agent(name="a", model=ScriptedModel(["Hi."]), hooks=Hooks(around_tool=given))
+    Agent(name="a", model=ScriptedModel(["Hi."]), hooks=Hooks(around_tool=plain))
+    with pytest.raises(DefinitionError, match="did you mean 'around_tool'"):
+        type("Typo", (Hooks,), {"around_tols": plain})
+
+
+def test_hooks_around_something_begin_in_order_and_end_in_reverse() -> None:
+    heard: list[str] = []
+
+    def around(name: str) -> Hooks[Any, Any]:
+        def work(ctx: RunInfo, event: AroundToolEvent) -> Generator[None, AfterToolEvent, None]:
+            heard.append(f"{name} begins")
+            yield
+            heard.append(f"{name} ends")
+
+        return Hooks(around_tool=work)
+
+    info = RunInfo(session_id="s", run_id="r", step=1, agent="a")
+    order = HookOrder([around("outer"), Hooks(around_tool=lambda ctx, event: None), around("inner")])
+    event = AroundToolEvent(tool_name="search", tool_call_id="c1", input={})
+    with order.around(info, event, unexpected) as surroundings:
+        assert not surroundings.begun
+        surroundings.begin()
+        heard.append("work")
+        surroundings.outcome = START
+    assert heard == ["outer begins", "inner begins", "work", "inner ends", "outer ends"]
+
+
+async def test_an_object_that_stands_in_several_places_is_told_once() -> None:
+    told: list[str] = []
+    everywhere: Hooks[Any, Any] = Hooks(on_agent_start=lambda ctx, event: told.append("told"))
+    order = ordered(parent=everywhere, executor=everywhere, agent=[everywhere], call=everywhere)
+    await order.fire(context(), START, unexpected)
+    assert told == ["told"]

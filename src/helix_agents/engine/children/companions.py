@@ -22,6 +22,7 @@ from helix_agents.domain.sessions import ChildWait, CreateSession, SessionState,
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
 from helix_agents.domain.writes import NO_WRITES, difference
 from helix_agents.engine.children.detached import resume_detached
+from helix_agents.engine.children.errands import companion_run_id
 from helix_agents.engine.children.letting_go import child_id_of, let_go
 from helix_agents.engine.children.sub_agents import (
     ABANDONED,
@@ -63,6 +64,7 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
     if tool is not None and scope.stop.requested.is_set():
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     given: dict[str, JSON] = {}
+    begun = scope.services.clock.now_ms()
     try:
         if tool is None:
             result = await work.let_go(tool_is_gone(call))
@@ -81,7 +83,8 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
         result = _error(planned, str(problem))
     if isinstance(result, CallOutcome):
         return result
-    result = msgspec.structs.replace(result, input=given)
+    took = scope.services.clock.now_ms() - begun
+    result = msgspec.structs.replace(result, input=given, duration_ms=took)
     await announce(scope, batch.step, result.message, NO_WRITES)
     return await settle(scope, batch, result)
 
@@ -95,7 +98,7 @@ class _CompanionCall:
         self._planned = planned
         self._store = scope.services.store
         # Minted for this call and recorded with its step: whoever runs the call again finds what it started.
-        self._run_id = f"{child_id_of(planned)}.run"
+        self._run_id = companion_run_id(child_id_of(planned))
 
     async def let_go(self, result: RestingResult) -> RestingResult:
         """End what this call began, as nobody here can go on with it: a deploy took the tool or the kind of companion

@@ -29,7 +29,7 @@ from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord, went_on
-from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState
+from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState, StatusChanged
 from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSessionRefUpdate, SubSessionStatus
 from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES
@@ -47,6 +47,7 @@ from helix_agents.engine.steps.executing import announce, open_call, settle, tel
 from helix_agents.engine.steps.ledger import resting_reply
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.engine.steps.stop_watch import StopSignal, look_for_stop, watching
+from helix_agents.engine.steps.undriven import tell_failed
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -313,7 +314,7 @@ async def fail_child(services: Services, session_id: SessionId, fence: Fence, pr
     """A child that cannot be driven fails alone; its siblings and its parent go on."""
     log_exception("subagent.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
-    await services.store.settle_session(
+    settled = await services.store.settle_session(
         SettleSession(
             session_id=session_id,
             expected=("active", "paused"),
@@ -324,6 +325,8 @@ async def fail_child(services: Services, session_id: SessionId, fence: Fence, pr
             completion_reason=code,
         )
     )
+    if isinstance(settled, StatusChanged):
+        await tell_failed(services, session_id, fence, code, said_by(problem))
 
 
 async def _outcome(
@@ -345,7 +348,8 @@ async def _outcome(
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     session = await store.load_state(child_id)
     message, status = await result_message(scope, planned, session, run)
-    took = (run.ended_at or run.started_at) - session.created_at
+    ended = run.ended_at or run.started_at
+    took = ended - session.created_at
     await write_end(scope, end_chunk(scope, batch.step, planned, session.agent_type, status, message.content))
     await announce(scope, batch.step, message, NO_WRITES)
     event = AfterSubAgentEvent(
@@ -372,6 +376,7 @@ async def _outcome(
         input=given,
         child=SubSessionRefUpdate(sub_session_id=child_id, status=status, result=message.content, error=session.error),
         duration_ms=took,
+        ended_at=ended,
         fail_run=fail_run,
     )
     return await settle(scope, batch, result)

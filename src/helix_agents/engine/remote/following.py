@@ -46,7 +46,17 @@ from helix_agents.engine.remote.chunks import Names, attributed
 from helix_agents.engine.remote.patience import Patience
 from helix_agents.engine.remote.questions import RemoteQuestions
 from helix_agents.engine.remote.rest import DISPATCH_FAILED, LIMIT_EXCEEDED, Rest, end_of, interrupted
-from helix_agents.engine.remote.stops import CURSOR, REMOTE, STARTED, USAGE, WAITING, WAITS, as_remote, stop_remote
+from helix_agents.engine.remote.stops import (
+    CURSOR,
+    REMOTE,
+    STARTED,
+    USAGE,
+    WAITING,
+    WAITS,
+    as_new_remote,
+    as_remote,
+    stop_remote,
+)
 from helix_agents.engine.remote.usage import count_anew
 from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.steps.step_work import CANCELLED
@@ -154,7 +164,8 @@ class _Follower:
         if status is None and STARTED in self._metadata:
             return self._lost("not_found")
         if status is None:
-            await self._transport.start(self._remote, self._message, depth=self._scope.depth + 1)
+            new = as_new_remote(self._session, self._run)
+            await self._transport.start(new, self._message, depth=self._scope.depth + 1)
             patience.contact()
         if STARTED not in self._metadata:
             # From here on a service that does not know the session has lost it; it is not begun a second time.

@@ -9,12 +9,17 @@ import asyncio
 import logging
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.domain.errors import HelixError, RemoteRefusedError, SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.records import Record
+from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import MARKS, SessionFilter, SessionState, SessionSummary
+from helix_agents.domain.traces import TracePlace, span_id_of_errand, trace_of
+from helix_agents.engine.children.errands import errand_of_run
 from helix_agents.engine.children.meant_agents import find_agent
 from helix_agents.engine.log import log_event
 from helix_agents.engine.services import Services
@@ -84,6 +89,15 @@ def is_elsewhere(session: SessionState | SessionSummary) -> bool:
 def as_remote(session: SessionState | SessionSummary) -> RemoteSession:
     """The session as the other service knows it."""
     return RemoteSession(session_id=id_there(session.session_id), agent=session.agent_type, user_id=session.user_id)
+
+
+def as_new_remote(session: SessionState, run: RunRecord) -> RemoteSession:
+    """The same for a service that does not know it yet: its runs are part of the trace here."""
+    remote, errand = as_remote(session), errand_of_run(session, run)
+    if errand is None:
+        return remote
+    place = TracePlace(trace_of(session), span_id_of_errand(errand))
+    return msgspec.structs.replace(remote, trace=str(place))
 
 
 def id_there(child: SessionId) -> SessionId:

@@ -14,6 +14,7 @@ from helix_agents.engine.services import Services
 from helix_agents.engine.steps.ending import end_stream
 from helix_agents.engine.steps.salvage import end_of_last_step, results_of_open_calls
 from helix_agents.engine.steps.step_work import CANCELLED
+from helix_agents.engine.steps.undriven import tell_failed
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamWriter
 
@@ -108,6 +109,7 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
     store = services.store
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
     run = await store.get_run(fence.run_id)
+    has_failed = False
     if run is None or run.status == "running":
         settlement = SettleSession(
             session_id=session_id,
@@ -120,13 +122,16 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
             completion_reason=code,
         )
         try:
-            await store.settle_session(settlement)
+            settled = await store.settle_session(settlement)
         except StateSizeExceededError:
             # What is left of the step is too large for the store, which may be why the run failed.
-            await store.settle_session(msgspec.structs.replace(settlement, append_messages=()))
+            settled = await store.settle_session(msgspec.structs.replace(settlement, append_messages=()))
+        has_failed = isinstance(settled, StatusChanged)
     ended = await store.get_run(fence.run_id)
     if ended is not None:
         await end_stream(services.streams, await store.load_state(session_id), ended)
+    if has_failed:
+        await tell_failed(services, session_id, fence, code, said_by(problem))
 
 
 async def _end_of_last_step(services: Services, session_id: SessionId, run: RunRecord | None) -> tuple[Message, ...]:

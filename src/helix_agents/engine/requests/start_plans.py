@@ -21,7 +21,7 @@ from helix_agents.domain.errors import (
     SessionNotFoundError,
     StillWaitingError,
 )
-from helix_agents.domain.ids import CheckpointId, SessionId
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.pending import is_overdue
 from helix_agents.domain.records import JSON
@@ -34,6 +34,7 @@ from helix_agents.domain.sessions import (
     SuspensionContext,
     TracingContext,
 )
+from helix_agents.domain.traces import TRACE, read_trace_place, span_id_of_run, trace_id_of
 from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import StepWrites, difference
 from helix_agents.engine.children.detached import untold_at
@@ -337,9 +338,10 @@ def _first_turn(
     new: NewSession,
     expires_at: int | None,
 ) -> StartRun:
+    run_id = services.ids.new("run")
     return StartRun(
         session_id=session_id,
-        run_id=services.ids.new("run"),
+        run_id=run_id,
         create=CreateSession(
             agent_type=agent.name,
             agent_version=agent.version,
@@ -348,13 +350,21 @@ def _first_turn(
             tags=new.tags,
             metadata=new.metadata or {},
             expires_at=expires_at,
-            tracing_context=TracingContext(trace_id=services.ids.new("trace"), root_span_id=services.ids.new("span")),
+            tracing_context=_tracing_context(services, run_id, new.metadata or {}),
             branch=new.branch,
         ),
         append_messages=messages,
         stream=services.claim_stream(session_id, agent.name),
         workflow_id=services.name_workflow(agent.name, session_id, 1),
     )
+
+
+def _tracing_context(services: Services, run_id: RunId, metadata: Mapping[str, str]) -> TracingContext:
+    """A trace of its own; one that another service began goes on in that one's trace."""
+    above = read_trace_place(metadata.get(TRACE))
+    if above is None:
+        return TracingContext(trace_id=trace_id_of(services.ids.new("trace")), root_span_id=span_id_of_run(run_id))
+    return TracingContext(trace_id=above.trace_id, root_span_id=span_id_of_run(run_id), parent_span_id=above.span_id)
 
 
 async def _on_branch(services: Services, agent: AnyAgent, start: StartRun, point: BranchPoint, given: Any) -> StartRun:

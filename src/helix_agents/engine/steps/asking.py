@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
-from helix_agents.agent.hook_events import AfterLLMCallEvent, BeforeLLMCallEvent
+from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, LLMRetryEvent
 from helix_agents.domain.errors import ContextTooLongError, HelixError, InvalidStateError, ModelError
 from helix_agents.domain.summaries import summarised_by
 from helix_agents.domain.texts import said_by
@@ -71,7 +71,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     begun = scope.services.clock.now_ms()
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
-        done = await _with_retries(scope, step, request, stream)
+        done = await _surrounded(scope, step, request, stream)
         reply, tokens = done.reply, done.usage
         took = scope.services.clock.now_ms() - begun
         if scope.shown is not None:
@@ -115,6 +115,24 @@ def _told(scope: RunScope, before: int, begun: int) -> dict[str, Any]:
     }
 
 
+async def _surrounded(scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
+    """Ask within what hooks put around it."""
+    if not scope.hooks.wants("around_llm_call"):
+        return await _with_retries(scope, step, request, stream)
+    clock, name = scope.services.clock, scope.model.name
+    begun = clock.now_ms()
+    with scope.around(step, AroundLLMCallEvent(model=name, request=request)) as around:
+        around.begin()
+        done = await _with_retries(scope, step, request, stream)
+        around.outcome = AfterLLMCallEvent(
+            model=done.answered_by or name,
+            reply=done.reply,
+            usage=done.usage,
+            duration_ms=clock.now_ms() - begun,
+        )
+    return done
+
+
 async def _with_retries(scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
     """Ask until there is a reply or no hope of one; what a failed call said is discarded for every reader."""
     options = scope.services.options
@@ -138,10 +156,23 @@ async def _with_retries(scope: RunScope, step: int, request: ModelRequest, strea
             backoff = options.first_retry_seconds * 2 ** (failures - 1)
             wait = max(wished, backoff * scope.services.jitter())
             log_event("model.retry", session_id=scope.session.session_id, step=step, code=problem.code, wait=wait)
+            await _tell_retry(scope, step, problem, failures, wait)
             stream.reset()
             # A stop between two writers would leave the run without one.
             await undisturbed(scope.discard_step(step))
             await scope.services.sleep(wait)
+
+
+async def _tell_retry(scope: RunScope, step: int, problem: ModelError, failures: int, wait: float) -> None:
+    if scope.hooks.wants("on_llm_retry"):
+        told = LLMRetryEvent(
+            model=scope.model.name,
+            code=problem.code,
+            error=said_by(problem),
+            failures=failures,
+            wait_seconds=wait,
+        )
+        await scope.fire(scope.info(step), told)
 
 
 async def _failed(scope: RunScope, ask: Ask, failure: Failure) -> RunFailed:

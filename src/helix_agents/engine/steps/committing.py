@@ -8,12 +8,15 @@ import msgspec
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import (
-    AfterToolEvent,
     AgentCompleteEvent,
     AgentFailEvent,
+    AgentInterruptedEvent,
     AgentSuspendedEvent,
     HookEvent,
     MessageEvent,
+    RanBy,
+    ToolRefusedEvent,
+    ToolUnsettledEvent,
 )
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit
@@ -26,7 +29,7 @@ from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamAppend, StreamEnd
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
-from helix_agents.domain.transcript import held_results
+from helix_agents.domain.transcript import RUN_STOPPED, held_results
 from helix_agents.domain.usage import ENTRIES_PER_ROUND, UsageEntry
 from helix_agents.domain.writes import (
     NO_WRITES,
@@ -36,10 +39,12 @@ from helix_agents.domain.writes import (
     apply_writes,
     merge_warnings,
 )
+from helix_agents.engine.children.errands import errand_of_call
 from helix_agents.engine.children.letting_go import end_children
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.desk import Failure, RestingResult, StepLost
 from helix_agents.engine.effects import (
+    ANSWERED_BY_SOMEBODY,
     DELEGATED,
     CommitAck,
     CommitRequest,
@@ -50,10 +55,11 @@ from helix_agents.engine.effects import (
     in_order_of_work,
 )
 from helix_agents.engine.log import log_event
-from helix_agents.engine.scope import RunScope
+from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.steps.announcing import announce_commit, announce_end, commit_markers
 from helix_agents.engine.steps.answers import refused_input, tool_is_gone
 from helix_agents.engine.steps.ending import rest_of
+from helix_agents.engine.steps.executing import after_tool
 from helix_agents.engine.steps.fitting import fit_together
 from helix_agents.engine.steps.news import tell_rest
 from helix_agents.engine.steps.outcomes import decide, end_batch, work_out
@@ -148,24 +154,40 @@ def _refused_output(agent: AnyAgent, call: ToolCall) -> RestingResult | None:
 
 async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
     """Hooks that waited for the whole batch, in call order; what they write is part of this commit."""
-    if not (scope.hooks.wants("on_message") or scope.hooks.wants("after_tool")):
+    wants = scope.hooks.wants
+    if not (wants("on_message") or wants("after_tool") or wants("on_tool_refused")):
         return
     if work.reply is not None:
         await _tell(scope, work, MessageEvent(message=work.reply.message))
+    planned = {call.tool_call_id: call for call in work.batch.calls}
     for result in work.new:
         message = result.message
         await _tell(scope, work, MessageEvent(message=message))
         if result.told:
-            event = AfterToolEvent(
-                tool_name=message.tool_name,
-                tool_call_id=message.tool_call_id,
-                input=result.input,
-                result=message.content,
-                error=message.error,
-                code=message.code,
-                duration_ms=result.duration_ms,
-            )
-            await _tell(scope, work, event)
+            call = planned[message.tool_call_id]
+            ran_by = _ran_by(call, ran=result.ran, answered=result.consumes)
+            await _tell(scope, work, after_tool(result, ran_by, _errand(scope, work, call)))
+        elif message.code is not None and message.code != RUN_STOPPED:
+            about = {"tool_name": message.tool_name, "tool_call_id": message.tool_call_id}
+            await _tell(scope, work, ToolRefusedEvent(**about, code=message.code, error=message.content))
+
+
+def _ran_by(call: PlannedCall, *, ran: bool, answered: bool) -> RanBy:
+    if call.kind in DELEGATED:
+        return "agent"
+    if call.kind == "companion":
+        return "companion"
+    if ran:
+        return "function"
+    return "client" if answered or call.kind in ANSWERED_BY_SOMEBODY else "nobody"
+
+
+def _errand(scope: RunScope, work: StepWork, call: PlannedCall) -> str | None:
+    result, wait = work.results.get(call.tool_call_id), scope.companion_waits.get(call.tool_call_id)
+    update = None if result is None else result.child
+    companion = update.sub_session_id if update is not None else wait.child_session_id if wait is not None else None
+    begun_here = work.step_id == step_id_of(scope.run.run_id, work.batch.step)
+    return errand_of_call(scope.run, call, begun_here=begun_here, companion=companion)
 
 
 async def _check_finish(scope: RunScope, work: StepWork) -> None:
@@ -205,23 +227,47 @@ async def _tell_end(scope: RunScope, work: StepWork) -> None:
 
 async def _tell_end_hooks(scope: RunScope, work: StepWork) -> None:
     """The last hooks of a run, whose writes are part of its last commit; how it ends is decided."""
-    step, took = work.batch.step, scope.services.clock.now_ms() - scope.run.started_at
+    counted = {"step_count": work.batch.step, "duration_ms": scope.services.clock.now_ms() - scope.run.started_at}
     event: HookEvent | None = None
     if work.ended == "completed":
-        event = AgentCompleteEvent(output=work.record["output"], step_count=step, duration_ms=took)
+        event = AgentCompleteEvent(output=work.record["output"], **counted)
     elif work.failure is not None:
         code, error, retryable = work.failure
-        event = AgentFailEvent(code=code, error=error, retryable=retryable, step_count=step, duration_ms=took)
+        event = AgentFailEvent(code=code, error=error, retryable=retryable, **counted)
     elif work.suspended:
         ids = tuple(call.tool_call_id for call in work.pending)
         reason = "client_tool" if ids else "awaiting_children"
-        event = AgentSuspendedEvent(run_id=scope.run.run_id, reason=reason, tool_call_ids=ids)
+        event = AgentSuspendedEvent(run_id=scope.run.run_id, reason=reason, tool_call_ids=ids, **counted)
+    elif work.ended == "interrupted":
+        event = AgentInterruptedEvent(reason=work.record["interrupt_context"].reason, **counted)
     if event is None:
         return
     try:
+        if scope.hooks.wants("on_tool_unsettled"):
+            # What was cut while it ran has heard of its end.
+            for call in (each for each in work.batch.unsettled if each.tool_call_id not in work.results):
+                await _tell(scope, work, _unsettled(scope, work, call))
         await _tell(scope, work, event)
     except FailRun as decision:
         log_event("hook.too_late", reason=decision.reason, session_id=scope.session.session_id)
+
+
+def _unsettled(scope: RunScope, work: StepWork, call: PlannedCall) -> ToolUnsettledEvent:
+    """A call that the run leaves open, or leaves; it was begun when the model had asked for it, or with the run."""
+    spent = (
+        None if work.reply is None else next((entry for entry in work.reply.usage if entry.tokens is not None), None)
+    )
+    since = scope.run.started_at
+    if work.reply is not None and spent is not None:
+        since = max(since, work.reply.begun_at + int(spent.amount))
+    return ToolUnsettledEvent(
+        tool_name=call.tool_name,
+        tool_call_id=call.tool_call_id,
+        waits=work.suspended,
+        duration_ms=scope.services.clock.now_ms() - since,
+        ran_by=_ran_by(call, ran=call.kind in ("server", "finish_with"), answered=False),
+        errand=_errand(scope, work, call),
+    )
 
 
 async def _tell(scope: RunScope, work: StepWork, event: HookEvent) -> None:

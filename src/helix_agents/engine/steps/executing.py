@@ -9,7 +9,15 @@ import msgspec
 
 from helix_agents.agent.context import Approval, ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
-from helix_agents.agent.hook_events import BeforeToolEvent, HookEvent, StateChangeEvent
+from helix_agents.agent.hook_events import (
+    AfterToolEvent,
+    AroundToolEvent,
+    BeforeToolEvent,
+    HookEvent,
+    RanBy,
+    StateChangeEvent,
+)
+from helix_agents.agent.surroundings import Surroundings
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd, ToolError, ToolStart
 from helix_agents.domain.errors import HelixError, InvalidStateError, StateSizeExceededError, ToolOutputError
@@ -44,16 +52,36 @@ async def execute(
     approval: Approval | None = None,
 ) -> RestingResult | None:
     """Call the function and make a result of whatever happens; None when it was cut by a stop."""
+    given = tool.dump_input(values)
+    if not scope.hooks.wants("around_tool"):
+        return await _execute(scope, batch, planned, tool, values, given, approval)
+    about = {"tool_name": tool.name, "tool_call_id": planned.tool_call_id}
+    with scope.around(batch.step, AroundToolEvent(**about, input=given)) as around:
+        result = await _execute(scope, batch, planned, tool, values, given, approval, around)
+        if result is not None and around.begun:
+            around.outcome = after_tool(result, "function")
+    return result
+
+
+async def _execute(
+    scope: RunScope,
+    batch: Batch,
+    planned: PlannedCall,
+    tool: Tool[..., Any],
+    values: Mapping[str, Any],
+    given: dict[str, JSON],
+    approval: Approval | None,
+    around: Surroundings | None = None,
+) -> RestingResult | None:
     step, call_id = batch.step, planned.tool_call_id
     earlier = await _earlier_writes(scope, batch, planned)
     draft = scope.draft(*earlier)
     notes = Notes()
     context = scope.tool_context(step, call_id, draft, notes, approval)
-    given = tool.dump_input(values)
     beside = {EDITED_INPUT: given} if approval is not None and approval.edited else {}
     begun = scope.services.clock.now_ms()
     await scope.show(scope.chunk(ToolStart, step, tool_call_id=call_id, tool_name=tool.name, arguments=given))
-    called = await _call(scope, tool, context, values, given)
+    called = await _call(scope, tool, context, values, given, around)
     if called is None:
         return None
     returned, problem = called
@@ -69,7 +97,8 @@ async def execute(
         except (HelixError, FailRun) as refused:
             problem, writes = refused, NO_WRITES
     await scope.emitted()
-    took = scope.services.clock.now_ms() - begun
+    ended = scope.services.clock.now_ms()
+    took = ended - begun
     message = _message(scope, planned, content, problem)
     if beside:
         message = msgspec.structs.replace(message, metadata=beside)
@@ -83,6 +112,8 @@ async def execute(
         usage=(spent, *scope.counted(step, notes)),
         input=given,
         duration_ms=took,
+        ended_at=ended,
+        ran=True,
         finishes=tool.finish_with and problem is None,
         output=output,
         fail_run=problem.reason if isinstance(problem, FailRun) else None,
@@ -90,7 +121,12 @@ async def execute(
 
 
 async def _call(
-    scope: RunScope, tool: Tool[..., Any], context: ToolContext[Any, Any], values: Mapping[str, Any], given: JSON
+    scope: RunScope,
+    tool: Tool[..., Any],
+    context: ToolContext[Any, Any],
+    values: Mapping[str, Any],
+    given: JSON,
+    around: Surroundings | None,
 ) -> tuple[Any, BaseException | None] | None:
     """What the function returned, or what it raised, or a hook before it; None when it was cut by a stop."""
     returned: Any = None
@@ -101,6 +137,8 @@ async def _call(
             if scope.hooks.wants("before_tool"):
                 about = {"tool_name": tool.name, "tool_call_id": context.tool_call_id}
                 await scope.fire(context, BeforeToolEvent(**about, input=given))
+            if around is not None:
+                around.begin()
             async with limit or _NO_LIMIT:
                 in_thread = scope.services.in_thread
                 returned = await tool.call(context, values, in_thread=in_thread, apart=scope.keeps_tools_apart)
@@ -109,6 +147,23 @@ async def _call(
             is_late = isinstance(raised, TimeoutError) and limit is not None and limit.expired()
             problem = _TookTooLong() if is_late else raised
     return None if cut.happened else (returned, problem)
+
+
+def after_tool(result: RestingResult, ran_by: RanBy, errand: str | None = None) -> AfterToolEvent:
+    """What hooks are told of a call that has its result."""
+    message = result.message
+    return AfterToolEvent(
+        tool_name=message.tool_name,
+        tool_call_id=message.tool_call_id,
+        input=result.input,
+        result=message.content,
+        error=message.error,
+        code=message.code,
+        duration_ms=result.duration_ms,
+        ended_at=result.ended_at,
+        ran_by=ran_by,
+        errand=errand,
+    )
 
 
 async def tell_before(scope: RunScope, batch: Batch, planned: PlannedCall, *events: HookEvent) -> None:
@@ -139,6 +194,8 @@ async def open_call(scope: RunScope, batch: Batch, planned: PlannedCall) -> Tool
 
 async def settle(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
     """Keep a result until the commit."""
+    if not result.ended_at:
+        result = msgspec.structs.replace(result, ended_at=scope.services.clock.now_ms())
     await scope.said()
     await scope.desk.put_result(scope.step_id(batch.step), result)
     return CallOutcome(tool_call_id=result.message.tool_call_id, state="settled")

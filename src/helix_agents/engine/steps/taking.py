@@ -71,7 +71,7 @@ async def open_scope(
         session, run = await _standing(services.store, session_id, begun)
         if run is None or run.fence != fence or run.status != "running":
             return _elsewhere(session, run, fence)
-        agent, above = await _who(services, session, parent)
+        agent, above = await who_works(services, session, parent)
         loaded = services.present_state(agent, session.custom_state, session.agent_version)
         if begun is not None and begun.stream is not None:
             writer = services.streams.writer_at(session.stream_id or session.session_id, run.run_id, begun.stream)
@@ -102,7 +102,7 @@ async def open_scope(
     return scope
 
 
-async def _who(services: Services, session: SessionState, parent: RunScope | None) -> tuple[AnyAgent, SomeHooks]:
+async def who_works(services: Services, session: SessionState, parent: RunScope | None) -> tuple[AnyAgent, SomeHooks]:
     """Who does the work, and the hooks it has from above: a child runs its parent's before its own. A companion that
     stands on its own is driven without its parent, and has them all the same."""
     if parent is not None:

@@ -1,6 +1,10 @@
 """Scenarios of hooks: when each one fires, what it is told, and what it may change."""
 
+import asyncio
 import logging
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -15,26 +19,33 @@ from helix_agents.agent.hook_events import (
     AfterToolEvent,
     AgentCompleteEvent,
     AgentFailEvent,
+    AgentInterruptedEvent,
     AgentResumedEvent,
     AgentStartEvent,
     AgentSuspendedEvent,
+    AroundLLMCallEvent,
+    AroundToolEvent,
     BeforeLLMCallEvent,
     BeforeToolEvent,
     HookEvent,
+    LLMRetryEvent,
     MessageEvent,
     StateChangeEvent,
     TextDeltaEvent,
     ThinkingEvent,
+    ToolRefusedEvent,
+    ToolUnsettledEvent,
 )
 from helix_agents.agent.hooks import HOOK_NAMES, Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import RunStarted
-from helix_agents.domain.errors import ModelRefusedError
+from helix_agents.domain.errors import ModelOverloadedError, ModelRefusedError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.writes import Append, Replace, StepWrites
 from helix_agents.llm.scripted import call, finish, reply
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
+from helix_agents.testing.contracts.executor.household import NO_GRACE
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,
@@ -47,6 +58,7 @@ from helix_agents.testing.contracts.executor.stage import (
     scripted,
     spoken,
     suspended,
+    until,
     within,
 )
 
@@ -87,6 +99,9 @@ def _agent(*script: Any, **fields: Any) -> AnyAgent:
     return scripted(script, fields, name="hooked", tools=[note, locate, pay], state=Pad)
 
 
+WITHOUT_STATE = {"on_text_delta", "on_thinking", "on_llm_retry", "around_llm_call", "around_tool"}
+
+
 class Recorder(Hooks[Any, Any]):
     """Writes down every hook that fires, with its event, in a list that several recorders may share."""
 
@@ -113,6 +128,15 @@ for _hook in HOOK_NAMES:
     setattr(Recorder, _hook, Recorder._hear)  # pyright: ignore[reportPrivateUsage]
 
 
+async def until_told(recorder: Recorder) -> None:
+    """A run that failed outside of its steps is told of after it has."""
+
+    async def is_told() -> bool:
+        return bool(recorder.of(AgentFailEvent))
+
+    await until(is_told)
+
+
 class HooksContract(ScenarioContract):
     """Hooks fire at the same points, in the same order and with the same payloads on every runtime."""
 
@@ -123,15 +147,18 @@ class HooksContract(ScenarioContract):
         assert told.names == [
             "on_agent_start",
             "before_llm_call",
+            "around_llm_call",
             "on_thinking",
             "on_thinking",
             "after_llm_call",
             "before_tool",
+            "around_tool",
             "on_state_change",
             "on_message",
             "on_message",
             "after_tool",
             "before_llm_call",
+            "around_llm_call",
             "after_llm_call",
             "on_message",
             "on_agent_complete",
@@ -194,7 +221,7 @@ class HooksContract(ScenarioContract):
         calls = [call("work", {"name": "a"}), call("work", {"name": "b"})]
         agent = _agent(reply(calls=calls), "Done.", tools=[work], hooks=told)
         await completed(await helix.execute(agent, "Go", SESSION))
-        names = told.names
+        names = [name for name in told.names if not name.startswith("around")]
         batch = names[names.index("after_llm_call") + 1 : names.index("before_llm_call", 2)]
         assert batch == [
             "before_tool",
@@ -214,9 +241,17 @@ class HooksContract(ScenarioContract):
         script = [reply(calls=[call("note", {"text": "a"}), call("locate", {"city": "Rome"})]), "There."]
         handle = await helix.execute(_agent(*script, hooks=first), "Where?", SESSION)
         await suspended(handle)
-        assert first.of(AgentSuspendedEvent) == [
-            AgentSuspendedEvent(run_id=handle.run_id, reason="client_tool", tool_call_ids=("call_1_2",))
-        ]
+        (told,) = first.of(AgentSuspendedEvent)
+        assert (told.run_id, told.reason, told.tool_call_ids) == (handle.run_id, "client_tool", ("call_1_2",))
+        assert told.step_count == 1
+        assert told.duration_ms >= 0
+        (waits,) = first.of(ToolUnsettledEvent)
+        assert (waits.tool_name, waits.tool_call_id, waits.waits, waits.ran_by) == (
+            "locate",
+            "call_1_2",
+            True,
+            "client",
+        )
         # What is part of the commit is told with it: the call that ran, and not the one that waits.
         assert [event.tool_call_id for event in first.of(AfterToolEvent)] == ["call_1_1"]
         checkpoint = (await helix.sessions.get(SESSION)).checkpoint_id
@@ -239,10 +274,12 @@ class HooksContract(ScenarioContract):
             "on_message",
             "after_tool",
             "before_llm_call",
+            "around_llm_call",
             "after_llm_call",
             "on_message",
             "on_agent_complete",
         ]
+        assert [event.ran_by for event in second.of(AfterToolEvent)] == ["client"]
 
     async def test_a_turn_after_one_that_was_resumed_starts_like_any_other(self, helix: Executor) -> None:
         told = Recorder()
@@ -263,17 +300,22 @@ class HooksContract(ScenarioContract):
         await helix.submit_tool_result(SESSION, "call_1_1", ApprovalAnswer(approved=True))
         await helix.submit_tool_result(SESSION, "call_1_2", ApprovalAnswer(approved=False))
         await completed(await helix.resume(agent, SESSION, hooks=told))
-        assert told.names[:5] == ["on_agent_resumed", "before_tool", "on_message", "after_tool", "on_message"]
-        assert [event.tool_call_id for event in told.of(AfterToolEvent)] == ["call_1_1"]
+        assert told.names[:4] == ["on_agent_resumed", "before_tool", "around_tool", "on_message"]
+        assert told.names[4:7] == ["after_tool", "on_message", "on_tool_refused"]
+        assert [(event.tool_call_id, event.ran_by) for event in told.of(AfterToolEvent)] == [("call_1_1", "function")]
+        assert [(event.tool_call_id, event.code) for event in told.of(ToolRefusedEvent)] == [
+            ("call_1_2", "not_approved")
+        ]
         assert [event.tool_call_id for event in told.of(BeforeToolEvent)] == ["call_1_1"]
 
-    async def test_calls_that_no_tool_runs_for_are_messages_and_nothing_more(self, helix: Executor) -> None:
+    async def test_calls_that_no_tool_runs_for_are_messages_and_refused(self, helix: Executor) -> None:
         told = Recorder()
         agent = _agent(reply(calls=[call("fly"), call("note", {})]), finish({"answer": 1}), output=Answer, hooks=told)
         await completed(await helix.execute(agent, "Go", SESSION))
         assert told.of(BeforeToolEvent) == told.of(AfterToolEvent) == []
         results = [event.message.code for event in told.of(MessageEvent) if isinstance(event.message, ToolMessage)]
         assert results == ["unknown_tool", "invalid_arguments", None]
+        assert [event.code for event in told.of(ToolRefusedEvent)] == ["unknown_tool", "invalid_arguments"]
 
     async def test_a_failure_is_told_with_its_code(self, helix: Executor) -> None:
         told = Recorder()
@@ -281,6 +323,170 @@ class HooksContract(ScenarioContract):
         await failed(await helix.execute(agent, "Go", SESSION))
         assert [(event.code, event.retryable) for event in told.of(AgentFailEvent)] == [("provider_refused", False)]
         assert told.names[-1] == "on_agent_fail"
+
+    async def test_a_run_that_nobody_could_drive_is_told_as_failed(self, open_executor: OpenExecutor) -> None:
+        everywhere, own = Recorder(), Recorder()
+
+        @asynccontextmanager
+        async def broken(session_id: str, user_id: str | None) -> AsyncGenerator[None]:
+            raise LookupError("no such pool")
+            yield
+
+        agent = _agent("Never.", hooks=own)
+        async with open_executor(deps=broken, hooks=everywhere) as helix:
+            result = await failed(await helix.execute(agent, "Go", SESSION))
+            for told in (everywhere, own):
+                await until_told(told)
+                (event,) = told.of(AgentFailEvent)
+                assert (event.code, "no such pool" in event.error) == (result.code, True)
+                assert told.where[-1].run_id == result.run_id
+
+    async def test_a_model_that_is_asked_again_is_told_each_time(self, helix: Executor) -> None:
+        told = Recorder()
+        overloaded = ModelOverloadedError("scripted", "slow down")
+        agent = _agent(overloaded, "Done.", hooks=told)
+        await completed(await helix.execute(agent, "Go", SESSION))
+        (again,) = told.of(LLMRetryEvent)
+        assert (again.model, again.code, again.failures) == ("scripted", "provider_rate_limited", 1)
+        assert again.wait_seconds >= 0.01
+        assert told.names.count("around_llm_call") == told.names.count("after_llm_call") == 1
+
+    async def test_an_interrupt_is_told_with_its_reason_and_what_it_leaves(self, open_executor: OpenExecutor) -> None:
+        told, gate = Recorder(), Gate()
+
+        @tool
+        async def wait() -> str:
+            """Wait."""
+            await gate.wait()
+            return "waited"
+
+        agent = _agent(reply(calls=[call("wait"), call("locate", {"city": "Rome"})]), tools=[wait, locate], hooks=told)
+        async with open_executor(options=NO_GRACE) as helix:
+            handle = await helix.execute(agent, "Go", SESSION)
+            await gate.until_reached()
+            await handle.interrupt("enough")
+            await within(handle.result())
+        (ended,) = told.of(AgentInterruptedEvent)
+        assert (ended.reason, ended.step_count) == ("enough", 1)
+        assert told.names[-1] == "on_agent_interrupted"
+        assert [(event.tool_name, event.waits) for event in told.of(ToolUnsettledEvent)] == [("locate", False)]
+
+    async def test_what_a_hook_sets_up_around_the_work_is_in_force_there_and_only_there(self, helix: Executor) -> None:
+        inside: ContextVar[str] = ContextVar("inside", default="nowhere")
+        heard: list[tuple[str, str, object]] = []
+
+        @tool
+        async def look() -> str:
+            """Look around."""
+            return inside.get()
+
+        @tool
+        def peek() -> str:
+            """Look around, on a thread."""
+            return inside.get()
+
+        class Around(Hooks[Any, Any]):
+            def around_tool(self, ctx: RunInfo, event: AroundToolEvent) -> Generator[None, AfterToolEvent, None]:
+                before = inside.set(event.tool_name)
+                outcome = yield
+                inside.reset(before)
+                heard.append((event.tool_name, outcome.result, outcome.ran_by))
+
+            def around_llm_call(
+                self, ctx: RunInfo, event: AroundLLMCallEvent
+            ) -> Generator[None, AfterLLMCallEvent, None]:
+                outcome = yield
+                heard.append((event.model, outcome.reply.text, ctx.step))
+
+            def after_tool(self, ctx: RunContext[Any, Any], event: AfterToolEvent) -> None:
+                heard.append(("after", event.tool_name, inside.get()))
+
+        agent = _agent(call("look"), call("peek"), "Done.", tools=[look, peek], hooks=Around())
+        await completed(await helix.execute(agent, "Go", SESSION))
+        assert heard == [
+            ("scripted", "", 1),
+            ("look", "look", "function"),
+            ("after", "look", "nowhere"),
+            ("scripted", "", 2),
+            ("peek", "peek", "function"),
+            ("after", "peek", "nowhere"),
+            ("scripted", "Done.", 3),
+        ]
+
+    async def test_hooks_around_hear_what_ended_the_work_where_there_is_no_outcome(self, helix: Executor) -> None:
+        heard: list[str] = []
+
+        class Around(Hooks[Any, Any]):
+            def around_llm_call(
+                self, ctx: RunInfo, event: AroundLLMCallEvent
+            ) -> Generator[None, AfterLLMCallEvent, None]:
+                try:
+                    yield
+                except BaseException as problem:
+                    heard.append(type(problem).__name__)
+
+            def around_tool(self, ctx: RunInfo, event: AroundToolEvent) -> Generator[None, AfterToolEvent, None]:
+                outcome = yield
+                heard.append(f"{outcome.error} {outcome.code}")
+
+        @tool
+        async def break_down() -> str:
+            """Fail."""
+            raise ToolFailed("broken")
+
+        agent = _agent(call("break_down"), ModelRefusedError("scripted", "no"), tools=[break_down], hooks=Around())
+        await failed(await helix.execute(agent, "Go", SESSION))
+        assert heard == ["True tool_failed", "ModelRefusedError"]
+
+    async def test_a_cut_tool_is_told_so_to_whoever_stands_around_it(self, open_executor: OpenExecutor) -> None:
+        gate = Gate()
+        heard: list[str] = []
+
+        class Around(Hooks[Any, Any]):
+            def around_tool(self, ctx: RunInfo, event: AroundToolEvent) -> Generator[None, AfterToolEvent, None]:
+                try:
+                    yield
+                except asyncio.CancelledError:
+                    heard.append("cut")
+                    raise
+
+        @tool
+        async def wait() -> str:
+            """Wait."""
+            await gate.wait()
+            return "waited"
+
+        agent = _agent(call("wait"), tools=[wait], hooks=Around())
+        async with open_executor(options=NO_GRACE) as helix:
+            handle = await helix.execute(agent, "Go", SESSION)
+            await gate.until_reached()
+            await handle.interrupt("enough")
+            await within(handle.result())
+        assert heard == ["cut"]
+
+    async def test_a_hook_around_something_that_breaks_hurts_nobody(
+        self, helix: Executor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Breaking(Hooks[Any, Any]):
+            def around_llm_call(self, ctx: RunInfo, event: AroundLLMCallEvent) -> Generator[None, Any, None]:
+                raise FailRun("before")
+                yield
+
+            def around_tool(self, ctx: RunInfo, event: AroundToolEvent) -> Generator[None, Any, None]:
+                yield
+                yield
+
+        class BreaksAfter(Hooks[Any, Any]):
+            def around_tool(self, ctx: RunInfo, event: AroundToolEvent) -> Generator[None, Any, None]:
+                yield
+                raise SystemExit(3)
+
+        hooks = [Breaking(), BreaksAfter()]
+        agent = _agent(call("note", {"text": "a"}), "Done.", hooks=hooks)
+        with caplog.at_level(logging.ERROR, "helix_agents"):
+            assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+        broken = [record for record in caplog.records if getattr(record, "event", "") == "hook.failed"]
+        assert len(broken) == 4
 
     async def test_changes_of_hooks_to_the_state_are_part_of_the_same_commit(self, helix: Executor) -> None:
         class Counting(Hooks[Pad, Any]):
@@ -474,7 +680,7 @@ class HooksContract(ScenarioContract):
             pass
 
         for name in HOOK_NAMES:
-            if name not in ("on_text_delta", "on_thinking"):
+            if name not in WITHOUT_STATE:
                 setattr(Counting, name, staticmethod(count))
         child = scripted(["Done."], {}, name="child", description="A child.")
         batch = reply(
@@ -482,6 +688,7 @@ class HooksContract(ScenarioContract):
                 call("save"),
                 call("locate", {"city": "Oslo"}, id="where"),
                 call("subagent__child", {"message": "Do it"}),
+                call("fly"),
             ]
         )
         agent = _agent(batch, "Done.", tools=[save, locate, child.as_tool()], hooks=Counting())
@@ -493,4 +700,4 @@ class HooksContract(ScenarioContract):
             each.source_name: each.calls for each in (await handle.usage()).sources if each.source_type == "custom"
         }
         assert stored == {name: counted.count(name) for name in counted}
-        assert {*stored, "on_agent_fail"} == {*HOOK_NAMES, "predicate"} - {"on_text_delta", "on_thinking"}
+        assert {*stored, "on_agent_fail", "on_agent_interrupted"} == {*HOOK_NAMES, "predicate"} - WITHOUT_STATE

@@ -228,12 +228,13 @@ class SubAgentsContract(ScenarioContract):
         async def refuse(*_: Any) -> None:
             raise FailRun("not today")
 
+        given: dict[str, Any] = {hook: refuse}
         quick = agent("quick", "Quick.")
         parent = boss(
             delegate("quick"),
             delegate("worker"),
             tools=[quick.as_tool(), worker().as_tool()],
-            hooks=Hooks(**{hook: refuse}),
+            hooks=Hooks(**given),
         )
         result = await failed(await helix.execute(parent, "Hi", SESSION))
         assert "not today" in result.error

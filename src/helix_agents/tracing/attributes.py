@@ -1,0 +1,84 @@
+"""The words of OpenTelemetry's GenAI conventions for what happens in a run; what they have no word for is `helix.…`."""
+
+from opentelemetry.util.types import AttributeValue
+
+from helix_agents.agent.context import RunInfo, RunTrace
+from helix_agents.agent.hook_events import AfterLLMCallEvent
+from helix_agents.domain.usage import TokenCount
+from helix_agents.ports.llm import ModelSettings
+
+_PROVIDERS = {"openai-chat": "openai", "google": "gcp.gemini"}
+_FINISH_REASONS = {"tool_calls": "tool_call"}
+
+Attributes = dict[str, AttributeValue]
+
+NOT_COUNTED = TokenCount()
+"""What an adapter says whose provider counts nothing."""
+
+
+def of_run(ctx: RunInfo, told: RunTrace) -> Attributes:
+    """What every span says: which conversation, whose work, and which attempt at it."""
+    return {
+        "gen_ai.agent.name": ctx.agent,
+        "gen_ai.conversation.id": told.root_session_id,
+        "helix.session.id": ctx.session_id,
+        "helix.run.id": ctx.run_id,
+        "helix.run.attempt": ctx.attempt,
+    }
+
+
+def of_model(name: str) -> Attributes:
+    """A model by its name, which is `provider:model`, or only the name of an adapter."""
+    provider, _, model = name.partition(":")
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
+        "gen_ai.request.model": model or name,
+    }
+
+
+def of_settings(settings: ModelSettings) -> Attributes:
+    """How the model was asked to answer, as far as anybody said."""
+    found: dict[str, AttributeValue | None] = {
+        "gen_ai.request.temperature": settings.temperature,
+        "gen_ai.request.top_p": settings.top_p,
+        "gen_ai.request.max_tokens": settings.max_output_tokens,
+        "gen_ai.request.seed": settings.seed,
+        "gen_ai.request.stop_sequences": settings.stop_sequences or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def of_reply(event: AfterLLMCallEvent) -> Attributes:
+    """What the model answered, without what it said."""
+    usage, reply = event.usage, event.reply
+    found: Attributes = {}
+    if usage != NOT_COUNTED:
+        found = {"gen_ai.usage.input_tokens": usage.prompt, "gen_ai.usage.output_tokens": usage.completion}
+    if usage.cached:
+        found["gen_ai.usage.cache_read.input_tokens"] = usage.cached
+    if usage.reasoning:
+        found["gen_ai.usage.reasoning.output_tokens"] = usage.reasoning
+    if reply.model is not None:
+        found["gen_ai.response.model"] = reply.model.rpartition(":")[2]
+    reason = finish_reason(event)
+    if reason is not None:
+        found["gen_ai.response.finish_reasons"] = (reason,)
+    return found
+
+
+def finish_reason(event: AfterLLMCallEvent) -> str | None:
+    """Why the reply ended, in the word of the conventions."""
+    reason = event.reply.stop_reason
+    return None if reason is None else _FINISH_REASONS.get(reason, reason)
+
+
+def of_tool(name: str, call_id: str, ran_by: str) -> Attributes:
+    """One call of a tool, without what it was given."""
+    return {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": name,
+        "gen_ai.tool.call.id": call_id,
+        "gen_ai.tool.type": "function",
+        "helix.tool.ran_by": ran_by,
+    }

@@ -1,0 +1,89 @@
+"""What was said, as the GenAI conventions write it into attributes: only for who asks for it."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from helix_agents.domain.messages import (
+    AssistantMessage,
+    File,
+    Image,
+    Message,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from helix_agents.domain.records import encode
+from helix_agents.ports.llm import ToolSpec
+
+SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_ON = frozenset(("true", "1", "span_only", "span_and_event"))
+
+
+def are_captured_by_environment() -> bool:
+    """Whether the environment asks for contents, by the variable that all GenAI instrumentations share."""
+    return os.environ.get(SWITCH, "").strip().lower() in _ON
+
+
+def json_of(value: Any) -> str:
+    """A value as an attribute that keeps its structure."""
+    return value if isinstance(value, str) else encode(value).decode()
+
+
+def messages_of(messages: Iterable[Message]) -> str:
+    """Messages as the conventions have them."""
+    return json_of([_message(each) for each in messages])
+
+
+def reply_of(reply: AssistantMessage, finish_reason: str | None) -> str:
+    """The model's reply, which is the only one of its output messages."""
+    return json_of([{**_message(reply), "finish_reason": finish_reason or "stop"}])
+
+
+def instructions_of(text: str) -> str:
+    """What the model was told to be."""
+    return json_of([{"type": "text", "content": text}])
+
+
+def tools_of(tools: Iterable[ToolSpec]) -> str:
+    """The tools that the model may call."""
+    return json_of(
+        [
+            {"type": "function", "name": each.name, "description": each.description, "parameters": each.parameters}
+            for each in tools
+        ]
+    )
+
+
+def _message(message: Message) -> dict[str, Any]:
+    match message:
+        case UserMessage(content=content):
+            parts = (Text(text=content),) if isinstance(content, str) else content
+            return {"role": "user", "parts": [_part(part) for part in parts]}
+        case AssistantMessage():
+            return {"role": "assistant", "parts": _parts_of_reply(message)}
+        case ToolMessage(tool_call_id=call_id, content=content):
+            return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": content}]}
+
+
+def _part(part: Text | Image | File) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "content": part.text}
+    about = {"modality": "image" if isinstance(part, Image) else "file", "mime_type": part.media_type}
+    # The bytes of a file do not belong into a trace; where it lies does.
+    if part.url.lower().startswith("data:"):
+        return {"type": "blob", **about, "content": f"({len(part.url)} characters left out)"}
+    return {"type": "uri", **about, "uri": part.url}
+
+
+def _parts_of_reply(reply: AssistantMessage) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = [{"type": "reasoning", "content": thought.text} for thought in reply.thinking]
+    if reply.text:
+        parts.append({"type": "text", "content": reply.text})
+    parts.extend(_call(call) for call in reply.tool_calls)
+    return parts
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
