@@ -72,14 +72,13 @@ class DBOSRuntime(OwnedRuns):
         max_parallel_tools: int | None,
         wrap: WrapOps,
     ) -> None:
-        super().__init__(lease)
+        super().__init__(lease, open_deps)
         self._wanted = wanted
         self._questions = instance.Questions(wanted)
         self._prefix = prefix
         self._placement: Placement = placement
         self.works = placement != "elsewhere"
         self._poll_seconds = poll_seconds
-        self._open_deps = open_deps
         self._max_running = max_running
         self._max_parallel_tools = max_parallel_tools
         self._wrap = wrap

@@ -11,7 +11,7 @@ from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.requests.settling import fail_run
-from helix_agents.engine.services import Liveness, Services
+from helix_agents.engine.services import Liveness, OpenDeps, Services
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.runtimes.executor.leases import LeaseKeeper
 
@@ -23,9 +23,10 @@ class OwnedRuns:
 
     services: Services
 
-    def __init__(self, lease: LeaseKeeper) -> None:
+    def __init__(self, lease: LeaseKeeper, open_deps: OpenDeps | None) -> None:
         self.leaving = False
         self.works = True
+        self._open_deps = open_deps
         self._lease = lease
         self._running: dict[RunId, asyncio.Task[RunEnd]] = {}
         self._driven: dict[RunId, RunRecord] = {}
@@ -35,6 +36,10 @@ class OwnedRuns:
     @property
     def owner(self) -> str | None:
         return self._lease.owner
+
+    @property
+    def opens_deps(self) -> bool:
+        return self._open_deps is not None or not self.works
 
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
         return self._running.get(run_id)

@@ -38,8 +38,7 @@ class Drivers(OwnedRuns):
         max_parallel_tools: int | None,
         wrap: WrapOps,
     ) -> None:
-        super().__init__(lease)
-        self._open_deps = open_deps
+        super().__init__(lease, open_deps)
         self._max_parallel_tools = max_parallel_tools
         self._wrap = wrap
         self._room = asyncio.Semaphore(max_running) if max_running is not None else None
