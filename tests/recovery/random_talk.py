@@ -72,6 +72,8 @@ class Talk:
         self.sent: Counter[str] = Counter()
         self.allowed: Counter[str] = Counter()
         self.rewound = False
+        # Whoever comes after one who died may want something else than to go on with what was begun.
+        self._misses = True
         self.agent = self._boss()
         self.did: list[str] = []
 
@@ -150,8 +152,7 @@ class Talk:
 
     async def _in_a_process(self, number: int) -> None:
         dies = number % 5 == 0
-        # Whoever comes next may be somebody who wants something, and not somebody who goes on with what was begun.
-        is_missed = number % 3 != 0
+        is_missed, self._misses = self._misses, number // 240 % 2 == 0
         at = StopAt(effect=number // 5 % 12 + 1, side="after" if number // 60 % 2 else "before")
         async with AsyncExitStack() as living:
             recorders = [Recorder(at if dies else None), *([Recorder()] if self._crowded else [])]
@@ -162,7 +163,7 @@ class Talk:
             await self._let_be(here, *map(self._move, here, choices))
         # Who died leaves leases behind, which run out.
         self._clock.advance(10)
-        if not dies or not is_missed:
+        if not dies or not self._misses:
             return
         async with self._executor(Recorder()) as helix:
             await helix.recover()
@@ -173,8 +174,13 @@ class Talk:
         """Make moves at the same time, and look at everything once all is at rest, unless a process dies before."""
         await asyncio.gather(*map(self._make, moves))
         resting = asyncio.create_task(_come_to_rest(here))
-        while not resting.done() and not here[0].recorder.has_stopped:
+        while not here[0].recorder.has_stopped:
             await asyncio.wait((resting,), timeout=0.02)
+            if resting.done():
+                break
+            # What is left may be what somebody here waits for; a janitor comes sooner or later.
+            await here[-1].recover()
+            resting = asyncio.create_task(_come_to_rest(here)) if resting.done() else resting
         resting.cancel()
         if not here[0].recorder.has_stopped and not await self._is_left():
             await self.check(here[0])

@@ -13,15 +13,16 @@ from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import SubagentEnd
-from helix_agents.domain.errors import ModelRefusedError
+from helix_agents.domain.errors import ExecutorClosedError, ModelRefusedError
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
-from helix_agents.domain.results import Failed
+from helix_agents.domain.pending import ToolAnswer
+from helix_agents.domain.results import Failed, Suspended
 from helix_agents.engine.requests.cleanup import expired_session_cleanup
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.recording import StopAt
+from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 from tests.recovery.deaths import die_at, settings_on
 
 SESSION = "s-1"
@@ -217,3 +218,49 @@ async def test_a_session_that_expires_in_a_step_keeps_what_its_calls_had_done():
             if isinstance(each.message, AssistantMessage)
         ]
         assert replies == ["I write. ", "Well then."]
+
+
+@pytest.mark.parametrize("then", ["a new message", "going on"])
+@pytest.mark.parametrize("answered", [True, False])
+async def test_readers_are_told_once_that_a_child_is_done_though_the_run_that_said_so_died(answered: bool, then: str):
+    """It had gone on with the step of another run, and a third one goes on with it now."""
+    agent = writer(helper_that(call("locate", {"city": "Rome"}), "Helped.", tools=[locate]), "Well then.")
+    async with await open_backend(f"memory://told-{answered}-{then}") as parts, asyncio.timeout(20):
+        async with Executor(**settings_on(parts, agent)) as first:
+            waiting = await (await first.execute(agent, "Go.", SESSION)).result()
+            assert isinstance(waiting, Suspended)
+            if answered:
+                await first.submit_tool_result(SESSION, waiting.pending[0].tool_call_id, ToolAnswer(result="here"))
+        # Its last effect: the root's own commit.
+        at = StopAt(kind="commit", effect=3 if answered else 1, side="before")
+        async with RecordingExecutor(recorder=Recorder(at), **settings_on(parts, agent)) as dying:
+            words: dict[str, Any] = {} if answered else {"mode": "with_message", "message": "Never mind."}
+            run = await dying.resume(agent, SESSION, **words)
+            with pytest.raises(ExecutorClosedError):
+                await run.result()
+        assert len(await ends(parts)) == 1
+        async with Executor(**settings_on(parts, agent)) as third:
+            if then == "going on":
+                again = await third.resume(agent, SESSION)
+            else:
+                again = await third.execute(agent, "And then?", SESSION)
+            assert await again.output() == "Well then."
+        assert len(await ends(parts)) == 1
+        assert (await results_of(parts))["help"].error == (not answered)
+
+
+async def test_readers_are_told_once_that_a_grandchild_is_let_go_though_the_attempt_that_said_so_died():
+    clerk = Agent(
+        name="clerk", description="Asks.", model=ScriptedModel([call("locate", {"city": "Rome"})]), tools=[locate]
+    )
+    helper = helper_that(call("subagent__clerk", {"message": "Ask"}), tools=[clerk.as_tool()])
+    agent = writer(helper, "Well then.")
+    async with await open_backend("memory://told-below") as parts, asyncio.timeout(20):
+        async with Executor(**settings_on(parts, agent)) as first:
+            assert isinstance(await (await first.execute(agent, "Go.", SESSION)).result(), Suspended)
+        await die_at(StopAt(kind="commit", effect=1, side="before"), parts, agent, SESSION, "Never mind.")
+        async with Executor(**settings_on(parts, agent)) as third:
+            await third.interrupt(SESSION)
+            await third.recover()
+            await third.idle()
+        assert [status for status, _ in await ends(parts)] == ["interrupted", "interrupted"]
