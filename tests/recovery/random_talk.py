@@ -4,7 +4,7 @@ process that dies now and then. What must hold however it goes is checked whenev
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import SubagentEnd, SubagentStart
@@ -113,7 +114,33 @@ class Talk:
             await asyncio.sleep(0)
             return f"paid {amount}"
 
-        return [note, fail, send, pay, locate]
+        def look(given: Mapping[str, Any], ctx: ToolContext[Pad]) -> Happened | DidNotHappen | StillUnknown:
+            was_posted = talk.sent[_named(ctx.session_id, ctx.tool_call_id)] > 0
+            known = Happened(f"posted {given['text']}") if was_posted else DidNotHappen()
+            return talk._random.choice((known, known, StillUnknown()))
+
+        @tool(effect="once", unknown_outcome="fail")
+        async def wire(ctx: ToolContext[Pad], text: str) -> str:
+            """Send a wire, which is given up when nobody knows what became of it."""
+            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
+            ctx.state.notes.append(f"wire {ctx.tool_call_id}")
+            await asyncio.sleep(0)
+            return f"wired {text}"
+
+        @tool(effect="once", unknown_outcome="retry")
+        async def ping(text: str) -> str:
+            """Ping, as often as it takes."""
+            await asyncio.sleep(0)
+            return f"pinged {text}"
+
+        @tool(effect="once", unknown_outcome=look)
+        async def post(ctx: ToolContext[Pad], text: str) -> str:
+            """Post something that can be looked for."""
+            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
+            await asyncio.sleep(0)
+            return f"posted {text}"
+
+        return [note, fail, send, pay, locate, wire, ping, post]
 
     def _boss(self) -> AnyAgent:
         @tool(finish_with=True)
@@ -369,8 +396,9 @@ class Talk:
 
     def _check_notes(self, session: SessionState, transcript: Sequence[Message]) -> None:
         """The state has what the calls wrote that say so, once each."""
-        said = [str(each.content) for each in transcript if isinstance(each, ToolMessage) and each.tool_name == "note"]
-        noted = Counter(text.removeprefix("noted ") for text in said if text.startswith("noted "))
+        results = [each for each in transcript if isinstance(each, ToolMessage) and not each.error]
+        noted = Counter(str(each.content).removeprefix("noted ") for each in results if each.tool_name == "note")
+        noted += Counter(f"wire {each.tool_call_id}" for each in results if each.tool_name == "wire")
         kept = Counter(note for note in session.custom_state["notes"] if note != OUTSIDE)
         # A call of a step that is open may have written, and its result is held.
         assert session.suspension_context is not None or kept == noted, f"{session.session_id}: {kept} is not {noted}"
@@ -378,7 +406,7 @@ class Talk:
     def _check_sent(self, session: SessionState, transcript: Sequence[Message]) -> None:
         """Of a call that took effect nobody says that it did not, nor the other way round."""
         for message in transcript:
-            if not isinstance(message, ToolMessage) or message.tool_name not in ("send", "pay"):
+            if not isinstance(message, ToolMessage) or message.tool_name not in ("send", "pay", "wire", "post"):
                 continue
             name = _named(session.session_id, message.tool_call_id)
             times, about = self.sent[name], f"{name}: {self.did}"
@@ -442,7 +470,7 @@ async def _come_to_rest(here: Sequence[RecordingExecutor]) -> None:
         await asyncio.gather(*(each.idle() for each in here))
 
 
-_SIMPLE = ("note", "note", "fail", "send", "pay", "locate", "nonsense", "wrong")
+_SIMPLE = ("note", "note", "fail", "send", "pay", "wire", "ping", "post", "locate", "nonsense", "wrong")
 _CALLS = (*_SIMPLE, "helper", "helper", "steady", "eager", "hand_in", "wait", "tell", "end")
 
 
@@ -453,7 +481,7 @@ def calls_of(random: Random, names: Sequence[str]) -> list[Call]:
 
 def _call(random: Random, name: str) -> Call:
     match name:
-        case "note" | "send":
+        case "note" | "send" | "wire" | "ping" | "post":
             return call(name, {"text": str(random.randint(1, 9))})
         case "fail":
             return call(name, {"how": random.choice(("for good", "again", "badly", "badly", "for good", "whole"))})
