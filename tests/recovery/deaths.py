@@ -17,10 +17,10 @@ def settings_on(parts: Backend, agent: AnyAgent) -> dict[str, Any]:
     return {**named, "agents": [agent], "janitor_seconds": None, "grace": 0.0}
 
 
-async def die_at(at: StopAt, parts: Backend, agent: AnyAgent, session_id: str) -> RunHandle[Any]:
+async def die_at(at: StopAt, parts: Backend, agent: AnyAgent, session_id: str, message: str = "Go.") -> RunHandle[Any]:
     """Begin a run in a process that dies there; answers the run that it leaves."""
     async with RecordingExecutor(recorder=Recorder(at), **settings_on(parts, agent)) as dying:
-        run = await dying.execute(agent, "Go.", session_id)
+        run = await dying.execute(agent, message, session_id)
         with pytest.raises(ExecutorClosedError):
             await run.result()
     return run

@@ -4,7 +4,7 @@ process that dies now and then. What must hold however it goes is checked whenev
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
@@ -16,13 +16,16 @@ from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
+from helix_agents.domain.chunks import SubagentEnd, SubagentStart
 from helix_agents.domain.errors import CallerError, ConflictError, ModelRefusedError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.runs import SUSPENDED
-from helix_agents.domain.sessions import SessionFilter, SessionState
+from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionState
+from helix_agents.domain.writes import Append, StepWrites
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.script import Call, Step
 from helix_agents.ports.backend import Backend
@@ -33,6 +36,7 @@ from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 
 ROOT = "root"
+OUTSIDE = "from outside"
 OPTIONS = EngineOptions(
     pending_deadline_ms=50_000, effect_lease_ms=1, cancel_grace_seconds=0.01, first_retry_seconds=0.001
 )
@@ -68,6 +72,9 @@ class Talk:
         self._random = Random(seed)
         self.sent: Counter[str] = Counter()
         self.allowed: Counter[str] = Counter()
+        self.rewound = False
+        # Whoever comes after one who died may want something else than to go on with what was begun.
+        self._misses = True
         self.agent = self._boss()
         self.did: list[str] = []
 
@@ -96,18 +103,44 @@ class Talk:
         @tool(effect="once")
         async def send(ctx: ToolContext[Pad], text: str) -> str:
             """Send a letter."""
-            talk.sent[ctx.tool_call_id] += 1
+            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
             await asyncio.sleep(0)
             return f"sent {text}"
 
         @tool(require_approval=True)
         async def pay(ctx: ToolContext[Pad], amount: int) -> str:
             """Pay."""
-            talk.sent[ctx.tool_call_id] += 1
+            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
             await asyncio.sleep(0)
             return f"paid {amount}"
 
-        return [note, fail, send, pay, locate]
+        def look(given: Mapping[str, Any], ctx: ToolContext[Pad]) -> Happened | DidNotHappen | StillUnknown:
+            was_posted = talk.sent[_named(ctx.session_id, ctx.tool_call_id)] > 0
+            known = Happened(f"posted {given['text']}") if was_posted else DidNotHappen()
+            return talk._random.choice((known, known, StillUnknown()))
+
+        @tool(effect="once", unknown_outcome="fail")
+        async def wire(ctx: ToolContext[Pad], text: str) -> str:
+            """Send a wire, which is given up when nobody knows what became of it."""
+            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
+            ctx.state.notes.append(f"wire {ctx.tool_call_id}")
+            await asyncio.sleep(0)
+            return f"wired {text}"
+
+        @tool(effect="once", unknown_outcome="retry")
+        async def ping(text: str) -> str:
+            """Ping, as often as it takes."""
+            await asyncio.sleep(0)
+            return f"pinged {text}"
+
+        @tool(effect="once", unknown_outcome=look)
+        async def post(ctx: ToolContext[Pad], text: str) -> str:
+            """Post something that can be looked for."""
+            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
+            await asyncio.sleep(0)
+            return f"posted {text}"
+
+        return [note, fail, send, pay, locate, wire, ping, post]
 
     def _boss(self) -> AnyAgent:
         @tool(finish_with=True)
@@ -146,17 +179,18 @@ class Talk:
 
     async def _in_a_process(self, number: int) -> None:
         dies = number % 5 == 0
+        is_missed, self._misses = self._misses, number // 240 % 2 == 0
         at = StopAt(effect=number // 5 % 12 + 1, side="after" if number // 60 % 2 else "before")
         async with AsyncExitStack() as living:
             recorders = [Recorder(at if dies else None), *([Recorder()] if self._crowded else [])]
             here = [await living.enter_async_context(self._executor(each)) for each in recorders]
-            for helix in here:
+            for helix in here if is_missed else ():
                 await helix.recover()
             choices = [number // 120, *(self._random.randrange(MOST_MOVES) for _ in here[1:])]
             await self._let_be(here, *map(self._move, here, choices))
         # Who died leaves leases behind, which run out.
         self._clock.advance(10)
-        if not dies:
+        if not dies or not self._misses:
             return
         async with self._executor(Recorder()) as helix:
             await helix.recover()
@@ -167,11 +201,20 @@ class Talk:
         """Make moves at the same time, and look at everything once all is at rest, unless a process dies before."""
         await asyncio.gather(*map(self._make, moves))
         resting = asyncio.create_task(_come_to_rest(here))
-        while not resting.done() and not here[0].recorder.has_stopped:
+        while not here[0].recorder.has_stopped:
             await asyncio.wait((resting,), timeout=0.02)
+            if resting.done():
+                break
+            # What is left may be what somebody here waits for; a janitor comes sooner or later.
+            await here[-1].recover()
+            resting = asyncio.create_task(_come_to_rest(here)) if resting.done() else resting
         resting.cancel()
-        if not here[0].recorder.has_stopped:
+        if not here[0].recorder.has_stopped and not await self._is_left():
             await self.check(here[0])
+
+    async def _is_left(self) -> bool:
+        """Whether a run is going that nobody here drives: its process died, and nobody came to go on with it."""
+        return bool(await self._parts.state.list_orphans(limit=1))
 
     async def _make(self, move: Awaitable[Any]) -> None:
         try:
@@ -195,6 +238,8 @@ class Talk:
             self._pause,
             self._let_time_pass,
             self._answer_strangely,
+            self._change_state,
+            self._branch,
         )
         move = moves[number % len(moves)]
         self.did.append(move.__name__)
@@ -237,6 +282,7 @@ class Talk:
         if found:
             to = found[number % len(found)].checkpoint_id
             # What happened since is not taken back, but the model may ask for it anew.
+            self.rewound = True
             self.sent.clear()
             self.allowed.clear()
             await helix.resume(self.agent, ROOT, mode="from_checkpoint", checkpoint_id=to)
@@ -266,16 +312,28 @@ class Talk:
         for each in await self._waiting(helix):
             strange = (ToolAnswer(result=[number]), ToolAnswer(error="no"), ApprovalAnswer(approved=False, reason="no"))
             edited = ApprovalAnswer(approved=True, edited_input={"amount": 7} if number % 2 else {"amount": "all"})
-            self.allowed[each.tool_call_id] += each.kind == "approval"
+            self.allowed[_named(each.session_id, each.tool_call_id)] += each.kind == "approval"
             await helix.submit_tool_result(ROOT, each.tool_call_id, (*strange, edited)[number % 4])
         await helix.resume(self.agent, ROOT)
+
+    async def _change_state(self, helix: Executor, number: int) -> None:
+        """Somebody else writes into the state, beside whatever goes on."""
+        await helix.resume(self.agent, ROOT) if number % 2 else None
+        await helix.sessions.update_state(ROOT, StepWrites(ops=(Append(key="notes", items=[OUTSIDE]),)))
+
+    async def _branch(self, helix: Executor, number: int) -> None:
+        """Another conversation begins as a copy of this one, whatever that is doing."""
+        found = (await helix.sessions.checkpoints(ROOT)).items
+        at = found[number % len(found)].checkpoint_id if found and number % 3 else None
+        branch = BranchPoint(from_session_id=ROOT, checkpoint_id=at)
+        await helix.execute(self.agent, "And otherwise?", f"branch-{len(self.did)}", branch=branch)
 
     async def _submit(self, helix: Executor, waiting: PendingCall, number: int) -> None:
         if waiting.kind != "approval":
             await helix.submit_tool_result(ROOT, waiting.tool_call_id, ToolAnswer(result="here"))
             return
         approves = number % 3 != 0
-        self.allowed[waiting.tool_call_id] += approves
+        self.allowed[_named(waiting.session_id, waiting.tool_call_id)] += approves
         await helix.submit_tool_result(ROOT, waiting.tool_call_id, ApprovalAnswer(approved=approves))
 
     async def _waiting(self, helix: Executor) -> tuple[PendingCall, ...]:
@@ -323,12 +381,67 @@ class Talk:
             transcript = [row.message for row in await self._parts.state.load_transcript(session.session_id)]
             self._check_transcript(session, transcript, is_open=is_open)
             assert is_open or not waiting[session.session_id], f"{session.session_id} waits and is over: {self.did}"
+            if session.parent_session_id is None:
+                self._check_notes(session, transcript)
+            if session.root_session_id == ROOT:
+                self._check_sent(session, transcript)
+            await self._check_children(session, transcript, is_open=is_open)
+        await self._check_ends()
         run = await self._parts.state.get_current_run(ROOT)
         if run is not None and run.status in SUSPENDED and not waiting:
             reason = await helix.can_resume(self.agent, ROOT)
             assert reason is None, f"it waits for nothing: {self.did}"
         for call_id, times in self.sent.items():
             assert times <= max(1, self.allowed[call_id]), f"{call_id} took effect {times} times: {self.did}"
+
+    def _check_notes(self, session: SessionState, transcript: Sequence[Message]) -> None:
+        """The state has what the calls wrote that say so, once each."""
+        results = [each for each in transcript if isinstance(each, ToolMessage) and not each.error]
+        noted = Counter(str(each.content).removeprefix("noted ") for each in results if each.tool_name == "note")
+        noted += Counter(f"wire {each.tool_call_id}" for each in results if each.tool_name == "wire")
+        kept = Counter(note for note in session.custom_state["notes"] if note != OUTSIDE)
+        # A call of a step that is open may have written, and its result is held.
+        assert session.suspension_context is not None or kept == noted, f"{session.session_id}: {kept} is not {noted}"
+
+    def _check_sent(self, session: SessionState, transcript: Sequence[Message]) -> None:
+        """Of a call that took effect nobody says that it did not, nor the other way round."""
+        for message in transcript:
+            if not isinstance(message, ToolMessage) or message.tool_name not in ("send", "pay", "wire", "post"):
+                continue
+            name = _named(session.session_id, message.tool_call_id)
+            times, about = self.sent[name], f"{name}: {self.did}"
+            if message.content == "This call was not executed.":
+                assert times == 0, f"it was executed: {about}"
+            if not message.error and not self.rewound:
+                assert times > 0, f"it was not executed: {about}"
+
+    async def _check_children(self, session: SessionState, transcript: Sequence[Message], *, is_open: bool) -> None:
+        """What a child came to is what its caller was told, and what its reference says."""
+        results = {each.tool_call_id: each for each in transcript if isinstance(each, ToolMessage)}
+        for ref in await self._parts.state.get_sub_session_refs(session.session_id):
+            run = await self._parts.state.get_current_run(ref.sub_session_id)
+            if run is None or ref.mode != "ephemeral":
+                continue
+            about = f"{ref.sub_session_id} is {run.status}: {self.did}"
+            result = results.get(ref.tool_call_id)
+            if run.status == "completed" and result is not None and not self.rewound:
+                assert result.content == run.output, f"{result.content} was told of a child that completed: {about}"
+            if session.status == "completed":
+                assert ref.status != "running", f"the reference says {ref.status}, {about}"
+            if ref.status == "completed":
+                assert run.status == "completed", f"the reference says {ref.status}, {about}"
+
+    async def _check_ends(self) -> None:
+        """Readers were told once of every delegation that it begins, and once that it is over."""
+        chunks = await self._parts.streams.get_all_chunks(ROOT)
+        begun = Counter(each.child_session_id for each in chunks if isinstance(each, SubagentStart))
+        over = Counter(each.child_session_id for each in chunks if isinstance(each, SubagentEnd))
+        run = await self._parts.state.get_current_run(ROOT)
+        assert max(begun.values(), default=1) == 1, f"begins twice: {begun}, {self.did}"
+        assert max(over.values(), default=1) == 1, f"is over twice: {over}, {self.did}"
+        assert over.keys() <= begun.keys(), f"is over and never began: {self.did}"
+        if run is not None and run.status == "completed":
+            assert over.keys() == begun.keys(), f"never ends: {begun.keys() - over.keys()}, {self.did}"
 
     def _check_transcript(self, session: SessionState, transcript: Sequence[Message], *, is_open: bool) -> None:
         """Each call has one result, after the reply that asked for it and before anything else is said."""
@@ -346,13 +459,18 @@ class Talk:
         assert may_be_open or not open_calls, f"{session.session_id} ends in open calls: {self.did}"
 
 
+def _named(session_id: str, call_id: str) -> str:
+    """A call among all sessions: those of a branch go by the same ids as those it was made from."""
+    return f"{session_id}/{call_id}"
+
+
 async def _come_to_rest(here: Sequence[RecordingExecutor]) -> None:
     """Wait until nobody drives anything; what one of them finishes may set another one going."""
     while any(vars(each._runtime)["_running"] for each in here):
         await asyncio.gather(*(each.idle() for each in here))
 
 
-_SIMPLE = ("note", "note", "fail", "send", "pay", "locate", "nonsense", "wrong")
+_SIMPLE = ("note", "note", "fail", "send", "pay", "wire", "ping", "post", "locate", "nonsense", "wrong")
 _CALLS = (*_SIMPLE, "helper", "helper", "steady", "eager", "hand_in", "wait", "tell", "end")
 
 
@@ -363,7 +481,7 @@ def calls_of(random: Random, names: Sequence[str]) -> list[Call]:
 
 def _call(random: Random, name: str) -> Call:
     match name:
-        case "note" | "send":
+        case "note" | "send" | "wire" | "ping" | "post":
             return call(name, {"text": str(random.randint(1, 9))})
         case "fail":
             return call(name, {"how": random.choice(("for good", "again", "badly", "badly", "for good", "whole"))})

@@ -1,15 +1,19 @@
 """A janitor whose rounds meet trouble: the rest of the round is done, and the next round comes."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.context import ToolContext
+from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.errors import ExecutorClosedError, StoreUnavailableError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.pending import PendingCall, ToolAnswer
@@ -20,6 +24,7 @@ from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor.household import boss, helper, spawn
 from helix_agents.testing.contracts.executor.stage import SESSION, completed, suspended, until
+from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 from helix_agents.testing.scenes import waiting
 
 
@@ -209,3 +214,68 @@ async def test_a_companion_goes_on_however_many_calls_of_others_were_answered_si
         assert (await helix.sweep()).resumed == 1
         await helix.idle()
         assert (await helix.sessions.get(asked.session_id)).status == "completed"
+
+
+class Pool:
+    """What tools need from the process."""
+
+    def fetch(self) -> str:
+        return "fetched"
+
+
+@asynccontextmanager
+async def open_pool(*_: object) -> AsyncGenerator[Pool]:
+    yield Pool()
+
+
+def fetcher(*script: Any, below: bool = False) -> AnyAgent:
+    @tool
+    async def fetch(ctx: ToolContext[None, Pool]) -> str:
+        """Fetch."""
+        return ctx.deps.fetch()
+
+    tools: list[Any] = [fetch, locate]
+    model = ScriptedModel(list(script))
+    if not below:
+        return Agent(name="fetcher", model=model, tools=tools)
+    helper = Agent(name="helper", description="Helps.", model=ScriptedModel(["Helped."]), tools=tools)
+    return Agent(name="fetcher", model=model, tools=[helper.as_tool(), locate])
+
+
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize("left", ["a run whose process died", "an answer that nobody went on with"])
+async def test_a_process_that_opens_no_deps_takes_up_nothing_that_needs_them(
+    below: bool, left: str, caplog: pytest.LogCaptureFixture
+):
+    died = left == "a run whose process died"
+    does = call("subagent__helper", {"message": "Help."}) if below else call("fetch")
+    agent = fetcher(*([does] if died else [call("locate"), does]), "Done.", below=below)
+    memory = Memory()
+    store = InMemoryStateStore(memory)
+    stores: dict[str, Any] = {"state": store, "streams": InMemoryStreamManager(memory)}
+    stores["usage"] = InMemoryUsageStore(memory)
+    quiet: dict[str, Any] = {"agents": [agent], "janitor_seconds": None, "resume_grace_ms": 0, "grace": 0.0}
+    at = StopAt(kind="ask_model", effect=1, side="after") if died else None
+    async with RecordingExecutor(recorder=Recorder(at), **stores, **quiet, deps=open_pool) as first:
+        run = await first.execute(agent, "Go.", SESSION)
+        if died:
+            with pytest.raises(ExecutorClosedError):
+                await run.result()
+        else:
+            await suspended(run)
+            await first.submit_tool_result(SESSION, "call_1_1", ToolAnswer(result="here"))
+    before = await store.get_current_run(SESSION)
+    async with Executor(**stores, **quiet) as second:
+        for _ in range(3):
+            await second.sweep()
+        assert (await second.recover()).missing_deps == ((SESSION,) if died else ())
+        await second.idle()
+    assert await store.get_current_run(SESSION) == before
+    (told,) = [record for record in caplog.records if getattr(record, "event", "") == "agent.deps_missing"]
+    assert "fetch" in told.getMessage()
+    assert "Pool" in told.getMessage()
+    async with Executor(**stores, **quiet, deps=open_pool) as third:
+        await third.sweep()
+        again = await third.get_handle(agent, SESSION)
+        assert again is not None
+        assert await completed(again) == "Done."

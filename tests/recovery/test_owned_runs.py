@@ -263,8 +263,8 @@ async def test_one_round_of_recovery_takes_no_more_than_its_share(world: World):
         create = CreateSession(agent_type="speaker")
         await world.store.start_run(StartRun(session_id=f"s-{number}", run_id=f"r-{number}", create=create))
     async with world.opened(speaker()) as helix:
-        first = await recover(helix._services, helix._runtime, limit=2)
-        second = await recover(helix._services, helix._runtime, limit=2)
+        first = await recover(helix._services, helix._runtime, helix._left, limit=2)
+        second = await recover(helix._services, helix._runtime, helix._left, limit=2)
     assert (len(first.run_ids), len(second.run_ids)) == (2, 1)
 
 

@@ -495,6 +495,43 @@ def test_the_last_answer_can_be_written_again(page: Page) -> None:
     assert page.snapshot()["messages"] == page.messages
 
 
+@pytest.mark.parametrize("how", ["regenerated", "edited"])
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("left", ["publish", "delegate far", "locate", "both"])
+def test_an_answer_can_be_written_again_before_which_calls_were_left_open(
+    page: Page, left: str, stopped: bool, how: str
+) -> None:
+    page.say(left)
+    if stopped:
+        assert page.client.post(f"/chat/{page.chat_id}/interrupt", json={}).status_code == 200
+    page.say("hello")
+    asked, first = page.messages[-2], page.messages.pop()
+    if how == "regenerated":
+        page.post(trigger="regenerate-message", messageId=first["id"])
+        assert page.text == "You said: hello. And so on. "
+    else:
+        asked["parts"] = [{"type": "text", "text": "hi"}]
+        page.post(messageId=asked["id"])
+        assert page.text == "You said: hi. And so on. "
+    assert page.last["id"] != first["id"]
+    shown = page.snapshot()["messages"]
+    assert [message["role"] for message in shown] == ["user", "assistant", "user", "assistant"]
+    assert shown[2:] == page.messages[2:]
+    tools = [part for part in shown[1]["parts"] if part["type"].startswith("tool-")]
+    assert {part["state"] for part in tools if part["type"] != "tool-search"} == {"output-error"}
+
+
+def test_an_answer_is_not_written_again_where_what_a_call_did_would_be_forgotten(page: Page) -> None:
+    """Two calls waited, one was approved, and a new message gave the other one up: what the first one did is known to
+    no checkpoint before that message."""
+    page.say("both").decide("publish", True).post()
+    page.say("hello")
+    first = page.messages.pop()
+    body = {"id": page.chat_id, "messages": page.messages, "trigger": "regenerate-message", "messageId": first["id"]}
+    refused = page.client.post("/chat", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (409, "cannot_regenerate")
+
+
 @pytest.mark.parametrize("after", ["delegate", "publish", "search"])
 @pytest.mark.parametrize("before", ["delegate", "delegate far", "publish"])
 def test_what_was_asked_in_an_answer_that_was_taken_back_is_not_shown_in_the_one_written_instead(

@@ -13,6 +13,7 @@ import pytest
 
 from helix_agents import Completed, Executor
 from helix_agents.domain.chunks import StreamChunk, SubagentStart, TextDelta
+from helix_agents.domain.messages import ToolMessage
 from helix_agents.engine.remote.stops import (
     ABANDONED,
     GIVEN_UP_AFTER_MS,
@@ -23,7 +24,10 @@ from helix_agents.engine.remote.stops import (
     pay_stops,
 )
 from helix_agents.engine.services import EngineOptions
+from helix_agents.ports.backend import open_backend
+from helix_agents.testing.recording import StopAt
 from helix_agents.testing.service_process import free_port
+from tests.recovery.deaths import die_at, settings_on
 from tests.server.agents import gate
 from tests.server.chain import boss
 from tests.server.delegating import child_of, eventually, status_at
@@ -121,6 +125,20 @@ async def test_a_connection_that_is_cut_anywhere_loses_and_repeats_no_chunk(
         whole = await remote_chunks(remote, id_there(await child_of(helix)))
         assert told(seen) == whole
         assert cutter.connections > len(cuts)
+
+
+async def test_a_new_message_after_a_crash_finds_what_a_remote_child_had_come_to(remote: LiveServer) -> None:
+    agent = boss(remote.url)
+    async with await open_backend("memory://left-remote") as parts:
+        died = StopAt(kind="run_batch", effect=1, side="after")
+        await die_at(died, parts, agent, "s", "remote find it")
+        async with Executor(**settings_on(parts, agent)) as second:
+            assert isinstance(await (await second.execute(agent, "never mind", "s")).result(), Completed)
+        (ref,) = await parts.state.get_sub_session_refs("s")
+        messages = [each.message for each in await parts.state.load_transcript("s")]
+        (result,) = [each for each in messages if isinstance(each, ToolMessage)]
+        assert (ref.status, ref.result, result.error) == ("completed", result.content, False)
+        assert str(result.content).startswith("You said: find it.")
 
 
 async def remote_chunks(live: LiveServer, session: str) -> list[int]:

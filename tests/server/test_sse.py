@@ -427,3 +427,25 @@ async def test_a_stream_that_breaks_says_whether_it_helps_to_come_back(
     [frame] = [each async for each in ChunkSource(call, run, 0).frames()]
     _, _, data = frame.decode().partition("data: ")
     assert {name: json.loads(data)[name] for name in told} == told
+
+
+@pytest.mark.parametrize("path", ["/sse?sessionId=s-1", "/chat/s-1/stream"])
+def test_a_reader_whose_store_goes_away_is_let_go_and_told_why_when_it_comes_back(tmp_path: Path, path: str) -> None:
+    store = tmp_path / "helix.db"
+    with LiveServer(agent_server(f"sqlite:///{store}", executor={"lease_ms": 600})) as live, live.client() as ann:
+        gate.shut(after=2)
+        start(ann, "s-1", "long story")
+        with ann.stream("GET", path) as reading:
+            lines = reading.iter_lines()
+            next(lines)
+            store.rename(tmp_path / "elsewhere.db")
+            # Ends by itself, though its run neither ends nor says another word.
+            list(lines)
+        refused = ann.get(path)
+        assert (refused.status_code, refused.json()["code"], refused.json()["retryable"]) == (
+            503,
+            "store_unavailable",
+            True,
+        )
+        assert "file of the store was deleted, moved or replaced" in refused.json()["detail"]
+        gate.open()

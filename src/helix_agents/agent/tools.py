@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import NoneType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, get_args, overload
 
 from pydantic import TypeAdapter
@@ -106,6 +107,12 @@ class Tool(Generic[P, R_co]):
     def subject(self) -> str:
         """The tool in an error message."""
         return f"Tool {self.name!r}"
+
+    @property
+    def wanted_deps(self) -> type[Any] | None:
+        """What it takes as `ctx.deps`, if it cannot do without."""
+        wanted = None if self.signature is None else self.signature.wanted_deps
+        return wanted if inspect.isclass(wanted) and wanted not in (NOTHING, Any, NoneType, object) else None
 
     @property
     def signature(self) -> Signature | None:

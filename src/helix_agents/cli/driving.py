@@ -1,20 +1,17 @@
 """Driving one run from the terminal: what `run`, `resume` and `retry` have in common."""
 
 import asyncio
-import inspect
 import os
 import signal
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import NoneType
 from typing import Any, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.agent.signatures import NOTHING
 from helix_agents.cli.agent_modules import DepsNotOpenedError, agent_of_session, choose_agent, load_deps
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
@@ -134,9 +131,8 @@ def _check(agents: AgentRegistry, deps: str | None, *, models: bool) -> None:
             if isinstance(model, str):
                 open_model(model)
         for tool in () if has_deps else agent.all_tools:
-            wanted = None if tool.signature is None else tool.signature.wanted_deps
-            if inspect.isclass(wanted) and wanted not in (NOTHING, Any, NoneType, object):
-                raise DepsNotOpenedError(agent.name, tool.name, wanted.__name__)
+            if tool.wanted_deps is not None:
+                raise DepsNotOpenedError(agent.name, tool.name, tool.wanted_deps.__name__)
 
 
 @contextmanager

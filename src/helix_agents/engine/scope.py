@@ -363,7 +363,7 @@ class RunScope:
         self._ends_told.update(_end_told_by(chunk) for chunk in chunks if isinstance(chunk, EndOfCall))
 
     def was_told(self, end: EndOfCall) -> bool:
-        """Whether readers know of this end of a call already, with the same result."""
+        """Whether readers know of this end of a call already, with the same result; a delegation is over once."""
         return bool(self._ends_told) and _end_told_by(end) in self._ends_told
 
     async def discard_step(self, step: int) -> None:
@@ -496,7 +496,7 @@ def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
 
 
 def _end_told_by(chunk: EndOfCall) -> bytes:
-    told = chunk.error if isinstance(chunk, ToolError) else chunk.result
+    told = chunk.error if isinstance(chunk, ToolError) else chunk.result if isinstance(chunk, ToolEnd) else None
     return encode([type(chunk).__name__, chunk.tool_call_id, told])
 
 

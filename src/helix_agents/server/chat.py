@@ -6,6 +6,8 @@ with results or decisions answers the calls that the server waits for, and only 
 the request is never read.
 """
 
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from starlette.responses import Response
@@ -19,9 +21,11 @@ from helix_agents.domain.errors import (
     StillWaitingError,
 )
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId
-from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.transcript import NOT_EXECUTED, RUN_STOPPED, only_held
+from helix_agents.engine.steps.answers import ABANDONED
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.server.answers import Submitted
 from helix_agents.server.bodies import ChatStopBody, SubmitBody
@@ -289,7 +293,7 @@ async def _write_again(
     agent = call.agent_of(session)
     earlier = conversation.turns[: conversation.turns.index(turn)]
     if any(each.asked is not None for each in earlier):
-        checkpoint_id = await _checkpoint_at(call, session.session_id, turn.first)
+        checkpoint_id = await _checkpoint_before(call, session.session_id, turn, earlier[-1].messages)
     else:
         checkpoint_id = BEGINNING
     if checkpoint_id is None:
@@ -304,13 +308,26 @@ async def _write_again(
     return follow(call, agent.name, run, version)
 
 
-async def _checkpoint_at(call: Call, session_id: SessionId, message_count: int) -> CheckpointId | None:
+async def _checkpoint_before(
+    call: Call, session_id: SessionId, turn: Turn, before: Sequence[Message]
+) -> CheckpointId | None:
+    """The checkpoint right before a turn, or before the results of calls that nobody had answered by then: whoever goes
+    back there finds results for them that say the same."""
+    left_open = sum(1 for _ in takewhile(_says_nothing, reversed(before)))
     offset = 0
     while True:
         page = await call.executor.sessions.checkpoints(session_id, offset=offset, limit=200)
         for checkpoint in page.items:
-            if checkpoint.message_count == message_count:
+            if 0 <= turn.first - checkpoint.message_count <= left_open:
                 return checkpoint.checkpoint_id
         if not page.has_more:
             return None
         offset += len(page.items)
+
+
+def _says_nothing(message: Message) -> bool:
+    """Whether a message is the result of a call that was left open, or one that was held while others were: going back
+    to before it loses nothing."""
+    if not isinstance(message, ToolMessage):
+        return False
+    return message.code in (ABANDONED, RUN_STOPPED, NOT_EXECUTED) or bool(only_held((message,)))

@@ -70,7 +70,13 @@ class Database:
         self._by_thread = threading.local()
         self._making_inline = threading.Lock()
         self._inline: list[tuple[threading.Thread, Connection]] = []
-        self._writer = WriteLane(f"helix-write {path.name}", self.name, self._connect_writer, self.bell.ring)
+        self._writer = WriteLane(
+            f"helix-write {path.name}",
+            self.name,
+            self._connect_writer,
+            self.bell.ring,
+            self.bell.wake_everybody_here,
+        )
         self._reader = Lane(f"helix-read {path.name}", self.name, self._connect_reader)
         _open.add(self)
 
@@ -142,12 +148,16 @@ class Database:
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run work that may take long on one consistent view of the data."""
+        if self._writer.is_gone:
+            await self._writer.check_files()
         return await self._reader.do(work)
 
     async def read_by_key(self, work: Callable[[Connection], T], *, transaction: bool = True) -> T:
         """Run a few look-ups by key on one consistent view, without leaving the calling thread."""
         if self._closed:
             raise StoreClosedError(self.name)
+        if self._writer.is_gone:
+            await self._writer.check_files()
         try:
             connection = self._inline_connection()
             try:

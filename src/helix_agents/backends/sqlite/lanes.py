@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from helix_agents.backends.sqlite.connection import UNTOLD, Connection, meaning
 from helix_agents.backends.sqlite.mailboxes import Mailbox, Mailboxes
-from helix_agents.domain.errors import StoreClosedError
+from helix_agents.domain.errors import StoreClosedError, StoreReplacedError
 
 T = TypeVar("T")
 
@@ -225,11 +225,18 @@ class WriteLane(Lane):
     outlasts = True
 
     def __init__(
-        self, name: str, store: str, connect: Callable[[], Connection], ring: Callable[[set[str]], None]
+        self,
+        name: str,
+        store: str,
+        connect: Callable[[], Connection],
+        ring: Callable[[set[str]], None],
+        ring_all: Callable[[], None],
     ) -> None:
         self._ring = ring
+        self._ring_all = ring_all
         self._rung: set[str] = set()
         self._look_at = 0.0
+        self.is_gone = False
         self.on_rollback: list[Callable[[], None]] = []
         super().__init__(name, store, connect)
 
@@ -237,9 +244,28 @@ class WriteLane(Lane):
         connection = super()._connected()
         # One that is gone takes whatever is written. Who writes all the time need not look each time.
         if (now := time.monotonic()) >= self._look_at:
-            connection.check_files()
+            self._look_for_files(connection)
             self._look_at = now + LOOK_AGAIN_SECONDS
         return connection
+
+    def _look_for_files(self, connection: Connection) -> None:
+        try:
+            connection.check_files()
+        except StoreReplacedError:
+            was_gone, self.is_gone = self.is_gone, True
+            if not was_gone:
+                # Nothing that anybody waits for here will come.
+                self._ring_all()
+            raise
+        self.is_gone = False
+
+    async def check_files(self) -> None:
+        """Look for the files now.
+
+        Raises:
+            StoreReplacedError: one was deleted, moved or replaced.
+        """
+        await self.do(lambda _: None, transaction=False)
 
     def _work_off(self, jobs: list[Job]) -> None:
         if len(jobs) > 1 and all(job.transaction for job in jobs) and self._together(jobs):

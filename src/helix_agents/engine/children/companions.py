@@ -29,9 +29,9 @@ from helix_agents.engine.children.sub_agents import (
     answered_below,
     check_still_driving,
     drive_to_rest,
+    end_of_call,
     fail_child,
     next_start,
-    result_message,
 )
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
@@ -61,8 +61,6 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
     work = _CompanionCall(scope, batch, planned)
-    if tool is not None and scope.stop.requested.is_set():
-        return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     given: dict[str, JSON] = {}
     begun = scope.services.clock.now_ms()
     try:
@@ -70,7 +68,7 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
             result = await work.let_go(tool_is_gone(call))
         else:
             given = tool.parse(call.arguments)
-            result = await work.run(given)
+            result = await (work.came_to() if scope.stop.requested.is_set() else work.run(given))
     except CompanionError as refused:
         result = await work.let_go(_error(planned, str(refused)))
     except FailRun as decision:
@@ -109,6 +107,14 @@ class _CompanionCall:
         await let_go(self._scope, begun.session_id)
         update = SubSessionRefUpdate(sub_session_id=begun.session_id, status="interrupted")
         return msgspec.structs.replace(result, child=update)
+
+    async def came_to(self) -> RestingResult | CallOutcome:
+        """What the companion came to for this call before the run was stopped; else the call is, too."""
+        begun = await self._begun()
+        if begun is None or begun.parent_run_id is None:
+            return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
+        # One that works or waits is not waited for, and so stopped, too.
+        return await self._result(begun.session_id, (await self._latest(begun)).run_id)
 
     async def run(self, given: dict[str, JSON]) -> RestingResult | CallOutcome:
         """Do what the tool's name says; a companion that went on in between is looked at once more.
@@ -234,8 +240,7 @@ class _CompanionCall:
                 # This process started it, and may have lost the answer that said so.
                 self._scope.services.drive_detached(begun)
             return await self._under_way(begun, ref.name, lambda previous: previous.output == ref.result)
-        run = await self._store.get_current_run(child) if _is_at_work(begun) else begun
-        assert run is not None
+        run = await self._latest(begun)
         if run.status == "running":
             await check_still_driving(self._scope)
             run = await self._store.claim_run(child, run.fence, self._scope.run.owner)
@@ -246,6 +251,12 @@ class _CompanionCall:
             # The user went on with a new message: what the companion waits for will never be answered.
             await let_go(self._scope, child, ABANDONED)
         return await self._result(child, run.run_id)
+
+    async def _latest(self, begun: RunRecord) -> RunRecord:
+        """The run that goes on with what a call began, or that did so last."""
+        run = await self._store.get_current_run(begun.session_id) if _is_at_work(begun) else begun
+        assert run is not None
+        return run
 
     async def _resumed(self, agent: PersistentAgent, ref: SubSessionRef, suspended: RunRecord) -> RunRecord:
         """Drive a companion on that has its answer; one whose state no longer fits fails alone."""
@@ -276,14 +287,14 @@ class _CompanionCall:
             return await self._waiting(session)
         if self._scope.stop.requested.is_set() and run.status in ("interrupted", "failed"):
             return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
-        message, status = await result_message(self._scope, self._planned, session, run)
-        # A companion whose question was given up keeps its conversation.
-        status = "interrupted" if status == "terminated" else status
-        update = SubSessionRefUpdate(sub_session_id=child, status=status, result=message.content, error=session.error)
+        end = end_of_call(self._scope, self._planned, session, run)
+        if end.status == "terminated":
+            # A companion whose question was given up keeps its conversation.
+            end = end._replace(status="interrupted")
         spent = self._scope.usage_entry(
-            self._batch.step, source_type="subagent", source_name=session.agent_type, success=not message.error
+            self._batch.step, source_type="subagent", source_name=session.agent_type, success=not end.message.error
         )
-        return RestingResult(message=message, child=update, usage=(spent,))
+        return RestingResult(message=end.message, child=end.ref_update, usage=(spent,))
 
     async def _wait(self, ref: SubSessionRef) -> RestingResult | CallOutcome:
         services, child = self._scope.services, ref.sub_session_id
@@ -429,7 +440,7 @@ class _CompanionCall:
         """What its last turn did not come to say; of one that died, also the words that a reader saw."""
         if dead is not None:
             return await salvage(self._scope.services, session, dead)
-        return await end_of_last_step(self._scope.services, session, run)
+        return await end_of_last_step(self._store, session, run)
 
     def _link(self, ref: SubSessionRef) -> ParentLink:
         """Only the parent's driver starts a companion, and the reference says for which call."""

@@ -12,7 +12,7 @@ from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.engine.children.meant_agents import find_agent
-from helix_agents.engine.children.sub_agents import answered_below, result_message
+from helix_agents.engine.children.sub_agents import answered_below, end_of_call
 from helix_agents.engine.effects import PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import RunScope
@@ -43,15 +43,11 @@ async def tell_finished_companions(scope: RunScope, step: int) -> None:
             continue
         session = await store.load_state(ref.sub_session_id)
         named = PlannedCall(tool_call_id=ref.tool_call_id, tool_name=SPAWN_AGENT, kind="companion")
-        message, status = await result_message(scope, named, session, run)
-        text = f"Companion {ref.name!r} ({ref.agent_type}) is {status}: {message.content}"
+        end = end_of_call(scope, named, session, run)
+        text = f"Companion {ref.name!r} ({ref.agent_type}) is {end.status}: {end.message.content}"
         notice = UserMessage(content=text, hidden=True, metadata={"helix": COMPANION_NOTICE})
         scope.tell((notice,))
-        updates.append(
-            SubSessionRefUpdate(
-                sub_session_id=ref.sub_session_id, status=status, result=message.content, error=session.error
-            )
-        )
+        updates.append(end.ref_update)
     scope.settled_companions = tuple(updates)
 
 

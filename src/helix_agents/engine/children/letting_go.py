@@ -13,6 +13,7 @@ from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
+from helix_agents.engine.children.ends import end_of_child, own_end
 from helix_agents.engine.effects import DELEGATED, OpenBatch, PlannedCall
 from helix_agents.engine.remote.stops import is_remote, stop_remote
 from helix_agents.engine.scope import RunScope
@@ -45,20 +46,26 @@ async def _companion_of(scope: RunScope, planned: PlannedCall) -> ChildWait | No
 async def end_forgotten_children(
     scope: RunScope, refs: Iterable[SubSessionRef], going_on: Iterable[PlannedCall]
 ) -> None:
-    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound. Companions
-    that stand on their own are not among them."""
+    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound. Those that
+    had come to their end are said to. Companions that stand on their own are not among them."""
     store, session = scope.services.store, scope.session
     kept = {planned.tool_call_id for planned in going_on}
     for ref in refs:
         if ref.status != "running" or ref.tool_call_id in kept:
             continue
-        if ref.mode == "persistent" and not await _works_for_a_call(scope, ref.sub_session_id):
+        own = await own_end(store, ref)
+        if own is None and ref.mode == "persistent" and not await _works_for_a_call(scope, ref.sub_session_id):
             continue
         await let_go(scope, ref.sub_session_id)
+        said = _end_of(ref, session, scope.run, None)
+        update = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
+        if own is not None:
+            end = end_of_child(ref.tool_call_id, ref.agent_type, *own)
+            said = msgspec.structs.replace(said, status=end.status, result=end.message.content)
+            update = end.ref_update
         if ref.mode == "ephemeral" and not await _end_was_said(scope, ref):
-            await write_end(scope, _end_of(ref, session, scope.run, None))
-        ended = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
-        await store.update_sub_session_ref(session.session_id, ended)
+            await write_end(scope, said)
+        await store.update_sub_session_ref(session.session_id, update)
 
 
 async def _end_was_said(scope: RunScope, ref: SubSessionRef) -> bool:

@@ -12,7 +12,7 @@
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,15 +30,16 @@ from helix_agents.domain.pending import READY
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, Fence, RunRecord, went_on
 from helix_agents.domain.sessions import CreateSession, InterruptFlag, SessionState, StatusChanged
-from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSessionRefUpdate, SubSessionStatus
+from helix_agents.domain.sub_sessions import RemoteChild, SubSessionRef, SubSessionRefUpdate
 from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES
+from helix_agents.engine.children.ends import TIMED_OUT, ChildEnd, end_of_child
 from helix_agents.engine.children.letting_go import child_id_of, end_chunk, let_go, write_end
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, DriveRun, PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.remote.following import follow_remote
-from helix_agents.engine.remote.rest import DISPATCH_FAILED, TYPED_FAILURES
+from helix_agents.engine.remote.rest import DISPATCH_FAILED
 from helix_agents.engine.remote.stops import OPEN, REMOTE, TOOL, id_there
 from helix_agents.engine.scope import OfHooks, RunScope
 from helix_agents.engine.services import Services
@@ -51,7 +52,6 @@ from helix_agents.engine.steps.undriven import tell_failed
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.state_store import SessionStateStore
 
-TIMED_OUT = "sub_agent_timeout"
 ABANDONED = "abandoned"
 
 
@@ -93,7 +93,7 @@ async def _bring_to_drive(
     tool = scope.agent.find_tool(planned.tool_name)
     if not isinstance(tool, DelegationTool):
         return await _settle_without_tool(scope, batch, planned, tool_is_gone(call))
-    if scope.stop.requested.is_set() and not driven:
+    if scope.stop.requested.is_set() and not driven and not await _is_done(scope, planned):
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     try:
         given = tool.parse(call.arguments)
@@ -113,6 +113,12 @@ async def _bring_to_drive(
     elif run.status == "running":
         return _Opened(run, given)
     return await _outcome(scope, batch, planned, given)
+
+
+async def _is_done(scope: RunScope, planned: PlannedCall) -> bool:
+    """Whether the child came to its end before: what it came to is not stopped any more."""
+    run = await scope.services.store.get_current_run(child_id_of(planned))
+    return run is not None and run.status != "running" and run.status not in SUSPENDED
 
 
 async def _settle_without_tool(
@@ -347,7 +353,8 @@ async def _outcome(
     if scope.stop.requested.is_set() and (run.status == "interrupted" or run.completion_reason == CANCELLED):
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     session = await store.load_state(child_id)
-    message, status = await result_message(scope, planned, session, run)
+    end = end_of_call(scope, planned, session, run)
+    message, status = end.message, end.status
     ended = run.ended_at or run.started_at
     took = ended - session.created_at
     await write_end(scope, end_chunk(scope, batch.step, planned, session.agent_type, status, message.content))
@@ -374,7 +381,7 @@ async def _outcome(
         writes=left.writes,
         usage=(spent, *left.usage),
         input=given,
-        child=SubSessionRefUpdate(sub_session_id=child_id, status=status, result=message.content, error=session.error),
+        child=end.ref_update,
         duration_ms=took,
         ended_at=ended,
         fail_run=fail_run,
@@ -382,23 +389,11 @@ async def _outcome(
     return await settle(scope, batch, result)
 
 
-async def result_message(
-    scope: RunScope, planned: PlannedCall, session: SessionState, run: RunRecord
-) -> tuple[ToolMessage, SubSessionStatus]:
+def end_of_call(scope: RunScope, planned: PlannedCall, session: SessionState, run: RunRecord) -> ChildEnd:
     """What a child came to, as the parent's model reads it, and as its reference says."""
-    about: dict[str, Any] = {"tool_call_id": planned.tool_call_id, "tool_name": planned.tool_name}
-    if run.status == "completed":
-        return ToolMessage(**about, content=run.output), "completed"
     if scope.is_given_up and run.completion_reason == ABANDONED:
-        return abandoned(planned), "terminated"
-    reason = session.interrupt_context.reason if session.interrupt_context is not None else None
-    if run.status == "interrupted":
-        code = TIMED_OUT if reason == TIMED_OUT else "sub_agent_interrupted"
-        text = "The sub-agent did not finish in time." if code == TIMED_OUT else "The sub-agent was interrupted."
-        return ToolMessage(**about, content=text, error=True, code=code), "interrupted"
-    text = f"The sub-agent failed ({run.completion_reason}): {run.error or session.error}"
-    code = run.completion_reason if run.completion_reason in TYPED_FAILURES else "sub_agent_failed"
-    return ToolMessage(**about, content=text, error=True, code=code), "failed"
+        return ChildEnd(session, abandoned(planned), "terminated")
+    return end_of_child(planned.tool_call_id, planned.tool_name, session, run)
 
 
 async def _announce_start(

@@ -16,7 +16,7 @@ from helix_agents.domain.sessions import (
     StatusConflict,
     StatusOutcome,
 )
-from helix_agents.engine.steps.salvage import results_of_open_calls
+from helix_agents.engine.steps.salvage import end_of_last_step
 from helix_agents.ports.state_store import SessionStateStore
 
 EXPIRED = "session_expired"
@@ -150,6 +150,6 @@ async def _expiry(store: SessionStateStore, session: SessionState, now: int) -> 
         failure_reason=EXPIRED,
         run_status="failed",
         completion_reason=EXPIRED,
-        append_messages=await results_of_open_calls(store, session),
+        append_messages=await end_of_last_step(store, session, await store.get_current_run(session.session_id)),
         destroy_entries=True,
     )

@@ -138,7 +138,7 @@ async def _end_of_last_step(services: Services, session_id: SessionId, run: RunR
     """What a run leaves that had gone on with an open step, or had recorded one. What cannot be read is left as it is:
     it may be the reason why nobody can drive the run."""
     try:
-        return await end_of_last_step(services, await services.store.load_state(session_id), run)
+        return await end_of_last_step(services.store, await services.store.load_state(session_id), run)
     except HelixError as unreadable:
         if unreadable.retryable:
             raise

@@ -41,7 +41,7 @@ from helix_agents.engine.children.detached import untold_at
 from helix_agents.engine.children.sub_agents import answered_below
 from helix_agents.engine.requests.settling import carry_out_late_abort
 from helix_agents.engine.services import Services
-from helix_agents.engine.steps.ledger import begun_calls
+from helix_agents.engine.steps.ledger import known_of_open_calls
 from helix_agents.engine.steps.news import news_message
 from helix_agents.engine.steps.salvage import is_on_record, salvage, salvaged_state
 from helix_agents.engine.steps.step_work import CANCELLED
@@ -512,8 +512,9 @@ async def _healed(services: Services, standing: Standing) -> tuple[Message, ...]
     session_id = standing.session.session_id
     page = await services.store.get_messages(session_id, limit=200)
     healed = heal([stored.message for stored in reversed(page.items)])
-    begun = await begun_calls(services.store, session_id) if healed else {}
-    return tuple(begun.get(each.tool_call_id, each) for each in healed)
+    names = {each.tool_call_id: each.tool_name for each in healed}
+    known = await known_of_open_calls(services.store, session_id, names) if healed else {}
+    return tuple(known.get(each.tool_call_id, each) for each in healed)
 
 
 async def _ends_in_reply(services: Services, session_id: SessionId, healed: tuple[Message, ...]) -> bool:

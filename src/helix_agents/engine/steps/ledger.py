@@ -26,6 +26,7 @@ from helix_agents.domain.messages import EDITED_INPUT, ToolMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import OUTCOME_UNKNOWN, RUN_STOPPED, cut_short, outcome_unknown
+from helix_agents.engine.children.ends import known_of_children
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.log import log_event, log_exception
@@ -266,12 +267,9 @@ async def _resolve_unknown(
 async def known_of_open_calls(
     store: SessionStateStore, session_id: SessionId, calls: Mapping[ToolCallId, str]
 ) -> dict[ToolCallId, ToolMessage]:
-    """What is known of calls that get no result any more, given by name: what the ledger says, and that those were cut
-    short which somebody works or waits for in a session below."""
-    refs = await store.get_sub_session_refs(session_id)
-    below = (ref.tool_call_id for ref in refs if ref.status == "running" and ref.tool_call_id in calls)
-    cut = {call_id: cut_short(call_id, calls[call_id], RUN_STOPPED) for call_id in below}
-    return cut | await begun_calls(store, session_id)
+    """What is known of calls that get no result any more, given by name: what the ledger says, and what the sessions
+    came to that were begun for them."""
+    return await known_of_children(store, session_id, calls) | await begun_calls(store, session_id)
 
 
 async def begun_calls(store: SessionStateStore, session_id: SessionId) -> dict[ToolCallId, ToolMessage]:

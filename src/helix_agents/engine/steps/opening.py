@@ -7,7 +7,7 @@ import msgspec
 
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
-from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk
+from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk, SubagentEnd
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.engine.children.letting_go import end_chunk, end_forgotten_children, write_end
@@ -39,6 +39,8 @@ async def open_run(scope: RunScope) -> Position:
             )
             await end_forgotten_children(scope, refs, going_on)
             beginning = msgspec.structs.replace(beginning, stale_effects=stale)
+    if run.attempt > 1 or _is_third(scope):
+        await _take_ends_of_children(scope)
     await _tell_beginning(scope, batch, beginning)
     await _say_again(scope, batch, resting)
     return Position(
@@ -116,6 +118,24 @@ async def _say_end_of_child(scope: RunScope, step: int, planned: PlannedCall, re
         child = await scope.services.store.load_state(ended.sub_session_id)
         content = result.message.content
         await write_end(scope, end_chunk(scope, step, planned, child.agent_type, ended.status, content))
+
+
+def _is_third(scope: RunScope) -> bool:
+    """Whether another run went on with the open step of a suspended one before this does, and died in it."""
+    left, run = scope.session.suspension_context, scope.run
+    return left is not None and left.run_id not in (run.run_id, run.previous_run_id)
+
+
+async def _take_ends_of_children(scope: RunScope) -> None:
+    """Know of which delegations readers were told the end since the last commit, in the name of another run: what this
+    one said in an earlier attempt is taken back, but a delegation may outlive runs, and is over once."""
+    session, services = scope.session, scope.services
+    found = session.checkpoint_id
+    last = None if found is None else await services.store.get_checkpoint(session.session_id, found)
+    said = await services.streams.snapshot(scope.stream_id, after=0 if last is None else last.stream_sequence)
+    if said is not None:
+        of_others = (chunk for chunk in said.chunks if chunk.run_id != scope.run.run_id)
+        scope.take_ends_told(chunk for chunk in of_others if isinstance(chunk, SubagentEnd))
 
 
 async def _said_in(scope: RunScope, step: int) -> tuple[StreamChunk, ...]:

@@ -7,7 +7,7 @@ import msgspec
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.errors import StateSchemaChangedError, StateSizeExceededError
-from helix_agents.domain.ids import ToolCallId
+from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage
 from helix_agents.domain.pending import ToolAnswer
@@ -22,16 +22,16 @@ from helix_agents.engine.requests.snapshot import take_snapshot
 from helix_agents.engine.scope import step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.answers import answered_message
-from helix_agents.engine.steps.ledger import begun_calls, begun_results, known_of_open_calls
+from helix_agents.engine.steps.ledger import begun_results, known_of_open_calls
 from helix_agents.engine.store_desk import recorded_reply, recorded_results
 from helix_agents.ports.state_store import SessionStateStore
 
 
 async def salvage(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...]:
     """The words a reader saw, the results that were recorded, and for the rest that nobody knows how far they came."""
-    recorded = await _recorded_step(services, session, run)
-    if recorded is not None:
-        return recorded
+    found = await _find_reply(services.store, session, run)
+    if found is not None:
+        return _with_results(*found, await _known_of(services.store, session.session_id, found[0]))
     snapshot = await take_snapshot(services.store, services.streams, session.session_id)
     reply = next((message for message in snapshot.partial if isinstance(message, AssistantMessage)), None)
     if reply is None:
@@ -46,7 +46,7 @@ async def salvaged_state(
 ) -> Mapping[str, JSON]:
     """The session's state with what those calls of a dead run changed whose results `salvage` keeps, as far as the
     agent can read it then."""
-    found = None if run is None else await _find_reply(services, session, run)
+    found = None if run is None else await _find_reply(services.store, session, run)
     if found is None:
         return session.custom_state
     reply, staged = found
@@ -64,18 +64,20 @@ async def salvaged_state(
 
 async def is_on_record(services: Services, session: SessionState, run: RunRecord) -> bool:
     """Whether the step that a run died in has its reply on record, because its tools leave traces."""
-    return await _find_reply(services, session, run) is not None
+    return await _find_reply(services.store, session, run) is not None
 
 
-async def end_of_last_step(services: Services, session: SessionState, run: RunRecord | None) -> tuple[Message, ...]:
+async def end_of_last_step(
+    store: SessionStateStore, session: SessionState, run: RunRecord | None
+) -> tuple[Message, ...]:
     """What has to stand in the transcript before anything new, where nobody goes on with a session's last run: a step
     that it did not come to commit and that has begun what cannot be undone, or the results of calls that a suspension
     left open."""
-    store, session_id = services.store, session.session_id
-    if run is not None and session.suspension_context is None and await begun_calls(store, session_id):
-        recorded = await _recorded_step(services, session, run)
-        if recorded is not None:
-            return recorded
+    if run is not None and session.suspension_context is None:
+        found = await _find_reply(store, session, run)
+        known = {} if found is None else await _known_of(store, session.session_id, found[0])
+        if found is not None and known:
+            return _with_results(*found, known)
     return await results_of_open_calls(store, session)
 
 
@@ -107,14 +109,17 @@ async def _known_results(
     return known | held_results(held)
 
 
-async def _recorded_step(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...] | None:
-    """A step whose reply was recorded because its tools leave traces: their results are kept."""
-    found = await _find_reply(services, session, run)
-    if found is None:
-        return None
-    reply, staged = found
-    done = {call_id: result.message for call_id, result in recorded_results(staged).items()}
-    done |= await begun_calls(services.store, session.session_id)
+async def _known_of(
+    store: SessionStateStore, session_id: SessionId, reply: AssistantMessage
+) -> dict[ToolCallId, ToolMessage]:
+    return await known_of_open_calls(store, session_id, {call.id: call.name for call in reply.tool_calls})
+
+
+def _with_results(
+    reply: AssistantMessage, staged: tuple[StagedChange, ...], known: dict[ToolCallId, ToolMessage]
+) -> tuple[Message, ...]:
+    """A step whose reply was recorded because its calls leave traces: what is known of them is kept."""
+    done = {call_id: result.message for call_id, result in recorded_results(staged).items()} | known
     results = (done.get(call.id) or _cut_short(call) for call in reply.tool_calls)
     return (msgspec.structs.replace(reply, interrupted="crash"), *results)
 
@@ -125,10 +130,10 @@ def _cut_short(call: ToolCall) -> ToolMessage:
 
 
 async def _find_reply(
-    services: Services, session: SessionState, run: RunRecord
+    store: SessionStateStore, session: SessionState, run: RunRecord
 ) -> tuple[AssistantMessage, tuple[StagedChange, ...]] | None:
     """The recorded reply of the step that a run died in, and all that rests with it."""
     step_id = step_id_of(run.run_id, session.step_count + 1)
-    staged = await services.store.get_staged_changes(session.session_id, step_id)
+    staged = await store.get_staged_changes(session.session_id, step_id)
     resting = recorded_reply(staged)
     return None if resting is None else (resting.message, staged)

@@ -88,7 +88,7 @@ class DBOSRuntime(OwnedRuns):
         retention_ms: int | None,
         wrap: WrapOps,
     ) -> None:
-        super().__init__(lease)
+        super().__init__(lease, open_deps)
         self._wanted = wanted
         self._questions = instance.Questions(wanted)
         self._unattended = UnattendedQueues("dbos")
@@ -96,7 +96,6 @@ class DBOSRuntime(OwnedRuns):
         self._placement: Placement = placement
         self.works = placement != "elsewhere"
         self._poll_seconds = poll_seconds
-        self._open_deps = open_deps
         self._max_running = max_running
         self._max_parallel_tools = max_parallel_tools
         self._retention_ms = retention_ms

@@ -79,6 +79,7 @@ from helix_agents.runtimes.executor.inputs import (
     user_of,
 )
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
+from helix_agents.runtimes.executor.left_to_others import LeftToOthers
 from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
@@ -142,12 +143,13 @@ class ExecutorCore:
             agent_of=partial(find_agent, state, self._services.agents),
             check_at_rest=partial(read_standing, self._services),
         )
+        self._left = LeftToOthers(runtime)
         self._remotes = Remotes(self._services, resume=self._resume_by_name)
-        self._waker = Waker(self._services, begin=self._begin_quietly)
+        self._waker = Waker(self._services, begin=self._begin_quietly, leaves=self._left.leaves)
         self.janitor = Janitor(
             self._services,
             resume=self._resume_by_name,
-            resume_companions=self._resume_companions,
+            resume_companions=self._resume_companions_by_name,
             recover=self.recover,
             wake=self._waker.wake,
             tidy=runtime.tidy,
@@ -389,7 +391,7 @@ class ExecutorCore:
     async def recover(self) -> Recovered:
         """Continue runs whose process died, each as the next attempt of the same run; one process gets each."""
         self._runtime.check_loop()
-        return await recover(self._services, self._runtime)
+        return await recover(self._services, self._runtime, self._left)
 
     async def sweep(self) -> Swept:
         """One round of the janitor, now."""
@@ -490,13 +492,20 @@ class ExecutorCore:
         return RunHandle(self._services, agent, run, usage=self._usage, driver=self._runtime.find(run.run_id))
 
     async def _resume_by_name(self, session_id: SessionId) -> bool:
-        """Go on with a session if its agent is known here."""
-        session = await self._services.store.load_state(session_id)
-        agent = self._services.agents.find(session.agent_type)
-        if agent is None:
+        """Go on with a session if its agent is known here, and is not left to others."""
+        agent = await self._agent_of(session_id)
+        if agent is None or self._left.leaves(agent):
             return False
         await self.resume(agent, session_id)
         return True
+
+    async def _resume_companions_by_name(self, root: SessionId) -> int:
+        """Drive companions of a tree as below, unless its agent is left to others."""
+        agent = await self._agent_of(root)
+        return 0 if agent is not None and self._left.leaves(agent) else await self._resume_companions(root)
+
+    async def _agent_of(self, root: SessionId) -> AnyAgent | None:
+        return self._services.agents.find((await self._services.store.load_state(root)).agent_type)
 
     async def _resume_companions(self, root: SessionId) -> int:
         """Drive companions of a tree that have the answer they waited for; says how many."""

@@ -8,7 +8,13 @@ from typing import Any, Generic
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.output import OutputT
 from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk, TextDelta
-from helix_agents.domain.errors import ExecutorClosedError, HelixError, RunNotCompletedError, StreamFailedError
+from helix_agents.domain.errors import (
+    ExecutorClosedError,
+    HelixError,
+    RunNotCompletedError,
+    StoreReplacedError,
+    StreamFailedError,
+)
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import RunRecord
@@ -102,13 +108,17 @@ class RunHandle(Generic[OutputT]):
 
         Raises:
             ExecutorClosedError: this process let go of the run before its end; another one continues it.
+            StoreReplacedError: the file of the store is not there any more.
         """
         # A task that ends wakes nobody in another event loop; there the store is looked at.
         if self._driver is not None and self._driver.get_loop() is asyncio.get_running_loop():
             await asyncio.wait((self._driver,))
             if self._driver.cancelled() or _was_left(self._driver):
                 raise ExecutorClosedError
-            end = self._driver.result() if self._driver.exception() is None else None
+            problem = self._driver.exception()
+            if isinstance(problem, StoreReplacedError):
+                raise StoreReplacedError(*problem.args) from problem
+            end = self._driver.result() if problem is None else None
             if end is not None and end.run is not None and end.status == "completed":
                 return completed_result(self._agent, end.run)
         while True:

@@ -1,7 +1,8 @@
 """Runs that this process drives and answers for with one lease: tasks that outlive their callers and leave in order."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from helix_agents.domain.errors import HelixError
@@ -10,7 +11,7 @@ from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.requests.settling import fail_run
-from helix_agents.engine.services import Liveness, Services
+from helix_agents.engine.services import Liveness, OpenDeps, Services
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.runtimes.executor.leases import LeaseKeeper
 
@@ -22,17 +23,23 @@ class OwnedRuns:
 
     services: Services
 
-    def __init__(self, lease: LeaseKeeper) -> None:
+    def __init__(self, lease: LeaseKeeper, open_deps: OpenDeps | None) -> None:
         self.leaving = False
         self.works = True
+        self._open_deps = open_deps
         self._lease = lease
         self._running: dict[RunId, asyncio.Task[RunEnd]] = {}
         self._driven: dict[RunId, RunRecord] = {}
         self._background: set[asyncio.Task[Any]] = set()
+        self._between: set[RunId] = set()
 
     @property
     def owner(self) -> str | None:
         return self._lease.owner
+
+    @property
+    def opens_deps(self) -> bool:
+        return self._open_deps is not None or not self.works
 
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
         return self._running.get(run_id)
@@ -68,7 +75,7 @@ class OwnedRuns:
 
     async def leave(self, grace: float) -> None:
         self.leaving = True
-        for task in self._background:
+        for task in (*self._background, *(self._running[run_id] for run_id in self._between)):
             task.cancel()
         if self._running:
             await asyncio.wait(tuple(self._running.values()), timeout=grace)
@@ -90,6 +97,21 @@ class OwnedRuns:
         self._running[run.run_id] = task
         self._driven[run.run_id] = run
         task.add_done_callback(lambda done: self._finished(run, done))
+
+    @contextmanager
+    def between_attempts(self, run: RunRecord) -> Generator[None]:
+        """A block in which a run's task only waits for a store to come back: whoever leaves does not wait for that.
+
+        Raises:
+            LetGo: this process is leaving.
+        """
+        if self.leaving:
+            raise LetGo
+        self._between.add(run.run_id)
+        try:
+            yield
+        finally:
+            self._between.discard(run.run_id)
 
     async def answers_for(self, run: RunRecord) -> bool:
         """Whether this process has this attempt of a run, which goes on: then nobody else ever looks after it."""

@@ -14,6 +14,7 @@ from helix_agents.engine.children.meant_agents import find_agent
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
+from helix_agents.runtimes.executor.left_to_others import LeftToOthers
 from helix_agents.runtimes.executor.owned_runs import claim
 from helix_agents.runtimes.executor.runtime import Runtime
 
@@ -28,6 +29,7 @@ class Recovered(Record):
 
     run_ids: tuple[str, ...] = ()
     unknown_agent: tuple[str, ...] = ()
+    missing_deps: tuple[str, ...] = ()
     taken_by_others: int = 0
     errors: int = 0
 
@@ -49,22 +51,25 @@ async def _let_go(services: Services, orphan: RunRecord, parent_session_id: Sess
     )
 
 
-async def recover(services: Services, runtime: Runtime, *, limit: int = MOST_AT_ONCE) -> Recovered:
+async def recover(services: Services, runtime: Runtime, left: LeftToOthers, *, limit: int = MOST_AT_ONCE) -> Recovered:
     """Submit runs that nobody was told of, and claim those whose driver died; of many processes that try, one gets a
     run. All are looked at, up to `limit` are taken."""
     recovered: list[str] = []
     unknown: list[str] = []
+    missing: list[str] = []
     lost = errors = 0
     async with aclosing(_orphans(services)) as orphans:
         async for orphan in orphans:
             if len(recovered) == limit:
                 break
             try:
-                match await _recover(services, runtime, orphan):
+                match await _recover(services, runtime, left, orphan):
                     case "recovered":
                         recovered.append(orphan.run_id)
                     case "unknown_agent":
                         unknown.append(orphan.session_id)
+                    case "missing_deps":
+                        missing.append(orphan.session_id)
                     case None:
                         pass
             except ConflictError:
@@ -75,7 +80,13 @@ async def recover(services: Services, runtime: Runtime, *, limit: int = MOST_AT_
                 log_exception("recovery.failed", problem, session_id=orphan.session_id)
     if recovered or unknown:
         log_event("recovery.done", recovered=len(recovered), unknown_agent=len(unknown))
-    return Recovered(run_ids=tuple(recovered), unknown_agent=tuple(unknown), taken_by_others=lost, errors=errors)
+    return Recovered(
+        run_ids=tuple(recovered),
+        unknown_agent=tuple(unknown),
+        missing_deps=tuple(missing),
+        taken_by_others=lost,
+        errors=errors,
+    )
 
 
 async def _orphans(services: Services) -> AsyncGenerator[RunRecord]:
@@ -88,8 +99,8 @@ async def _orphans(services: Services) -> AsyncGenerator[RunRecord]:
 
 
 async def _recover(
-    services: Services, runtime: Runtime, orphan: RunRecord
-) -> Literal["recovered", "unknown_agent"] | None:
+    services: Services, runtime: Runtime, left: LeftToOthers, orphan: RunRecord
+) -> Literal["recovered", "unknown_agent", "missing_deps"] | None:
     store = services.store
     if orphan.parent_run_id is not None:
         # A child is its parent's to adopt; this one's parent run has ended without it.
@@ -105,6 +116,8 @@ async def _recover(
     agent = await find_agent(store, services.agents, session)
     if agent is None:
         return "unknown_agent"
+    if left.leaves(agent):
+        return "missing_deps"
     # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.
     services.present_state(agent, session.custom_state, session.agent_version)
     if standing == "missing":

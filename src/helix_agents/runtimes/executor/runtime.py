@@ -41,6 +41,11 @@ class Runtime(Protocol):
         """Whether runs are driven in this process too, which therefore needs their models."""
         ...
 
+    @property
+    def opens_deps(self) -> bool:
+        """Whether tools of what is driven for this process may have deps; else it takes up nothing that needs them."""
+        ...
+
     def check_loop(self) -> None:
         """Refuse a caller in whose event loop nothing can be begun here.
 

@@ -43,8 +43,15 @@ class Waker:
     """Begins turns for news. Any number of processes may look: the start of a run and the mark that the news were told
     are one commit, and one of them makes it."""
 
-    def __init__(self, services: Services, *, begin: Callable[[AnyAgent, StartRun], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        *,
+        begin: Callable[[AnyAgent, StartRun], Awaitable[None]],
+        leaves: Callable[[AnyAgent], bool],
+    ) -> None:
         self._services = services
+        self._leaves = leaves
         self._begin = begin
         self._asked = asyncio.Event()
         self._refused: set[SessionId] = set()
@@ -88,6 +95,8 @@ class Waker:
         return Woken(sessions=woken, busy=busy)
 
     async def _wake(self, agent: AnyAgent, wakeup: Wakeup) -> bool:
+        if self._leaves(agent):
+            return False
         start = await plan_wake(self._services, agent, wakeup)
         if start is None:
             return False

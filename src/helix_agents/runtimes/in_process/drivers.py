@@ -1,10 +1,10 @@
 """The in-process runtime: drivers are asyncio tasks that survive a lost store."""
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from helix_agents.agent.hooks import SomeHooks
-from helix_agents.domain.errors import ConflictError, HelixError, SupersededError
+from helix_agents.domain.errors import ConflictError, HelixError, StoreReplacedError, SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.desk import MemoryDesk
@@ -38,8 +38,7 @@ class Drivers(OwnedRuns):
         max_parallel_tools: int | None,
         wrap: WrapOps,
     ) -> None:
-        super().__init__(lease)
-        self._open_deps = open_deps
+        super().__init__(lease, open_deps)
         self._max_parallel_tools = max_parallel_tools
         self._wrap = wrap
         self._room = asyncio.Semaphore(max_running) if max_running is not None else None
@@ -97,7 +96,11 @@ class Drivers(OwnedRuns):
         self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None, begun: Begun | None = None
     ) -> RunEnd:
         """Drive the run; when the store is lost in between, go on as the next attempt once it is back. So it is when
-        its stream was lost, which is then made anew, and when something in the run cancels its driver, a few times."""
+        its stream was lost, which is then made anew, and when something in the run cancels its driver, a few times.
+
+        Raises:
+            StoreReplacedError: the store is not there any more, and may never be again; should it be, the run goes on.
+        """
         cancelled = 0
         for wait in backoff():
             try:
@@ -106,6 +109,9 @@ class Drivers(OwnedRuns):
                     return end
                 reason = "its stream knows nothing of it"
                 lost, pause = SupersededError(run.session_id, run.run_id, run.attempt, reason), wait
+            except StoreReplacedError:
+                self.in_background(self._take_up_again(run, hooks, model))
+                raise
             except HelixError as problem:
                 if not problem.retryable:
                     raise
@@ -117,15 +123,26 @@ class Drivers(OwnedRuns):
                 # There is nobody to wait for, and the next attempt keeps its tools apart.
                 lost, pause = problem, 0.0
             log_exception("run.driver_lost", lost, session_id=run.session_id, run_id=run.run_id)
-            await asyncio.sleep(pause)
             begun = None
             try:
-                run = self._driven[run.run_id] = await claim(self.services.store, run, self.owner)
+                with self.between_attempts(run):
+                    await asyncio.sleep(pause)
+                    run = self._driven[run.run_id] = await claim(self.services.store, run, self.owner)
             except ConflictError:
                 # It is somebody else's now, or over: then nobody but us knows what is left to do.
                 await end_unheard(self.services, run.run_id)
                 return RunEnd(status="superseded")
         raise AssertionError("the waits never end")
+
+    async def _take_up_again(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> None:
+        """Go on with a run once somebody has put its store back."""
+        with suppress(ConflictError):
+            await self.submit(await claim(self.services.store, run, self.owner), hooks=hooks, model=model)
+
+    async def _fail(self, run: RunRecord, problem: BaseException) -> None:
+        """A run whose store is not there any more is fine: nobody may say that it failed."""
+        if not isinstance(problem, StoreReplacedError):
+            await super()._fail(run, problem)
 
     async def _drive(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None, begun: Begun | None) -> RunEnd:
         return await drive(

@@ -82,6 +82,7 @@ class TemporalRuntime:
         self._options = options
         self._client_settings = client_settings
         self._open_deps = open_deps
+        self.opens_deps = open_deps is not None or not works
         self._max_running = max_running
         self._max_parallel_tools = max_parallel_tools
         self._grace = grace

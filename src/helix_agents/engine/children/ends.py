@@ -1,0 +1,80 @@
+"""What a child came to, as whoever began it tells of it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
+from helix_agents.domain.transcript import RUN_STOPPED, cut_short
+from helix_agents.engine.remote.rest import TYPED_FAILURES
+from helix_agents.engine.steps.step_work import CANCELLED
+from helix_agents.ports.state_store import SessionStateStore
+
+TIMED_OUT = "sub_agent_timeout"
+
+
+class ChildEnd(NamedTuple):
+    """What a child came to: the result of the call that it was begun for, and the status of its reference."""
+
+    child: SessionState
+    message: ToolMessage
+    status: SubSessionStatus
+
+    @property
+    def ref_update(self) -> SubSessionRefUpdate:
+        """What the child's reference says from now on."""
+        child, result = self.child, self.message.content
+        return SubSessionRefUpdate(
+            sub_session_id=child.session_id, status=self.status, result=result, error=child.error
+        )
+
+
+def end_of_child(tool_call_id: ToolCallId, tool_name: str, session: SessionState, run: RunRecord) -> ChildEnd:
+    """How the run of a child ended, as the model above reads it."""
+    about: dict[str, Any] = {"tool_call_id": tool_call_id, "tool_name": tool_name}
+    if run.status == "completed":
+        return ChildEnd(session, ToolMessage(**about, content=run.output), "completed")
+    if run.status == "interrupted":
+        is_late = _ran_out_of_time(session)
+        code = TIMED_OUT if is_late else "sub_agent_interrupted"
+        text = "The sub-agent did not finish in time." if is_late else "The sub-agent was interrupted."
+        return ChildEnd(session, ToolMessage(**about, content=text, error=True, code=code), "interrupted")
+    text = f"The sub-agent failed ({run.completion_reason}): {run.error or session.error}"
+    code = run.completion_reason if run.completion_reason in TYPED_FAILURES else "sub_agent_failed"
+    return ChildEnd(session, ToolMessage(**about, content=text, error=True, code=code), "failed")
+
+
+async def known_of_children(
+    store: SessionStateStore, session_id: SessionId, calls: Mapping[ToolCallId, str]
+) -> dict[ToolCallId, ToolMessage]:
+    """What is known of those calls, given by name, that a session below was begun for: what it came to, else that it
+    was cut short."""
+    known: dict[ToolCallId, ToolMessage] = {}
+    for ref in await store.get_sub_session_refs(session_id):
+        if ref.status == "running" and ref.tool_call_id in calls:
+            call_id, tool_name = ref.tool_call_id, calls[ref.tool_call_id]
+            ended = await own_end(store, ref)
+            cut = cut_short(call_id, tool_name, RUN_STOPPED)
+            known[call_id] = cut if ended is None else end_of_child(call_id, tool_name, *ended).message
+    return known
+
+
+async def own_end(store: SessionStateStore, ref: SubSessionRef) -> tuple[SessionState, RunRecord] | None:
+    """A child that came to its end by itself, for the call that it was begun for.
+
+    None for one that works or waits, that was stopped from above, or whose end is no call's result, because it stands
+    on its own.
+    """
+    run = await store.get_current_run(ref.sub_session_id)
+    if run is None or run.parent_run_id is None or run.status == "running" or run.status in SUSPENDED:
+        return None
+    session = await store.load_state(ref.sub_session_id)
+    stopped = run.completion_reason == CANCELLED or (run.status == "interrupted" and not _ran_out_of_time(session))
+    return None if stopped else (session, run)
+
+
+def _ran_out_of_time(session: SessionState) -> bool:
+    return session.interrupt_context is not None and session.interrupt_context.reason == TIMED_OUT
