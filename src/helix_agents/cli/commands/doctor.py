@@ -32,6 +32,7 @@ EXTRAS = {
     "remote": "httpx2",
     "vault": "tink",
     "mcp": "mcp",
+    "tracing": "opentelemetry",
     "anthropic": "anthropic",
     "openai": "openai",
     "google": "google.genai",
