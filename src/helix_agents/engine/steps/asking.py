@@ -52,7 +52,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     draft = scope.draft()
     context = scope.context(step, draft, notes)
     await tell_news(scope, context, notes)
-    messages = await messages_to_show(scope, step)
+    messages = scope.transcript if scope.shown is None else await messages_to_show(scope, scope.shown, step)
     if scope.stop.requested.is_set():
         return Stopped()
     request = ModelRequest(
@@ -71,7 +71,8 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     begun = scope.services.clock.now_ms()
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
-        done = await _surrounded(scope, step, request, stream)
+        asked = _surrounded if scope.hooks.wants("around_llm_call") else _with_retries
+        done = await asked(scope, step, request, stream)
         reply, tokens = done.reply, done.usage
         took = scope.services.clock.now_ms() - begun
         if scope.shown is not None:
@@ -117,8 +118,6 @@ def _told(scope: RunScope, before: int, begun: int) -> dict[str, Any]:
 
 async def _surrounded(scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
     """Ask within what hooks put around it."""
-    if not scope.hooks.wants("around_llm_call"):
-        return await _with_retries(scope, step, request, stream)
     clock, name = scope.services.clock, scope.model.name
     begun = clock.now_ms()
     with scope.around(step, AroundLLMCallEvent(model=name, request=request)) as around:
@@ -142,7 +141,7 @@ async def _with_retries(scope: RunScope, step: int, request: ModelRequest, strea
             with Contained(f"Model {scope.model.name!r}"):
                 return await stream.run(request)
         except ContextTooLongError:
-            fewer = await fewer_messages(scope, step)
+            fewer = None if scope.shown is None else await fewer_messages(scope, scope.shown, step)
             if fewer is None:
                 raise
             request = msgspec.structs.replace(request, messages=fewer)

@@ -32,11 +32,10 @@ _OPENING = "What happened so far in this conversation, in short:"
 _LATEST = "What the user said last before this, word for word:"
 
 
-async def messages_to_show(scope: RunScope, step: int) -> Sequence[Message]:
+async def messages_to_show(scope: RunScope, shown: Shown, step: int) -> Sequence[Message]:
     """What the model is shown in this step; where that would be too much, the oldest part is summarised first."""
-    compaction, shown = scope.agent.compaction, scope.shown
-    if compaction is None or shown is None:
-        return scope.transcript
+    compaction = scope.agent.compaction
+    assert compaction is not None
     shown.follow()
     if shown.tokens > compaction.above_tokens:
         worth = compaction.above_tokens // LEAST_GAIN
@@ -45,11 +44,10 @@ async def messages_to_show(scope: RunScope, step: int) -> Sequence[Message]:
     return shown.follow()
 
 
-async def fewer_messages(scope: RunScope, step: int) -> Sequence[Message] | None:
+async def fewer_messages(scope: RunScope, shown: Shown, step: int) -> Sequence[Message] | None:
     """What the model is shown after it refused the step as too long; None where it cannot be less."""
-    compaction, shown = scope.agent.compaction, scope.shown
-    if compaction is None or shown is None:
-        return None
+    compaction = scope.agent.compaction
+    assert compaction is not None
     keep = min(compaction.kept, shown.tokens // 4)
     return shown.follow() if await _compact(scope, step, compaction, shown, keep_tokens=keep) else None
 
