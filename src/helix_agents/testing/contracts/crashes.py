@@ -136,6 +136,37 @@ CASES = {
 }
 
 
+async def _whole_or_not_there(
+    healthy: SessionStateStore,
+    case: CrashCase,
+    disturb: Callable[[str, int], Awaitable[tuple[SessionStateStore, bool]]],
+) -> None:
+    """Disturb the write at each of its statements until it comes through: what is seen is nothing of it, or the whole.
+
+    `disturb` answers with a store to go on with, and whether the write had ended before its turn came.
+    """
+    torn: list[Any] = []
+    for statement in range(1, MOST_STATEMENTS):
+        tag = f"case-{statement}."
+        await arrange(healthy, tag)
+        before = await _seen(healthy, tag)
+        store, completed = await disturb(tag, statement)
+        after = await _seen(store, tag)
+        if completed:
+            assert after != before, "the write changes something that can be seen"
+            break
+        if after != before:
+            torn.append(after)
+        if after == before or case.repeatable:
+            await case.act(store, tag)
+            torn.append(await _seen(store, tag))
+        await store.close()
+    else:
+        pytest.fail(f"the write did not end within {MOST_STATEMENTS} statements")
+    for found in torn:
+        assert found == after
+
+
 class CrashesContract(StoreContract):
     """Writes cut off at each of their statements."""
 
@@ -144,61 +175,26 @@ class CrashesContract(StoreContract):
     async def test_a_write_cut_off_at_any_statement_is_whole_or_not_there(
         self, handles: StoreHandles, name: str
     ) -> None:
-        case = CASES[name]
-        healthy = await handles.open()
-        torn: list[Any] = []
-        for statement in range(1, MOST_STATEMENTS):
-            tag = f"case-{statement}."
-            await arrange(healthy, tag)
-            before = await _seen(healthy, tag)
-            completed = await _cut_off(handles, case, tag, statement)
-            reopened = await handles.open()
-            after = await _seen(reopened, tag)
-            if completed:
-                assert after != before, "the write changes something that can be seen"
-                break
-            if after != before:
-                torn.append(after)
-            if after == before or case.repeatable:
-                await case.act(reopened, tag)
-                torn.append(await _seen(reopened, tag))
-            await reopened.close()
-        else:
-            pytest.fail(f"the write did not end within {MOST_STATEMENTS} statements")
-        for found in torn:
-            assert found == after
+        async def cut_off(tag: str, statement: int) -> tuple[SessionStateStore, bool]:
+            completed = await _cut_off(handles, CASES[name], tag, statement)
+            return await handles.open(), completed
+
+        await _whole_or_not_there(await handles.open(), CASES[name], cut_off)
 
     @proves("crash.cancelled")
     @pytest.mark.parametrize("name", CASES)
     async def test_a_write_whose_caller_is_cancelled_at_any_statement_is_whole_or_not_there(
         self, handles: StoreHandles, name: str
     ) -> None:
-        case = CASES[name]
-        healthy = await handles.open()
-        torn: list[Any] = []
-        for statement in range(1, MOST_STATEMENTS):
-            tag = f"case-{statement}."
-            await arrange(healthy, tag)
-            before = await _seen(healthy, tag)
+        async def cancel(tag: str, statement: int) -> tuple[SessionStateStore, bool]:
             seam = HoldingSeam()
             store = await handles.open(seam=seam)
-            completed = await _cancelled(store, seam, case, tag, statement)
+            completed = await _cancelled(store, seam, CASES[name], tag, statement)
             # What comes next waits for what is still under way.
             await store.create_session(f"{tag}-behind")
-            after = await _seen(store, tag)
-            if completed:
-                assert after != before, "the write changes something that can be seen"
-                break
-            if after != before:
-                torn.append(after)
-            if after == before or case.repeatable:
-                await case.act(store, tag)
-                torn.append(await _seen(healthy, tag))
-            await store.close()
-        else:
-            pytest.fail(f"the write did not end within {MOST_STATEMENTS} statements")
-        for found in torn:
-            assert found == after
+            return store, completed
+
+        await _whole_or_not_there(await handles.open(), CASES[name], cancel)
 
     @proves("crash.never-applied-twice")
     async def test_writes_that_share_a_lost_connection_are_applied_once_or_refused(self, handles: StoreHandles) -> None:

@@ -1,6 +1,6 @@
 """A session that was cut again and again costs what is asked of it, and leaves what its branches see."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,27 +12,11 @@ from helix_agents.backends.redis.lineage import Segment
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.sessions import BranchPoint
-from helix_agents.ports.backend import open_backend
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.testing.redis_service import RedisService
 from helix_agents.testing.scenes import said
 from tests.unit.backends.cut_sessions import check_what_is_left
 
 Ask = Callable[[SessionStateStore, str], Awaitable[object]]
-
-
-@pytest.fixture
-async def client(redis_service: RedisService) -> AsyncIterator[Redis]:
-    client = Redis.from_url(redis_service.url)
-    yield client
-    await client.aclose()
-
-
-@pytest.fixture
-async def store(redis_service: RedisService) -> AsyncIterator[RedisStateStore]:
-    async with await open_backend(redis_service.new_url()) as backend:
-        assert isinstance(backend.state, RedisStateStore)
-        yield backend.state
 
 
 def slot_of(store: RedisStateStore, tag: str) -> Slot:

@@ -1,16 +1,12 @@
 """A page of a listing costs what is on it, however many sessions and calls there are besides."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 from redis.asyncio import Redis
 
 from helix_agents.backends.redis import RedisStateStore
 from helix_agents.backends.redis.index import entry_id, expiring_part, parts_by_parent
 from helix_agents.domain.sessions import MARKS, CreateSession, SessionFilter
-from helix_agents.ports.backend import open_backend
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.testing.redis_service import RedisService
 from helix_agents.testing.scenes import commit, fence_of, start, waiting
 
 FEW, MANY = 20, 120
@@ -26,20 +22,6 @@ ASKED = {
     "since": SessionFilter(created_from=5, user_id="ann"),
     "expired and live": SessionFilter(expires_before=5, statuses=("active", "paused")),
 }
-
-
-@pytest.fixture
-async def client(redis_service: RedisService) -> AsyncIterator[Redis]:
-    client = Redis.from_url(redis_service.url)
-    yield client
-    await client.aclose()
-
-
-@pytest.fixture
-async def store(redis_service: RedisService) -> AsyncIterator[RedisStateStore]:
-    async with await open_backend(redis_service.new_url()) as backend:
-        assert isinstance(backend.state, RedisStateStore)
-        yield backend.state
 
 
 async def crowd(store: SessionStateStore, first: int, last: int) -> None:
