@@ -6,14 +6,19 @@ memory and are printed; with an OTLP exporter in place of that they go to Jaeger
 
 import asyncio
 
-from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
 from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, Suspended, tool
 from helix_agents.testing import call, reply
-from helix_agents.tracing import OpenTelemetryHooks
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from helix_agents.tracing import OpenTelemetryHooks
+except ImportError:
+    needed = "pip install 'helix-agents[tracing]' opentelemetry-sdk"
+    raise SystemExit(f"This example needs OpenTelemetry's SDK: {needed}") from None
 
 STORE = "sqlite:///helix.db"
 spans = InMemorySpanExporter()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from typing import TypeVar
 
@@ -10,7 +11,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.event_loop_guard import event_loop_guard
 
-pytest_plugins = ("helix_agents.testing.redis_service",)
+# Where the environment forbids bytecode, every process that a test starts would compile all that it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# One server of each kind for a test process, started when the first test asks for it.
+pytest_plugins = ("helix_agents.testing.postgres_service", "helix_agents.testing.redis_service")
 
 # The contracts we ship are ordinary classes in our package; this gives their asserts the same messages as a test's.
 pytest.register_assert_rewrite("helix_agents.testing", "tests.recovery.reference_conversation")
@@ -37,6 +43,15 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     hunting = config.getoption("markexpr") == "chaos"
     settings.load_profile("chaos" if hunting else os.environ.get("HELIX_HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Three processes for two cores: a third of the time a test waits for a process, a server or a deadline."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + max(1, cores // 2)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.context import RunContext as RunContext
     from helix_agents.agent.context import ToolContext as ToolContext
     from helix_agents.agent.failures import FailRun as FailRun
+    from helix_agents.agent.failures import OutcomeUnknown as OutcomeUnknown
     from helix_agents.agent.failures import RetryTool as RetryTool
     from helix_agents.agent.failures import ToolFailed as ToolFailed
     from helix_agents.agent.fallback_model import FallbackModel as FallbackModel
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.outcomes import Reconciled as Reconciled
     from helix_agents.agent.outcomes import StillUnknown as StillUnknown
     from helix_agents.agent.registry import AgentRegistry as AgentRegistry
+    from helix_agents.agent.skills import Skill as Skill
     from helix_agents.agent.sub_agents import sub_agent_tool as sub_agent_tool
     from helix_agents.agent.tools import Tool as Tool
     from helix_agents.agent.tools import tool as tool
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from helix_agents.domain.chunks import StreamChunk as StreamChunk
     from helix_agents.domain.errors import DefinitionError as DefinitionError
     from helix_agents.domain.errors import HelixError as HelixError
+    from helix_agents.domain.memories import MemoryRecord as MemoryRecord
     from helix_agents.domain.messages import AssistantMessage as AssistantMessage
     from helix_agents.domain.messages import File as File
     from helix_agents.domain.messages import Image as Image
@@ -75,11 +78,21 @@ if TYPE_CHECKING:
     from helix_agents.llm.scripted import RoutingScriptedModel as RoutingScriptedModel
     from helix_agents.llm.scripted import ScriptedModel as ScriptedModel
     from helix_agents.mcp_tools.server import MCPToolServer as MCPToolServer
+    from helix_agents.memory.executors import BackgroundEmbeddingExecutor as BackgroundEmbeddingExecutor
+    from helix_agents.memory.executors import InlineEmbeddingExecutor as InlineEmbeddingExecutor
+    from helix_agents.memory.hashing import HashingEmbedder as HashingEmbedder
+    from helix_agents.memory.learning import MemoryGeneration as MemoryGeneration
+    from helix_agents.memory.memory import Memory as Memory
+    from helix_agents.memory.memory_manager import MemoryManager as MemoryManager
     from helix_agents.ports.backend import Backend as Backend
     from helix_agents.ports.backend import open_backend as open_backend
+    from helix_agents.ports.embeddings import EmbeddingAdapter as EmbeddingAdapter
+    from helix_agents.ports.embeddings import open_embedder as open_embedder
     from helix_agents.ports.llm import LLMAdapter as LLMAdapter
     from helix_agents.ports.llm import ModelSettings as ModelSettings
+    from helix_agents.ports.memory_store import MemoryStore as MemoryStore
     from helix_agents.ports.models import open_model as open_model
+    from helix_agents.ports.skills import SkillProvider as SkillProvider
     from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
     from helix_agents.ports.streams import StreamManager as StreamManager
     from helix_agents.runtimes.dbos.executor import DBOSAgentExecutor as DBOSAgentExecutor
@@ -90,6 +103,7 @@ if TYPE_CHECKING:
     from helix_agents.server.auth import Principal as Principal
     from helix_agents.server.remote import HttpRemoteAgentTransport as HttpRemoteAgentTransport
     from helix_agents.server.remote import remote_agent_tool as remote_agent_tool
+    from helix_agents.skills.folder import SkillFolder as SkillFolder
     from helix_agents.tracing.hooks import OpenTelemetryHooks as OpenTelemetryHooks
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
@@ -132,6 +146,7 @@ _HOME: dict[str, str] = {
     "MCPToolServer": "helix_agents.mcp_tools.server",
     "Message": "helix_agents.domain.messages",
     "ModelSettings": "helix_agents.ports.llm",
+    "OutcomeUnknown": "helix_agents.agent.failures",
     "Page": "helix_agents.domain.paging",
     "PendingCall": "helix_agents.domain.pending",
     "PendingFilter": "helix_agents.domain.pending",
@@ -152,6 +167,9 @@ _HOME: dict[str, str] = {
     "SessionState": "helix_agents.domain.sessions",
     "SessionStateStore": "helix_agents.ports.state_store",
     "SessionStatus": "helix_agents.domain.sessions",
+    "Skill": "helix_agents.agent.skills",
+    "SkillFolder": "helix_agents.skills.folder",
+    "SkillProvider": "helix_agents.ports.skills",
     "StepWrites": "helix_agents.domain.writes",
     "StillUnknown": "helix_agents.agent.outcomes",
     "StreamChunk": "helix_agents.domain.chunks",
@@ -177,6 +195,16 @@ _HOME: dict[str, str] = {
     "CapabilityError": "helix_agents.domain.capability_errors",
     "open_state": "helix_agents.capabilities.client",
     "state_capabilities": "helix_agents.capabilities.toolset",
+    "BackgroundEmbeddingExecutor": "helix_agents.memory.executors",
+    "InlineEmbeddingExecutor": "helix_agents.memory.executors",
+    "EmbeddingAdapter": "helix_agents.ports.embeddings",
+    "HashingEmbedder": "helix_agents.memory.hashing",
+    "Memory": "helix_agents.memory.memory",
+    "MemoryGeneration": "helix_agents.memory.learning",
+    "MemoryManager": "helix_agents.memory.memory_manager",
+    "MemoryRecord": "helix_agents.domain.memories",
+    "MemoryStore": "helix_agents.ports.memory_store",
+    "open_embedder": "helix_agents.ports.embeddings",
     "tool": "helix_agents.agent.tools",
 }
 
@@ -194,6 +222,7 @@ __all__ = [
     "ApprovalAnswer",
     "AssistantMessage",
     "Backend",
+    "BackgroundEmbeddingExecutor",
     "BranchPoint",
     "CapabilityError",
     "Checkpoint",
@@ -203,6 +232,7 @@ __all__ = [
     "DefinitionError",
     "Delete",
     "DidNotHappen",
+    "EmbeddingAdapter",
     "EngineOptions",
     "Executor",
     "FailRun",
@@ -210,15 +240,23 @@ __all__ = [
     "FallbackModel",
     "File",
     "Happened",
+    "HashingEmbedder",
     "HelixError",
     "Hooks",
     "HttpRemoteAgentTransport",
     "Image",
+    "InlineEmbeddingExecutor",
     "Interrupted",
     "LLMAdapter",
     "MCPToolServer",
+    "Memory",
+    "MemoryGeneration",
+    "MemoryManager",
+    "MemoryRecord",
+    "MemoryStore",
     "Message",
     "ModelSettings",
+    "OutcomeUnknown",
     "Page",
     "PendingCall",
     "PendingFilter",
@@ -238,6 +276,9 @@ __all__ = [
     "SessionState",
     "SessionStateStore",
     "SessionStatus",
+    "Skill",
+    "SkillFolder",
+    "SkillProvider",
     "StepWrites",
     "StillUnknown",
     "StreamChunk",
@@ -257,6 +298,7 @@ __all__ = [
     "client_tool",
     "expired_session_cleanup",
     "open_backend",
+    "open_embedder",
     "open_model",
     "open_state",
     "remote_agent_tool",

@@ -1,8 +1,10 @@
-"""What the rings outside the engine hand in to it: the machine's clock, unguessable ids, and a little unevenness."""
+"""What the rings outside the engine ask the machine: its clock, unguessable ids, a little unevenness, and places."""
 
 import os
 import random
+import sys
 import time
+from pathlib import Path
 
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _LETTER_OF_BYTE = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
@@ -25,3 +27,12 @@ class RandomIds:
 def jitter() -> float:
     """A factor between 1 and 1.25, so that many waiters do not come back at the same moment."""
     return random.uniform(1.0, 1.25)
+
+
+def beside_the_caller(module: str) -> Path:
+    """The folder of whoever calls this module: wherever the process is started, it is the same."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_globals.get("__name__") == module and frame.f_back is not None:
+        frame = frame.f_back
+    file = frame.f_globals.get("__file__")
+    return Path(file).parent if isinstance(file, str) else Path.cwd()

@@ -31,6 +31,7 @@ DRIVERS_SERVERS_AND_SDKS = {
     "temporalio",
     "tink",
     "uvicorn",
+    "yaml",
 }
 
 

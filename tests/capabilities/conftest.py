@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 
 from helix_agents.capabilities.vault import Vault
-from helix_agents.testing.postgres_service import postgres_schemas, postgres_service, postgres_url
 from tests.capabilities.samples import CHEAP, PASSPHRASE
 from tests.capabilities.worlds import World
-
-__all__ = ["postgres_schemas", "postgres_service", "postgres_url"]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -48,10 +49,10 @@ def command(world: World, agent: str = "ann") -> StdioServerParameters:
 
 
 @contextlib.asynccontextmanager
-async def over_http(world: World, token: str | None = None) -> AsyncIterator[str]:
+async def over_http(world: World, **settings: Any) -> AsyncIterator[str]:
     async with world.open(face="mcp") as state:
         bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        serving = asyncio.create_task(serve_http(state.gateway, "ann", token=token, on_ready=bound.set_result))
+        serving = asyncio.create_task(serve_http(state.gateway, "ann", on_ready=bound.set_result, **settings))
         try:
             yield f"http://127.0.0.1:{await asyncio.wait_for(bound, PATIENCE)}/mcp"
         finally:
@@ -138,6 +139,12 @@ async def test_all_tools_over_stdio_with_several_servers_on_one_store(world: Wor
 async def test_all_tools_over_http(world: World) -> None:
     async with asyncio.timeout(PATIENCE), over_http(world) as url, Client(url) as client:
         await use_everything(client, world)
+
+
+async def test_no_part_of_an_answer_waits_until_the_client_has_confirmed_the_part_before_it(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        async with asyncio.timeout(PATIENCE), over_http(world, listening=door):
+            assert door.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_a_server_looks_after_what_nobody_else_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from helix_agents.backends.in_memory import InMemoryLockManager, InMemoryStateSt
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.contracts.entries import EntryStoreContract
 from helix_agents.testing.contracts.locks import LockManagerContract, OpenLocks
+from helix_agents.testing.contracts.memories import MemoryStoreContract
 from helix_agents.testing.contracts.state_store import OpenStore, StateStoreContract
 from helix_agents.testing.contracts.usage import OpenParts, UsageStoreContract
 
@@ -35,6 +36,16 @@ class TestInMemoryLockManager(LockManagerContract):
 
 
 class TestInMemoryUsageStore(UsageStoreContract):
+    backend = "in_memory"
+    several_processes = False
+
+    @pytest.fixture
+    def open_parts(self) -> OpenParts:
+        url = f"memory://contract-{next(MEMORIES)}"
+        return lambda **options: open_backend(url, **options)
+
+
+class TestInMemoryMemoryStore(MemoryStoreContract):
     backend = "in_memory"
     several_processes = False
 

@@ -11,6 +11,7 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.testing.contracts.entries import EntryStoreContract
 from helix_agents.testing.contracts.histories import HistoriesContract
 from helix_agents.testing.contracts.locks import LockManagerContract, OpenLocks
+from helix_agents.testing.contracts.memories import MemoryStoreContract
 from helix_agents.testing.contracts.processes import KillsContract
 from helix_agents.testing.contracts.state_store import OpenStore, StateStoreContract
 from helix_agents.testing.contracts.usage import OpenParts, UsageStoreContract
@@ -43,6 +44,14 @@ class TestPostgresLockManager(OnOneDatabase, LockManagerContract):
 
 
 class TestPostgresUsageStore(OnOneDatabase, UsageStoreContract):
+    backend = "postgres"
+
+    @pytest.fixture
+    def open_parts(self, store_url: str) -> OpenParts:
+        return lambda **options: open_backend(store_url, **options)
+
+
+class TestPostgresMemoryStore(OnOneDatabase, MemoryStoreContract):
     backend = "postgres"
 
     @pytest.fixture

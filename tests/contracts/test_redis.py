@@ -11,6 +11,7 @@ from helix_agents.ports.backend import Backend
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.contracts.histories import HistoriesContract
 from helix_agents.testing.contracts.locks import LockManagerContract, OpenLocks
+from helix_agents.testing.contracts.memories import MemoryStoreContract, memories_of
 from helix_agents.testing.contracts.processes import KillsContract
 from helix_agents.testing.contracts.state_store import OpenStore, StateStoreContract
 from helix_agents.testing.contracts.usage import OpenParts, UsageStoreContract
@@ -20,7 +21,7 @@ from helix_agents.testing.redis_service import ForeignRedis, RedisService
 async def open_store_at(url: str, **options: Any) -> SessionStateStore:
     """A store of its own, as another process would open it."""
     backend: Backend = await open_backend(url, **options)
-    for part in (backend.streams, backend.locks, backend.usage):
+    for part in (backend.streams, backend.locks, backend.usage, memories_of(backend)):
         await part.close()
     return backend.state
 
@@ -46,7 +47,7 @@ class TestRedisLockManager(OnOneServer, LockManagerContract):
     def open_locks(self, store_url: str) -> OpenLocks:
         async def open_locks(**options: Any) -> RedisLockManager:
             backend = await open_backend(store_url, **options)
-            for part in (backend.streams, backend.state, backend.usage):
+            for part in (backend.streams, backend.state, backend.usage, memories_of(backend)):
                 await part.close()
             assert isinstance(backend.locks, RedisLockManager)
             return backend.locks
@@ -55,6 +56,14 @@ class TestRedisLockManager(OnOneServer, LockManagerContract):
 
 
 class TestRedisUsageStore(OnOneServer, UsageStoreContract):
+    backend = "redis"
+
+    @pytest.fixture
+    def open_parts(self, store_url: str) -> OpenParts:
+        return lambda **options: open_backend(store_url, **options)
+
+
+class TestRedisMemoryStore(OnOneServer, MemoryStoreContract):
     backend = "redis"
 
     @pytest.fixture

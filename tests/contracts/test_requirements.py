@@ -7,6 +7,7 @@ import pytest
 from helix_agents.testing.contracts.contract import Contract
 from helix_agents.testing.contracts.entries import EntryStoreContract
 from helix_agents.testing.contracts.locks import LockManagerContract
+from helix_agents.testing.contracts.memories import MemoryStoreContract
 from helix_agents.testing.contracts.state_store import StateStoreContract
 from helix_agents.testing.contracts.streams import StreamManagerContract
 from helix_agents.testing.contracts.usage import UsageStoreContract
@@ -20,7 +21,14 @@ from helix_agents.testing.requirements.registry import (
     requirements,
 )
 
-CONTRACTS = (StateStoreContract, StreamManagerContract, LockManagerContract, UsageStoreContract, EntryStoreContract)
+CONTRACTS = (
+    StateStoreContract,
+    StreamManagerContract,
+    LockManagerContract,
+    UsageStoreContract,
+    MemoryStoreContract,
+    EntryStoreContract,
+)
 # The state capabilities need transactions over everything they keep, which Redis has only within one slot: there is no
 # place for them on it, and a store that is asked for one says so.
 EXEMPT = {("redis", EntryStoreContract.port)}

@@ -36,6 +36,13 @@ SAYS = {
         "Eve has both.",
         "eve: I was told: the budget is 100; the budget is 120",
     ],
+    "remember_users.py": [
+        "ann: Has a nut allergy.",
+        "bob: I know nothing of you.",
+        "waiter: Is called Ann.",
+        "waiter: Has a nut allergy.",
+        "forgotten: 2",
+    ],
     "trace_a_conversation.py": [
         "It is out.",
         "invoke_agent writer [suspended]",
@@ -91,7 +98,28 @@ def test_the_example_of_mcp_tools_runs_and_its_catalogue_is_what_its_server_offe
     subprocess.run([helix, "tools", "sync", str(app), "--check"], cwd=tmp_path, check=True, timeout=60)
 
 
+def test_the_example_of_skills_reads_what_lies_beside_it(tmp_path: Path) -> None:
+    app = EXAMPLES / "skills" / "app.py"
+    done = subprocess.run(
+        [sys.executable, str(app)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    said = ["skill_loaded {'name': 'refunds'}", "I am sorry. For 700 I have to ask the owner."]
+    assert (done.returncode, done.stdout.splitlines()[:2]) == (0, said), done.stderr
+    assert done.stdout.endswith("Be brief, and friendly. Never promise a date.\n</skill>\n")
+
+
 def test_the_first_example_is_short() -> None:
     """It is what a newcomer copies; the shorter it stays, the more of them do."""
     code = [line for line in (EXAMPLES / "first_agent.py").read_text(encoding="utf-8").splitlines() if line.strip()]
     assert len(code) <= 15
+
+
+def test_an_example_without_what_it_needs_says_what_to_install(tmp_path: Path) -> None:
+    example = str(EXAMPLES / "trace_a_conversation.py")
+    program = f"import sys, runpy; sys.modules['opentelemetry.sdk'] = None; runpy.run_path({example!r})"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "This example needs OpenTelemetry's SDK: pip install 'helix-agents[tracing]' opentelemetry-sdk"
+    ]

@@ -24,8 +24,11 @@ CLIENTS = HERE / "clients"
 ROOT = HERE.parents[1]
 EXAMPLE = ROOT / "examples" / "chat"
 
-FOLDERS = {"v6": EXAMPLE, "v7": CLIENTS / "v7"}
-"""Where the packages of either major of the library are."""
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+
+FOLDERS = {"v6": EXAMPLE, "v7": CLIENTS / "v7", "agui": CLIENTS / "agui"}
+"""Where the packages of either major of the library are, and those of AG-UI's client."""
 
 
 def command_of_node(name: str) -> str | None:
@@ -121,10 +124,10 @@ class Site:
 class ChatClient:
     """A chat of the real library in a Node process, spoken to line by line."""
 
-    def __init__(self, version: str, api: str, session_id: str) -> None:
+    def __init__(self, version: str, api: str, session_id: str, program: Path = CLIENTS / "chat.mjs") -> None:
         node = command_of_node("node")
         assert node is not None
-        command = tied_to_us([node, str(CLIENTS / "chat.mjs"), str(FOLDERS[version]), api, session_id])
+        command = tied_to_us([node, str(program), str(FOLDERS[version]), api, session_id])
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def do(self, command: str, **arguments: Any) -> dict[str, Any]:
@@ -143,6 +146,19 @@ class ChatClient:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if chromium is None:
+        pytest.skip("Chromium is missing: install it to test the server with a real browser")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="module")

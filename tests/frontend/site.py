@@ -6,8 +6,10 @@ The model stops at every "(pause)" it is about to say until the gate file exists
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -18,11 +20,14 @@ from helix_agents import (
     AgentServer,
     Executor,
     ScriptedModel,
+    ToolContext,
     ToolMessage,
     UserMessage,
     client_tool,
     tool,
 )
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.context import CompletedStep
 from helix_agents.ports.llm import ModelEvent, ModelRequest, TextPiece
 from helix_agents.testing import call, reply
 
@@ -59,6 +64,19 @@ def where() -> str:
     raise NotImplementedError
 
 
+class Log(BaseModel):
+    """What the guide keeps."""
+
+    notes: list[str] = []
+
+
+@tool
+async def note(ctx: ToolContext[Log], text: str) -> str:
+    """Write something down."""
+    ctx.state.notes.append(text)
+    return "noted"
+
+
 def said_last(request: ModelRequest) -> str:
     return next(str(each.content) for each in reversed(request.messages) if isinstance(each, UserMessage))
 
@@ -72,6 +90,10 @@ def answer(request: ModelRequest):
             return LINE
         case "tides", False:
             return reply("Let me look. ", calls=[call("tides", {"place": "cove"})])
+        case "enough", False:
+            return call("tides", {"place": "nowhere"})
+        case "length" | "content_filter", False:
+            return reply("And then", stop_reason=asked)
         case "book", False:
             return reply("I will book. ", calls=[call("book", {"boat": "Petrel"})])
         case "fleet", False:
@@ -82,6 +104,10 @@ def answer(request: ModelRequest):
             return LINE
         case "where", False:
             return call("where")
+        case "note", False:
+            return reply(thinking="It may be of use.", calls=[call("note", {"text": "fog"})])
+        case "crew", False:
+            return call("subagent__mate", {"message": "book"})
         case "everything", False:
             return reply(
                 "All of it. ", calls=[call("tides", {"place": "cove"}), call("book", {"boat": "Petrel"}), call("where")]
@@ -90,14 +116,20 @@ def answer(request: ModelRequest):
             return f"Done with {asked}."
 
 
-def agents(gate: Path) -> list[Agent]:
+def is_enough(step: CompletedStep[Any]) -> bool:
+    return any(each.arguments == {"place": "nowhere"} for each in step.reply.tool_calls)
+
+
+def agents(gate: Path) -> list[AnyAgent]:
     async def pace(event: ModelEvent) -> None:
         if isinstance(event, TextPiece) and "pause" in event.delta:
             while not gate.exists():  # noqa: ASYNC110 - it is another process that opens it
                 await asyncio.sleep(0.01)
 
     model = ScriptedModel(answer, chunk=8, pace=pace)
-    return [Agent(name="guide", model=model, tools=[tides, book, hurry, wait, where])]
+    mate = Agent(name="mate", description="Books boats.", model=model, tools=[book])
+    tools = [tides, book, hurry, wait, where, note, mate.as_tool()]
+    return [Agent(name="guide", model=model, tools=tools, state=Log, stop_when=is_enough)]
 
 
 def app(store: str, gate: Path, page: Path) -> Starlette:

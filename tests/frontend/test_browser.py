@@ -1,6 +1,5 @@
 """A React page on an unmodified useChat, in a real browser, while the server is killed underneath it."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +14,6 @@ from tests.frontend.conftest import EXAMPLE, Site, command_of_node, free_port, i
 from tests.frontend.site import LINE
 
 pytestmark = pytest.mark.may_block("a browser is driven from the test's own thread")
-
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +31,6 @@ def site(page_script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     site.start()
     yield site
     site.stop()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if chromium is None:
-        pytest.skip("Chromium is missing: install it to test the server with a real browser")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(QUIET))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

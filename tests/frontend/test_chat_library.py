@@ -41,6 +41,19 @@ def test_an_answer_is_streamed_into_one_message(site: Site, open_chat: OpenChat,
     assert all(part.get("state", "done") == "done" for part in parts(answer, "text"))
 
 
+def test_the_page_is_told_why_an_answer_ended(open_chat: OpenChat, session_id: str) -> None:
+    chat = open_chat(session_id)
+    found = {order: chat.do("send", text=order) for order in ("tides", "length", "content_filter", "enough", "where")}
+    assert {order: answer["finished"] for order, answer in found.items()} == {
+        "tides": "stop",
+        "length": "length",
+        "content_filter": "content-filter",
+        "enough": "other",
+        "where": "tool-calls",
+    }
+    assert all((answer["status"], answer["error"]) == ("ready", None) for answer in found.values())
+
+
 def test_a_tool_shows_its_input_and_its_output(open_chat: OpenChat, session_id: str) -> None:
     answer = open_chat(session_id).do("send", text="tides")
     [tool] = parts(answer, "tool-tides")

@@ -1,6 +1,7 @@
 """Real servers for the tests: programs over standard input and output, and over HTTP on this machine."""
 
 import asyncio
+import atexit
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,37 @@ from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.results import Completed
 from helix_agents.mcp_tools.catalogue import Catalogue
 from helix_agents.runtimes.executor.core import ExecutorCore
-from helix_agents.testing.service_process import free_port, tied_to_us
+from helix_agents.testing.service_process import free_port
 
 PROGRAM = Path(__file__).with_name("shelf.py")
 PATIENCE = 60.0
 LOOK_SECONDS = 0.01
+
+
+class PreparedShelves:
+    """Makes servers from a process that has imported everything already."""
+
+    def __init__(self) -> None:
+        self._maker = subprocess.Popen(
+            [sys.executable, str(PROGRAM.with_name("prepared_shelf.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self._maker.communicate)
+
+    def start(self, folder: Path, port: int) -> int:
+        """Start one; says the number of its process."""
+        assert self._maker.stdin is not None
+        assert self._maker.stdout is not None
+        self._maker.stdin.write(json.dumps([str(folder), port]) + "\n")
+        self._maker.stdin.flush()
+        return int(self._maker.stdout.readline())
+
+
+@cache
+def _prepared() -> PreparedShelves:
+    return PreparedShelves()
 
 
 class Shelf:
@@ -33,7 +61,7 @@ class Shelf:
         self.catalogue = catalogue
         self.transport = transport
         self.port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: int | None = None
         folder.mkdir(exist_ok=True)
 
     @property
@@ -77,12 +105,11 @@ class Shelf:
         """Start it, where it is one that is not started by its client."""
         if self.transport == "stdio":
             return
-        command = [sys.executable, str(PROGRAM), str(self.folder), str(self.port)]
-        self._process = subprocess.Popen(tied_to_us(command), stdin=subprocess.DEVNULL)
+        self._process = _prepared().start(self.folder, self.port)
         overdue = time.monotonic() + PATIENCE
         while not self._listens():
             assert time.monotonic() < overdue
-            assert self._process.poll() is None
+            assert is_alive(self._process)
             time.sleep(LOOK_SECONDS)
 
     def _listens(self) -> bool:
@@ -91,15 +118,20 @@ class Shelf:
 
     async def kill(self) -> None:
         """End it where it stands."""
-        os.kill(self.pids[-1], signal.SIGKILL)
-        if self._process is not None:
-            await asyncio.to_thread(self._process.wait, PATIENCE)
-            self._process = None
+        if self._process is None:
+            os.kill(self.pids[-1], signal.SIGKILL)
+        else:
+            await asyncio.to_thread(self.end)
 
     def end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(PATIENCE)
+        process, self._process = self._process, None
+        if process is None:
+            return
+        os.kill(process, signal.SIGKILL)
+        overdue = time.monotonic() + PATIENCE
+        while is_alive(process):
+            assert time.monotonic() < overdue
+            time.sleep(LOOK_SECONDS)
 
 
 def agent_with(tools: Sequence[Any], script: Sequence[Any], **fields: Any) -> AnyAgent:
@@ -130,6 +162,6 @@ async def until(is_so: Callable[[], bool]) -> None:
 def is_alive(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"

@@ -44,22 +44,22 @@ async def test_calls_of_one_reply_are_with_the_server_at_the_same_time_over_one_
     assert len(shelf.pids) == 1
 
 
-async def test_what_a_tool_says_about_its_failure_is_told_to_the_model(shelf: Shelf) -> None:
-    agent = agent_with(shelf.tools(), [call("shelf__missing", {"title": "Moon"}), "Done."])
+async def test_what_a_tool_says_about_its_failure_is_told_to_the_model(service: Shelf) -> None:
+    agent = agent_with(service.tools(), [call("shelf__missing", {"title": "Moon"}), "Done."])
     async with Executor.open("memory://", agents=[agent]) as helix:
         [result] = await results(helix, agent)
     assert (result.content, result.code) == ("there is no Moon; try 'Tides'", "tool_failed")
 
 
-async def test_arguments_that_cannot_fit_never_reach_the_server(shelf: Shelf) -> None:
+async def test_arguments_that_cannot_fit_never_reach_the_server(service: Shelf) -> None:
     wrong = [{}, {"title": 5}, {"title": ["Tides"]}]
-    agent = agent_with(shelf.tools("order"), [*(call("shelf__order", each) for each in wrong), "Done."], retries=5)
+    agent = agent_with(service.tools("order"), [*(call("shelf__order", each) for each in wrong), "Done."], retries=5)
     async with Executor.open("memory://", agents=[agent]) as helix:
         told = await results(helix, agent)
     assert [each.code for each in told] == ["invalid_arguments"] * 3
     assert "'title' is a required property" in told[0].content
     assert "title: 5 is not of type 'string'" in told[1].content
-    assert shelf.orders == []
+    assert service.orders == []
 
 
 async def test_progress_is_an_event_of_the_stream(shelf: Shelf) -> None:
@@ -80,8 +80,8 @@ async def test_arguments_that_a_server_wants_as_headers_are_sent_as_headers(shel
     assert result.content == "Tides is in the cellar"
 
 
-async def test_a_server_that_asks_for_input_in_the_middle_of_a_call_fails_the_call(shelf: Shelf) -> None:
-    agent = agent_with(shelf.tools(), [call("shelf__ask"), "Done."])
+async def test_a_server_that_asks_for_input_in_the_middle_of_a_call_fails_the_call(service: Shelf) -> None:
+    agent = agent_with(service.tools(), [call("shelf__ask"), "Done."])
     async with Executor.open("memory://", agents=[agent]) as helix:
         [result] = await results(helix, agent)
     assert (result.error, result.code) == (True, "tool_failed")
@@ -98,9 +98,9 @@ SHOWN = {
 }
 
 
-async def test_results_of_any_kind_have_a_form(shelf: Shelf) -> None:
+async def test_results_of_any_kind_have_a_form(service: Shelf) -> None:
     asked = reply("All.", calls=[call("shelf__show", {"what": what}) for what in SHOWN])
-    agent = agent_with(shelf.tools(), [asked, "Done."])
+    agent = agent_with(service.tools(), [asked, "Done."])
     async with Executor.open("memory://", agents=[agent]) as helix:
         told = await results(helix, agent)
     assert dict(zip(SHOWN, (each.content for each in told), strict=True)) == SHOWN
@@ -140,37 +140,40 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_says_that_nobody_know
     assert "may or may not have taken effect" in result.content
 
 
-async def test_what_the_server_says_it_destroys_waits_for_a_person(shelf: Shelf) -> None:
-    agent = agent_with(shelf.tools(), [call("shelf__burn", {"title": "Tides"}), "Done."])
+async def test_what_the_server_says_it_destroys_waits_for_a_person(service: Shelf) -> None:
+    agent = agent_with(service.tools(), [call("shelf__burn", {"title": "Tides"}), "Done."])
     async with Executor.open("memory://", agents=[agent]) as helix, asyncio.timeout(PATIENCE):
         run = await helix.execute(agent, "Burn it")
         outcome = await run.result()
         assert isinstance(outcome, Suspended)
-        assert shelf.told("burnt") == []
+        assert service.told("burnt") == []
         [waiting] = outcome.pending
         edited = ApprovalAnswer(approved=True, edited_input={"title": "Storms"})
         await helix.submit_tool_result(run.session_id, waiting.tool_call_id, edited)
         await (await helix.resume(agent, run.session_id)).result()
-    assert shelf.told("burnt") == ["Storms"]
+    assert service.told("burnt") == ["Storms"]
 
 
-async def test_a_predicate_sees_the_arguments(shelf: Shelf) -> None:
+async def test_a_predicate_sees_the_arguments(service: Shelf) -> None:
     def is_dear(given: Any, _ctx: Any) -> bool:
         return given["title"] == "Atlas"
 
-    tools = shelf.tools("order", require_approval=is_dear)
+    tools = service.tools("order", require_approval=is_dear)
     script = [call("shelf__order", {"title": "Tides"}), call("shelf__order", {"title": "Atlas"}), "Done."]
     agent = agent_with(tools, script)
     async with Executor.open("memory://", agents=[agent]) as helix, asyncio.timeout(PATIENCE):
         run = await helix.execute(agent, "Order")
         assert isinstance(await run.result(), Suspended)
         assert len(await results_in(helix, run.session_id)) == 1
-    assert [order["title"] for order in shelf.orders] == ["Tides"]
+    assert [order["title"] for order in service.orders] == ["Tides"]
 
 
-async def test_a_sub_agent_has_them_too(shelf: Shelf) -> None:
+async def test_a_sub_agent_has_them_too(service: Shelf) -> None:
     below = agent_with(
-        shelf.tools(), [call("shelf__search", {"query": "tides"}), "Found."], name="finder", description="Finds books."
+        service.tools(),
+        [call("shelf__search", {"query": "tides"}), "Found."],
+        name="finder",
+        description="Finds books.",
     )
     agent = agent_with([below.as_tool()], [call("subagent__finder", {"message": "tides"}), "Done."])
     async with Executor.open("memory://", agents=[agent]) as helix:

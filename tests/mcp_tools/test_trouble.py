@@ -9,19 +9,37 @@ from pathlib import Path
 
 import pytest
 
-from helix_agents import Executor, MCPToolServer
+from helix_agents import Executor, MCPToolServer, Suspended, ToolAnswer
 from helix_agents.domain.errors import MCPProtocolError, MCPRefusedError, MCPUnavailableError
 from helix_agents.mcp_tools import carrier, connections, protocol
 from helix_agents.testing import call, reply
-from tests.mcp_tools.shelves import PATIENCE, Shelf, agent_with, is_alive, results, until
+from tests.mcp_tools.shelves import PATIENCE, Shelf, agent_with, is_alive, results, results_in, until
 
 SEARCH = call("shelf__search", {"query": "x"})
+
+
+async def test_a_call_that_may_have_been_done_when_its_server_died_asks_a_person_what_became_of_it(
+    program: Shelf,
+) -> None:
+    agent = agent_with(program.tools(), [call("shelf__lend", {"name": "Tides"}, id="lend"), "Good."])
+    async with Executor.open("memory://", agents=[agent]) as helix, asyncio.timeout(PATIENCE):
+        run = await helix.execute(agent, "Lend it")
+        await program.until_told("Tides.begun")
+        await program.kill()
+        assert isinstance(await run.result(), Suspended)
+        [asked] = (await helix.list_pending()).items
+        assert (asked.tool_call_id, asked.reason, asked.input) == ("lend", "unknown_outcome", {"name": "Tides"})
+        await helix.submit_tool_result(run.session_id, "lend", ToolAnswer(result="it was lent"))
+        assert await (await helix.resume(agent, run.session_id)).output() == "Good."
+        [known] = await results_in(helix, run.session_id)
+    assert (known.content, known.error) == ("it was lent", False)
+    assert len(program.told("Tides.begun")) == 1
 
 
 async def test_a_call_that_may_have_been_done_when_its_server_died_says_so_and_the_next_one_finds_a_new_server(
     shelf: Shelf,
 ) -> None:
-    agent = agent_with(shelf.tools(), [call("shelf__lend", {"name": "Tides"}), "One."])
+    agent = agent_with(shelf.tools(unknown_outcome="fail"), [call("shelf__lend", {"name": "Tides"}), "One."])
     again = agent_with(agent.tools, [SEARCH, "Two."], name="again")
     async with Executor.open("memory://", agents=[agent, again]) as helix:
         going = asyncio.create_task(results(helix, agent))
@@ -30,7 +48,7 @@ async def test_a_call_that_may_have_been_done_when_its_server_died_says_so_and_t
         [lost] = await going
         await asyncio.to_thread(shelf.start)
         [found] = await results(helix, again)
-    assert lost.code == "tool_failed"
+    assert lost.code == "outcome_unknown"
     assert lost.content.startswith("MCP server 'shelf' does not answer: ")
     assert lost.content.endswith("it may or may not have taken effect.")
     assert found.content == ["x 1", "x 2"]
@@ -140,11 +158,15 @@ SAID = {
 }
 
 
+UNKNOWN = [said for said, told in SAID.items() if "may or may not" in told or "protocol: " in told]
+
+
 @pytest.mark.parametrize("said", SAID)
 async def test_what_a_service_answers_instead_is_told_and_other_calls_go_on(said: str, service: Shelf) -> None:
     script = [call("shelf__lend", {"name": "Tides"}), "One."]
     patient = agent_with(service.tools(), script, name="patient")
-    agent = agent_with(patient.tools, [call("shelf__order", {"title": "A"}), "Two."])
+    told = service.tools("order", unknown_outcome="fail")
+    agent = agent_with(told, [call("shelf__order", {"title": "A"}), "Two."])
     async with Executor.open("memory://", agents=[agent, patient]) as helix:
         going = asyncio.create_task(results(helix, patient))
         await service.until_told("Tides.begun")
@@ -153,7 +175,7 @@ async def test_what_a_service_answers_instead_is_told_and_other_calls_go_on(said
         (service.folder / "says").unlink()
         service.say("Tides.go")
         [other] = await going
-    assert result.code == "tool_failed"
+    assert result.code == ("outcome_unknown" if said in UNKNOWN else "tool_failed")
     assert result.content.startswith(SAID[said])
     assert other.content == "Tides is back"
 
@@ -196,7 +218,7 @@ async def test_an_answer_without_end_is_not_read_to_its_end(
     agent = agent_with(service.tools(), [call("shelf__show", {"what": "much"}), SEARCH, "Done."])
     async with Executor.open("memory://", agents=[agent]) as helix:
         much, found = await results(helix, agent)
-    assert much.code == "tool_failed"
+    assert much.code == "outcome_unknown"
     assert "more than 100000 bytes" in much.content or "closed during the call" in much.content
     assert found.content == ["x 1", "x 2"]
 
@@ -319,6 +341,37 @@ async def test_a_server_of_an_older_version_that_lists_in_pages_and_prints_what_
     async with Executor.open("memory://", agents=[agent]) as helix:
         [result] = await results(helix, agent)
     assert result.content == "c was called"
+
+
+BROKEN = (
+    '{"jsonrpc": "2.0", "id": %s, "result": {"content": [{"text": "the tide',
+    '{"jsonrpc": "2.0", "result": 7, and no more',
+    '{"jsonrpc":"2.0","id":%s,"nothing":[]}',
+)
+
+
+async def test_an_answer_of_a_program_that_cannot_be_read_is_told_at_once_and_other_calls_go_on() -> None:
+    odd = f"""
+    if asked.get("method") == "tools/call" and asked["params"]["name"] == "a":
+        line = {BROKEN!r}[asked["params"]["arguments"]["which"]]
+        print(line.replace("%s", str(asked["id"])), flush=True)
+        continue
+    if "id" in asked:"""
+    server = MCPToolServer("hand", command=[sys.executable, "-c", BY_HAND.replace('\n    if "id" in asked:', odd)])
+    offered = await server.take_catalogue()
+    tools = server.tools(catalogue=offered, unknown_outcome="fail", timeout=30)
+    asked = [call("hand__a", {"which": which}) for which in range(3)]
+    both = reply("Two.", calls=[asked[0], call("hand__c", {})])
+    agent = agent_with(tools, [both, asked[1], asked[2], "Done."])
+    async with asyncio.timeout(20), Executor.open("memory://", agents=[agent]) as helix:
+        first, fine, *others = await results(helix, agent)
+    assert fine.content == "c was called"
+    for result, line in zip((first, *others), BROKEN, strict=True):
+        assert result.code == "outcome_unknown"
+        assert result.content.startswith(
+            "MCP server 'hand' does not keep to the protocol: its answer cannot be read: {"
+        )
+        assert line[-12:] in result.content
 
 
 LISTS = {

@@ -21,7 +21,7 @@ from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import SubagentEnd, SubagentStart
 from helix_agents.domain.errors import CallerError, ConflictError, ModelRefusedError
-from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionState
@@ -72,6 +72,7 @@ class Talk:
         self._random = Random(seed)
         self.sent: Counter[str] = Counter()
         self.allowed: Counter[str] = Counter()
+        self.queued: list[str] = []
         self.rewound = False
         # Whoever comes after one who died may want something else than to go on with what was begun.
         self._misses = True
@@ -199,7 +200,13 @@ class Talk:
 
     async def _let_be(self, here: Sequence[RecordingExecutor], *moves: Awaitable[Any]) -> None:
         """Make moves at the same time, and look at everything once all is at rest, unless a process dies before."""
-        await asyncio.gather(*map(self._make, moves))
+        making = asyncio.gather(*map(self._make, moves))
+        while not making.done() and not here[0].recorder.has_stopped:
+            await asyncio.wait((making,), timeout=0.02)
+        if not making.done():
+            # Whoever waits for a run of the dead waits until its lease is over.
+            making.cancel()
+            await asyncio.gather(making, return_exceptions=True)
         resting = asyncio.create_task(_come_to_rest(here))
         while not here[0].recorder.has_stopped:
             await asyncio.wait((resting,), timeout=0.02)
@@ -240,6 +247,8 @@ class Talk:
             self._answer_strangely,
             self._change_state,
             self._branch,
+            self._queue,
+            self._barge_in,
         )
         move = moves[number % len(moves)]
         self.did.append(move.__name__)
@@ -247,6 +256,19 @@ class Talk:
 
     async def _execute(self, helix: Executor, number: int) -> None:
         await helix.execute(self.agent, f"Message {number}", ROOT)
+
+    async def _queue(self, helix: Executor, number: int) -> None:
+        """Say several things, each of which waits for what was said before."""
+        for each in range(number % 3 + 1):
+            text = f"Queued {next(_numbers)}"
+            await helix.execute(self.agent, text, ROOT, if_running="enqueue", idempotency_key=text if each else None)
+            self.queued.append(text)
+
+    async def _barge_in(self, helix: Executor, number: int) -> None:
+        await helix.execute(self.agent, "Work.", ROOT)
+        for _ in range(number % 40):
+            await asyncio.sleep(0)
+        await helix.execute(self.agent, "No, this.", ROOT, if_running="interrupt")
 
     async def _resume(self, helix: Executor, number: int) -> None:
         await helix.resume(self.agent, ROOT)
@@ -358,7 +380,12 @@ class Talk:
                 waiting = await self._waiting(helix)
                 run = await self._parts.state.get_current_run(ROOT) if await self._is_there() else None
                 if not waiting and (run is None or run.status not in SUSPENDED):
-                    return
+                    if run is None or not await helix.sessions.queued(ROOT):
+                        await self._check_queued()
+                        return
+                    # A stop may hold what waits in the queue: until somebody goes on.
+                    await self._let_be([helix], helix.execute(self.agent, "Go on.", ROOT, if_running="enqueue"))
+                    continue
                 for each in waiting:
                     await self._submit(helix, each, number)
                 await self._let_be([helix], helix.resume(self.agent, ROOT))
@@ -393,6 +420,17 @@ class Talk:
             assert reason is None, f"it waits for nothing: {self.did}"
         for call_id, times in self.sent.items():
             assert times <= max(1, self.allowed[call_id]), f"{call_id} took effect {times} times: {self.did}"
+
+    async def _check_queued(self) -> None:
+        """Whatever was sent to the queue was said once, unless somebody went back to before it."""
+        if not await self._is_there():
+            return
+        transcript = [row.message for row in await self._parts.state.load_transcript(ROOT)]
+        said = Counter(each.content for each in transcript if isinstance(each, UserMessage))
+        for text in self.queued:
+            assert said[text] == 1 or (self.rewound and said[text] == 0), (
+                f"{text} was said {said[text]} times: {self.did}"
+            )
 
     def _check_notes(self, session: SessionState, transcript: Sequence[Message]) -> None:
         """The state has what the calls wrote that say so, once each."""
@@ -466,8 +504,10 @@ def _named(session_id: str, call_id: str) -> str:
 
 async def _come_to_rest(here: Sequence[RecordingExecutor]) -> None:
     """Wait until nobody drives anything; what one of them finishes may set another one going."""
-    while any(vars(each._runtime)["_running"] for each in here):
+    while any(vars(each._runtime)["_running"] or vars(each._queue)["_attended"] for each in here):
         await asyncio.gather(*(each.idle() for each in here))
+        # Who waits for another process looks now and then.
+        await asyncio.sleep(0.001)
 
 
 _SIMPLE = ("note", "note", "fail", "send", "pay", "wire", "ping", "post", "locate", "nonsense", "wrong")

@@ -1,6 +1,8 @@
 """What DBOS keeps of turns that have ended is let go of, and nothing that anybody may still ask for."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,8 @@ async def sweep_until_forgotten(helix: DBOSAgentExecutor) -> None:
 
 
 def opened(folder: Path, **settings: Any) -> Any:
-    return DBOSAgentExecutor.open(f"sqlite:///{folder}/helix.db", agents=[boss], janitor_seconds=None, **settings)
+    given = {"agents": [boss], "janitor_seconds": None, **settings}
+    return DBOSAgentExecutor.open(f"sqlite:///{folder}/helix.db", **given)
 
 
 async def test_turns_that_ended_are_forgotten_with_their_calls_and_go_on_all_the_same(tmp_path: Path):
@@ -113,6 +116,40 @@ async def test_a_round_forgets_so_many_and_the_next_one_goes_on(tmp_path: Path, 
             await (await helix.execute(boss, "Go", f"s-{number}")).result()
     async with opened(tmp_path, workflow_retention_ms=0) as helix, asyncio.timeout(60):
         assert [(await helix.sweep()).pruned_workflows for _ in range(3)] == [2, 1, 0]
+
+
+async def test_a_turn_whose_end_dbos_was_never_told_is_forgotten_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A process died between the run's last commit and what DBOS records of it: nobody executes that workflow again."""
+    monkeypatch.setattr(runtime, "LATEST_RECORD_MS", 0)
+    system = tmp_path / "dbos.db"
+    settings: dict[str, Any] = {"system_database_url": f"sqlite:///{system}", "workflow_retention_ms": 0}
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait for somebody."""
+        asked.set()
+        await answer.wait()
+        return "waited"
+
+    slow = Agent(name="slow", model=ScriptedModel([call("wait"), "Done."]), tools=[wait])
+    async with opened(tmp_path, **settings) as helix, asyncio.timeout(60):
+        await (await helix.execute(boss, "Go", "s-1")).result()
+    await asyncio.to_thread(untold, system)
+    async with opened(tmp_path, **settings, agents=[boss, slow]) as helix, asyncio.timeout(60):
+        assert len(await known()) == 2
+        going = await helix.execute(slow, "Go", "s-2")
+        await asked.wait()
+        assert (await helix.sweep()).pruned_workflows == 1
+        assert len(await known()) == 1
+        answer.set()
+        assert await going.output() == "Done."
+
+
+def untold(system: Path) -> None:
+    """Let DBOS believe that what ended is still going on, in a process that does not come back."""
+    with closing(sqlite3.connect(system)) as database, database:
+        database.execute("UPDATE workflow_status SET status = 'PENDING', output = NULL, completed_at = NULL")
 
 
 async def test_none_keeps_everything_and_a_time_that_is_none_is_refused(tmp_path: Path):

@@ -1,7 +1,11 @@
 """A step that died in a tool and that nobody goes on with: nothing of it stays behind, and nothing untrue is said."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
 
+import msgspec
 import pytest
 from pydantic import BaseModel
 
@@ -11,6 +15,7 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.chunks import SubagentEnd, ToolStart
 from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.pending import ApprovalAnswer
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call, reply
@@ -161,3 +166,55 @@ async def test_a_new_message_after_a_crash_does_not_say_that_a_tool_which_had_be
             messages = [each.message for each in await parts.state.load_transcript(SESSION)]
     results = {each.tool_call_id: each for each in messages if isinstance(each, ToolMessage)}
     assert results["draft"].content == "This call was cut short: it may or may not have taken effect."
+
+
+@pytest.mark.parametrize("died", ["in its first round", "after its approval"])
+@pytest.mark.parametrize("end", ["it cannot be driven", "it expires"])
+async def test_what_a_recorded_call_changed_stands_where_nobody_goes_on_with_its_run(end: str, died: str):
+    begun = asyncio.Event()
+    gated = died == "after its approval"
+
+    @tool(effect="once", require_approval=gated)
+    async def send_letter(ctx: ToolContext[Outbox], to: str) -> str:
+        """Send a letter, which cannot be taken back."""
+        ctx.state.sent.append(to)
+        if to == "bob":
+            begun.set()
+            await asyncio.Event().wait()
+        return f"sent to {to}"
+
+    @asynccontextmanager
+    async def broken(session_id: str, user_id: str | None) -> AsyncGenerator[str]:
+        raise ConnectionError("no database")
+        yield ""
+
+    letters = reply("I write. ", calls=[call("send_letter", {"to": to}, id=to) for to in ("ann", "bob")])
+    agent = Agent(name="writer", model=ScriptedModel([letters, "Well then."]), tools=[send_letter], state=Outbox)
+    async with await open_backend(f"memory://nobody-{end}-{died}") as parts, asyncio.timeout(20):
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with Executor(**stores, janitor_seconds=None, grace=0.0) as dying:
+            first = await dying.execute(agent, "Write to both.", SESSION)
+            if gated:
+                await first.result()
+                for to in ("ann", "bob"):
+                    await dying.submit_tool_result(SESSION, to, ApprovalAnswer(approved=True))
+                await dying.resume(agent, SESSION)
+            await begun.wait()
+            while not any(each.state == "done" for each in await parts.state.list_effects(SESSION)):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        if end == "it expires":
+            session = await parts.state.load_state(SESSION)
+            await parts.state.save_state(SESSION, msgspec.structs.replace(session, expires_at=1))
+            async with Executor(**stores, janitor_seconds=None) as helix:
+                assert (await helix.sweep()).expired_sessions == 1
+        else:
+            async with Executor(**stores, agents=[agent], janitor_seconds=None, deps=broken) as unlucky:
+                await unlucky.recover()
+                await unlucky.idle()
+            assert (await parts.state.load_state(SESSION)).status == "failed"
+            async with Executor(**stores, janitor_seconds=None) as helix:
+                assert await (await helix.retry(agent, SESSION)).output() == "Well then."
+        messages = [each.message for each in await parts.state.load_transcript(SESSION)]
+        results = {each.tool_call_id: each.code for each in messages if isinstance(each, ToolMessage)}
+        assert results == {"ann": None, "bob": "outcome_unknown"}
+        assert (await parts.state.load_state(SESSION)).custom_state == {"sent": ["ann"]}

@@ -13,7 +13,7 @@ from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import ExecutorClosedError, StoreUnavailableError
+from helix_agents.domain.errors import ExecutorClosedError, StoreClosedError, StoreUnavailableError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.pending import PendingCall, ToolAnswer
@@ -279,3 +279,14 @@ async def test_a_process_that_opens_no_deps_takes_up_nothing_that_needs_them(
         again = await third.get_handle(agent, SESSION)
         assert again is not None
         assert await completed(again) == "Done."
+
+
+async def test_a_round_that_meets_the_end_of_its_process_says_nothing_of_it(caplog: pytest.LogCaptureFixture):
+    memory = Memory()
+    store = InMemoryStateStore(memory)
+    streams, usage = InMemoryStreamManager(memory), InMemoryUsageStore(memory)
+    async with Executor(state=store, streams=streams, usage=usage, janitor_seconds=None) as helix:
+        await store.close()
+        with pytest.raises(StoreClosedError):
+            await helix.sweep()
+    assert [record.message for record in caplog.records if "janitor" in record.message] == []

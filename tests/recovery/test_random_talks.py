@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.postgres_service import ForeignPostgres, PostgresService, postgres_service
+from helix_agents.testing.postgres_service import ForeignPostgres, PostgresService
 from helix_agents.testing.redis_service import ForeignRedis, RedisService
 from tests.recovery.random_talk import MOST_MOVES, Talk
-
-__all__ = ["postgres_service"]
 
 TALKS = 300
 

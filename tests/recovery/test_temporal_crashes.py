@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from helix_agents.ports.backend import open_backend
-from helix_agents.runtimes.temporal import TemporalAgentExecutor
+from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions
 from helix_agents.testing.temporal_service import ServiceMissingError, TemporalService
 from helix_agents.testing.temporal_service import temporal_address as temporal_address
 from helix_agents.testing.temporal_service import temporal_service as temporal_service
@@ -125,7 +125,9 @@ async def test_a_server_that_is_killed_and_started_again_goes_on_with_its_runs(
 
     traces = Traces(tmp_path / "traces", reached=kill_in_the_middle)
     settings: dict[str, Any] = {"agents": [AGENT], "deps": dependencies(traces), "janitor_seconds": None}
-    own = {"address": mortal_server.address, "temporal": temporal_jobs.QUICK}
+    # No worker dies here: one that gives no sign of life while there is nobody to give it to is not given up.
+    patient = TemporalOptions(heartbeat_seconds=30.0, task_seconds=1.0, sticky_seconds=1.0)
+    own = {"address": mortal_server.address, "temporal": patient}
     async with TemporalAgentExecutor.open(url_in(tmp_path), **own, **settings) as helix, asyncio.timeout(60):
         await go_on(helix)  # pyright: ignore[reportArgumentType]
     assert killed.is_set()

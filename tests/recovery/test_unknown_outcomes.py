@@ -18,6 +18,7 @@ from helix_agents import (
     Failed,
     Happened,
     Interrupted,
+    OutcomeUnknown,
     Reconciled,
     StillUnknown,
     Suspended,
@@ -500,6 +501,80 @@ async def test_a_call_that_did_not_happen_is_not_begun_again_in_a_run_that_was_a
         stopping.set()
         assert isinstance(await handle.result(), Interrupted)
         assert desk.letter.sent == 1
+
+
+class Wire:
+    """A tool whose answers get lost on their way, in a process that lives on; `lost` says how many of them."""
+
+    def __init__(self, policy: Any = None, *, lost: int = 1, effect: Literal["once", "repeatable"] = "once") -> None:
+        self.runs = 0
+        self.keys: set[str] = set()
+
+        async def send(ctx: ToolContext[Any, Any], to: str = "her") -> str:
+            """Send a letter, which cannot be taken back."""
+            self.runs += 1
+            self.keys.add(ctx.idempotency_key)
+            ctx.record_usage("stamps", 1)
+            if self.runs <= lost:
+                raise OutcomeUnknown("no answer in 5 s.")
+            return "sent"
+
+        self.tool = tool(effect=effect, unknown_outcome=policy)(send)
+        script = ScriptedModel([call("send", {}, id=CALL), "Well then."])
+        self.agent = Agent(name="writer", model=script, tools=[self.tool])
+
+    async def write(self, *answers: ApprovalAnswer | ToolAnswer) -> tuple[Any, str | None, list[str]]:
+        """The call's result, why it has none, and what readers were told of the call."""
+        async with await open_backend(f"memory://wire-{next(_numbers)}") as parts, asyncio.timeout(20):
+            stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+            async with Executor(**stores, janitor_seconds=None) as helix:
+                result = await (await helix.execute(self.agent, "Write to her.", SESSION)).result()
+                for given in answers:
+                    assert isinstance(result, Suspended)
+                    [row] = (await helix.list_pending()).items
+                    assert (row.tool_call_id, row.reason, row.input) == (CALL, "unknown_outcome", {"to": "her"})
+                    await helix.submit_tool_result(SESSION, CALL, given)
+                    result = await (await helix.resume(self.agent, SESSION)).result()
+            assert isinstance(result, Completed)
+            assert await parts.state.list_effects(SESSION) == ()
+            used = await parts.usage.query_usage(UsageFilter(session_id=SESSION, source_type="custom"))
+            assert len(used.items) == self.runs
+            rows = await parts.state.load_transcript(SESSION)
+            [found] = [row.message for row in rows if isinstance(row.message, ToolMessage)]
+            chunks = await parts.streams.get_all_chunks(SESSION)
+            about = [chunk.type for chunk in chunks if getattr(chunk, "tool_call_id", None) == CALL]
+            return found.content, found.code, [each for each in about if each in ("tool_end", "tool_error")]
+
+
+UNHEARD = "no answer in 5 s; it may or may not have taken effect."
+
+
+async def test_a_tool_may_say_that_nobody_knows_and_its_policy_decides_as_after_a_death() -> None:
+    async def found(given: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        return Happened("it is in the box")
+
+    async def not_there(given: Mapping[str, Any], ctx: ToolContext[Any, Any]) -> Reconciled:
+        return DidNotHappen()
+
+    unknown = "The outcome of this call is unknown: it may or may not have taken effect."
+    approved, denied = ApprovalAnswer(approved=True), ApprovalAnswer(approved=False)
+    expected: list[tuple[Wire, tuple[Any, ...], tuple[Any, str | None], int]] = [
+        (Wire(), (ToolAnswer(result="it was sent"),), ("it was sent", None), 1),
+        (Wire(), (denied,), (unknown, "outcome_unknown"), 1),
+        (Wire(), (approved,), ("sent", None), 2),
+        (Wire(lost=2), (approved, approved), ("sent", None), 3),
+        (Wire("fail"), (), (UNHEARD, "outcome_unknown"), 1),
+        (Wire("retry", lost=2), (), ("sent", None), 3),
+        (Wire("retry", lost=99), (), (UNHEARD, "outcome_unknown"), 3),
+        (Wire(found), (), ("it is in the box", None), 1),
+        (Wire(not_there), (), ("sent", None), 2),
+        (Wire(not_there, lost=99), (), (UNHEARD, "outcome_unknown"), 3),
+        (Wire(effect="repeatable"), (), (UNHEARD, "outcome_unknown"), 1),
+    ]
+    for wire, answers, (content, code), runs in expected:
+        told = "tool_end" if code is None else "tool_error"
+        assert await wire.write(*answers) == (content, code, [told])
+        assert (wire.runs, len(wire.keys)) == (runs, 1)
 
 
 @pytest.mark.parametrize("others", [0, 1])

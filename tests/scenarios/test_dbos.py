@@ -1,4 +1,4 @@
-"""The DBOS runtime plays every scenario, with its system database in SQLite and, the longer ones, in PostgreSQL."""
+"""The DBOS runtime plays every scenario with its system database in SQLite, and in PostgreSQL where that matters."""
 
 import asyncio
 import itertools
@@ -554,32 +554,32 @@ class OnPostgres(OnDBOS):
 
 class TestDBOSOnPostgres(
     OnPostgres,
-    ConversationsContract,
     WaitingContract,
-    DeadlinesContract,
     StoppingContract,
     ReturningContract,
-    DeploysContract,
     JanitorsContract,
-    CompanionLivesContract,
     CompanionCrashesContract,
-    SubAgentsContract,
     NestedAnswersContract,
     TreeStopsContract,
 ):
-    """What waits, stops, dies and comes back; the rest is below."""
+    """What is told to a workflow from outside, races for one, dies and comes back: DBOS has other means for it here."""
 
 
 @pytest.mark.chaos
 class TestTheRestOfDBOSOnPostgres(
     OnPostgres,
+    ConversationsContract,
     ToolsContract,
     ModelsContract,
     WakingContract,
+    DeadlinesContract,
     EntryTableContract,
     HooksContract,
     RefreshingContract,
+    DeploysContract,
     ExpiringContract,
     CompanionsContract,
+    CompanionLivesContract,
+    SubAgentsContract,
 ):
     """It plays on DBOS with SQLite, and in process on Postgres, each time; here now and then."""

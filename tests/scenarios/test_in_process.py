@@ -18,7 +18,7 @@ from helix_agents.domain.errors import StateSchemaChangedError
 from helix_agents.domain.sessions import BranchPoint, CreateSession, InterruptSet
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.state_store import StoreLimits
-from helix_agents.runtimes.executor import core
+from helix_agents.runtimes.executor import models
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
@@ -125,7 +125,7 @@ class InProcess(ExecutorContract):
             opened.append(name)
             return Named(["One.", "Two."], name=name)
 
-        monkeypatch.setattr(core, "open_model", open_model)
+        monkeypatch.setattr(models, "open_model", open_model)
         agent = Agent(name="writer", model="some:model")
         async with open_executor() as helix:
             await completed(await helix.execute(agent, "Hi", SESSION))
@@ -147,7 +147,7 @@ class InProcess(ExecutorContract):
         async def close_store() -> None:
             closed.append("store")
 
-        monkeypatch.setattr(core, "open_model", lambda name: Named(["One."], name=name))
+        monkeypatch.setattr(models, "open_model", lambda name: Named(["One."], name=name))
         with caplog.at_level(logging.INFO, "helix_agents"):
             async with open_executor(on_close=close_store) as helix:
                 for name in ("some:model", "another:model"):

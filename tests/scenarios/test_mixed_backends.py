@@ -34,7 +34,7 @@ async def open_both(state_url: str, streams_url: str, clock: ManualClock, **of_s
     namespace = of_state.get("namespace", "")
     other = await open_backend(streams_url, clock=clock, namespace=namespace)
     await one.streams.close()
-    for part in (other.state, other.locks, other.usage, other.entries):
+    for part in (other.state, other.locks, other.usage, other.entries, other.memories):
         if part is not None:
             await part.close()
     return Backend(
@@ -44,6 +44,7 @@ async def open_both(state_url: str, streams_url: str, clock: ManualClock, **of_s
         locks=one.locks,
         usage=one.usage,
         entries=one.entries,
+        memories=one.memories,
     )
 
 

@@ -1,20 +1,23 @@
 """Every scenario again, with each effect in a scope of its own: nothing an effect needs may live in a process."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from helix_agents.agent.agent import Agent
-from helix_agents.agent.context import ToolContext
+from helix_agents.agent.agent import Agent, AnyAgent
+from helix_agents.agent.context import RunContext, ToolContext
+from helix_agents.agent.skills import Skill
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import StatePatch, ToolEnd
 from helix_agents.domain.errors import StateSizeExceededError, StoreUnavailableError
 from helix_agents.domain.rendering import surviving
 from helix_agents.engine.anywhere import Effects
-from helix_agents.engine.desk import RestingResult
+from helix_agents.engine.desk import RestingReply, RestingResult
+from helix_agents.engine.live_runs import LiveRuns
 from helix_agents.engine.store_desk import StoreDesk
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.state_store import StoreLimits
@@ -29,6 +32,23 @@ from tests.scenarios.test_in_process import LONG_LEASE_MS, MEMORIES
 
 class Diary(BaseModel):
     done: list[str] = []
+
+
+class Gossip:
+    """A capability that has something to say before every step."""
+
+    tools = ()
+
+    async def news(self, context: RunContext[Any, Any]) -> Sequence[str]:
+        return ["The wind turns."]
+
+    async def rest(self, context: RunContext[Any, Any]) -> None: ...
+
+
+def _gossiping() -> AnyAgent:
+    skills = [Skill(name="read-tides", description="Reads tide tables.", body="Look closely.")]
+    settings: dict[str, Any] = {"skills": skills, "capabilities": [Gossip()]}
+    return Agent(name="skipper", model=ScriptedModel(["Ahoy."]), **settings)
 
 
 class TestEffectsThatShareNothing(ExecutorContract):
@@ -105,6 +125,58 @@ class TestEffectsThatShareNothing(ExecutorContract):
         assert kept == ["n1", "n1"]
         assert [chunk.result for chunk in said if isinstance(chunk, ToolEnd)] == ["noted"]
         assert sum(isinstance(chunk, StatePatch) for chunk in said) == 1
+
+    async def test_what_a_model_was_told_rests_with_its_reply_though_an_earlier_try_was_cancelled(
+        self, open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run is in hand since the first try, and another process commits the step."""
+        self.keep_seconds = 60.0
+        keep, perform = StoreDesk.put_reply, Effects.perform
+        cancelled = [asyncio.CancelledError()]
+
+        async def keep_the_second_time(desk: StoreDesk, step_id: str, reply: RestingReply) -> None:
+            if cancelled:
+                raise cancelled.pop()
+            await keep(desk, step_id, reply)
+
+        async def perform_again(effects: Effects, *given: Any) -> Any:
+            with suppress(asyncio.CancelledError):
+                return await perform(effects, *given)
+            answer = await perform(effects, *given)
+            await effects._runs.release_all()
+            return answer
+
+        monkeypatch.setattr(StoreDesk, "put_reply", keep_the_second_time)
+        monkeypatch.setattr(Effects, "perform", perform_again)
+        async with open_executor() as helix:
+            await (await helix.execute(_gossiping(), "Go", SESSION)).output()
+            assert (await spoken(helix))[1:] == ["hidden: news", "hidden: skills", "assistant: Ahoy."]
+
+    async def test_who_commits_a_step_has_what_asking_its_model_came_to_in_another_process(
+        self, open_executor: OpenExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One process opens the run and keeps it in hand for the commit; another one asks the model."""
+        self.keep_seconds = 60.0
+        perform = Effects.perform
+        others: list[LiveRuns] = []
+
+        async def ask_elsewhere(effects: Effects, effect: Any, *given: Any) -> Any:
+            if effect != "ask_model":
+                return await perform(effects, effect, *given)
+            others.append(LiveRuns(services=effects._services, alone=False, keep_seconds=60.0))
+            return await perform(Effects(effects._services, others[-1]), effect, *given)
+
+        monkeypatch.setattr(Effects, "perform", ask_elsewhere)
+        async with open_executor() as helix:
+            await (await helix.execute(_gossiping(), "Go", SESSION)).output()
+            assert (await spoken(helix))[1:] == ["hidden: news", "hidden: skills", "assistant: Ahoy."]
+            await helix.sessions.delete(SESSION)
+            await self.test_skills_that_are_not_to_be_had_fail_the_run_and_a_retry_asks_again(helix)
+            await helix.sessions.delete(SESSION)
+            await self.test_a_long_conversation_is_summarised_for_the_model_and_stored_as_a_whole(helix)
+            assert "hidden: summary" in await spoken(helix)
+            for runs in others:
+                await runs.release_all()
 
     async def test_a_finishing_tool_whose_result_is_too_large_to_rest_does_not_finish_the_run(
         self, open_executor: OpenExecutor

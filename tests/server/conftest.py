@@ -5,13 +5,10 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from helix_agents.testing.postgres_service import postgres_schemas, postgres_service, postgres_url
 from tests.server.agents import gate
 from tests.server.chain import service, worker
 from tests.server.live import BEN, LiveServer, agent_server
 from tests.server.page import Page
-
-__all__ = ["postgres_schemas", "postgres_service", "postgres_url"]
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,7 @@ class LiveServer:
     def __init__(self, app: Any, *, send_buffer: int | None = None) -> None:
         self.app = app
         self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if send_buffer is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         config = uvicorn.Config(

@@ -1,6 +1,7 @@
 """Every path a chat can take, over real HTTP, as `useChat` takes it."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -15,7 +16,7 @@ from helix_agents.server import chat
 from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.calls import Call
 from tests.server.agents import gate, helper, mishaps, order_of, results_since_the_user
-from tests.server.live import TOKENS, LiveServer, wait_until
+from tests.server.live import BEN, TOKENS, LiveServer, wait_until
 from tests.server.page import Page, parts_of
 
 DENIED_OR_GIVEN_UP = ("output-denied", "output-error")
@@ -193,6 +194,19 @@ def test_calls_that_expired_go_on_with_a_timeout_and_a_late_answer_is_told_so(pa
     assert next(part for part in shown["parts"] if part["type"] == "tool-glance")["state"] == "output-error"
 
 
+def test_what_was_said_after_a_timeout_may_be_answered_again(page: Page) -> None:
+    page.say("glance")
+    asked = time.monotonic()
+    wait_until(lambda: time.monotonic() > asked + 0.1)
+    page.say("hello")
+    timed_out = page.snapshot()["messages"][1]["parts"][-1]
+    assert (timed_out["type"], timed_out["errorText"]) == ("tool-glance", "Nobody answered this call in time.")
+    before = page.messages.pop()
+    page.post(trigger="regenerate-message")
+    assert (page.text, page.last["id"] != before["id"]) == ("You said: hello. And so on. ", True)
+    assert len(page.snapshot()["messages"]) == 4
+
+
 def test_the_same_message_again_joins_the_turn_it_began(page: Page) -> None:
     page.say("hello")
     again = Page(page.client, page.chat_id, page.messages[:1])
@@ -234,6 +248,64 @@ def test_two_tabs_see_the_same_answer_once(page: Page, ann: httpx2.Client, serve
         page.read(parts)
     assert other.messages == page.messages
     assert page.snapshot()["messages"] == page.messages
+
+
+def _text(text: str, id: str) -> dict[str, Any]:
+    return {"id": id, "role": "user", "parts": [{"type": "text", "text": text}]}
+
+
+def test_a_message_sent_while_an_answer_is_written_is_answered_after_it(page: Page, server: LiveServer) -> None:
+    gate.shut(after=3)
+    page.messages.append(_text("long story", "m-1"))
+    with page.posting() as parts, server.client() as second:
+        page.read(iter([next(parts) for _ in range(4)]))
+        other = Page(second, page.chat_id, [_text("and then?", "m-2")])
+        with other.posting(ifRunning="enqueue") as others:
+            other.read(iter([next(others)]))
+            (waiting,) = second.get(f"/sessions/{page.chat_id}/queue").json()["items"]
+            assert waiting["messages"][0]["content"] == "and then?"
+            gate.open()
+            page.read(parts)
+            other.read(others)
+        assert second.get(f"/sessions/{page.chat_id}/queue").json() == {"items": []}
+    assert other.text.startswith("You said: and then?")
+    assert page.snapshot()["messages"] == [*page.messages, *other.messages]
+
+
+def test_a_message_that_waits_can_be_taken_back(page: Page, server: LiveServer) -> None:
+    gate.shut(after=3)
+    page.messages.append(_text("long story", "m-1"))
+    with page.posting() as parts, server.client() as second, server.client(BEN) as ben:
+        page.read(iter([next(parts) for _ in range(4)]))
+        other = Page(second, page.chat_id, [_text("and then?", "m-2")])
+        queue = f"/sessions/{page.chat_id}/queue"
+        with other.posting(ifRunning="enqueue") as others:
+            other.read(iter([next(others)]))
+            (waiting,) = second.get(queue).json()["items"]
+            assert [ben.get(queue).status_code, ben.delete(f"{queue}/{waiting['runId']}").status_code] == [404, 404]
+            assert second.delete(f"{queue}/{waiting['runId']}").status_code == 204
+            assert second.delete(f"{queue}/{waiting['runId']}").json()["code"] == "run_not_found"
+            (problem,) = [part for part in others if part["type"] == "error"]
+        assert "taken back" in problem["errorText"]
+        gate.open()
+        page.read(parts)
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_a_message_may_stop_the_answer_that_is_written(page: Page, server: LiveServer) -> None:
+    gate.shut(after=3)
+    page.messages.append(_text("long story", "m-1"))
+    with page.posting() as parts, server.client() as second:
+        page.read(iter([next(parts) for _ in range(4)]))
+        other = Page(second, page.chat_id, [_text("stop, and this?", "m-2")])
+        with other.posting(ifRunning="interrupt") as others:
+            gate.open()
+            other.read(others)
+        page.read(parts)
+    assert "abort" in [part["type"] for part in page.parts]
+    assert other.text.startswith("You said: stop, and this?")
+    refused = page.client.post("/chat", json={"id": page.chat_id, "messages": page.messages, "ifRunning": "later"})
+    assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
 
 
 def test_two_tabs_that_answer_at_once_both_see_what_follows(

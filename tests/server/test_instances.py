@@ -60,8 +60,9 @@ def read_first(client: httpx2.Client, session_id: str) -> tuple[Any, Iterator[di
 
 
 def test_begun_on_one_instance_read_and_approved_on_another(begin: Begin, journal: Path) -> None:
-    a, b = begin(), begin()
+    a, b = begin(), begin("--console")
     with a.client() as on_a, b.client() as on_b:
+        assert [each.get("/console").status_code for each in (on_a, on_b)] == [404, 200]
         start(on_a, "s", "publish")
         assert chunks(on_b, "s")[-1]["data"]["status"] == "suspended_client_tool"
         page = Page(on_b, "s", on_b.get("/sessions/s/snapshot").json()["messages"])

@@ -1,5 +1,6 @@
 """The OpenAPI document tells the truth: whatever is generated from it is answered as it says."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -111,7 +112,11 @@ def test_every_route_is_described(described: LiveServer) -> None:
     assert told == document(helix_agents.__version__)
     paths = told["paths"]
     listed = {(method.upper(), path) for path, ways in paths.items() for method in ways}
-    known = {(each.method, each.path.replace("{session_id}", "{sessionId}")) for each in OPERATIONS}
+    outside = {"session_id": "sessionId", "run_id": "runId"}
+    known = {
+        (each.method, re.sub(r"\{(\w+)\}", lambda at: f"{{{outside.get(at[1], at[1])}}}", each.path))
+        for each in OPERATIONS
+    }
     assert listed - known == {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json")}
     assert known <= listed
 

@@ -141,10 +141,17 @@ READS = [
     ("GET", "/sessions/{id}/ui-messages"),
     ("GET", "/sessions/{id}/runs"),
     ("GET", "/sessions/{id}/usage"),
+    ("GET", "/sessions/{id}/tail"),
+    ("GET", "/sessions/{id}/checkpoints"),
+    ("GET", "/sessions/{id}/children"),
+    ("GET", "/usage?sessionId={id}"),
     ("DELETE", "/sessions/{id}"),
 ]
 WRITES = [
     ("/resume", {"sessionId": "{id}"}),
+    ("/retry", {"sessionId": "{id}"}),
+    ("/rewind", {"sessionId": "{id}", "checkpointId": "beginning"}),
+    ("/branch", {"sessionId": "{id}", "newSessionId": "{id}-mine"}),
     ("/interrupt", {"sessionId": "{id}"}),
     ("/abort", {"sessionId": "{id}"}),
     ("/submit-tool-result", {"sessionId": "{id}", "kind": "client-tool-result", "toolCallId": "call_1_1", "result": 1}),
@@ -254,7 +261,7 @@ def test_listings_show_ones_own_and_an_operator_sees_all(
     assert {item["userId"] for item in ben.get("/sessions", params={"limit": 200}).json()["items"]} == {"ben"}
     mine = {item["rootSessionId"] for item in ben.get("/pending", params={"limit": 200}).json()["items"]}
     assert f"{session_id} a" not in mine
-    for path in ("/sessions", "/pending"):
+    for path in ("/sessions", "/pending", "/usage"):
         assert ben.get(path, params={"userId": "ann"}).status_code == 403
         assert ben.get(path, params={"userId": "ben"}).status_code == 200
     with server.client(OPS) as ops:
@@ -264,6 +271,9 @@ def test_listings_show_ones_own_and_an_operator_sees_all(
         }
         only = ops.get("/sessions", params={"userId": "ann", "limit": 200}).json()["items"]
         assert {item["userId"] for item in only} == {"ann"}
+        spent = [sum(item["calls"] for item in each.get("/usage").json()["items"]) for each in (ann, ben, ops)]
+        assert 0 < spent[1] < spent[2]
+        assert spent[0] + spent[1] <= spent[2]
 
 
 async def test_a_session_made_without_a_user_is_nobodys_over_http() -> None:
@@ -776,7 +786,7 @@ def test_only_the_whole_token_is_a_token() -> None:
 def test_every_test_that_the_security_page_names_is_there() -> None:
     root = Path(__file__).parents[2]
     named = set(re.findall(r"`(test_\w+)`", (root / "SECURITY.md").read_text(encoding="utf-8")))
-    folders = (Path(__file__).parent, root / "tests" / "mcp_tools")
+    folders = [root / "tests" / name for name in ("server", "mcp_tools", "frontend", "skills", "cli")]
     sources = [path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("test_*.py")]
     known = {name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE)}
     assert named <= known

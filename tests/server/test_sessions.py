@@ -4,8 +4,9 @@ import httpx2
 import pytest
 
 from tests.server.agents import gate
+from tests.server.live import wait_until
 from tests.server.page import Page
-from tests.server.test_executor_routes import settled, start
+from tests.server.test_executor_routes import chunks, settled, start
 
 
 def test_pages_of_history_join_without_gaps(page: Page) -> None:
@@ -39,6 +40,89 @@ def test_sessions_are_listed_newest_first_and_filtered(ben: httpx2.Client, sessi
     assert f"{session_id} 0" in {item["sessionId"] for item in active}
     waiting = ben.get("/pending", params={"toolName": "publish", "limit": 200}).json()["items"]
     assert f"{session_id} 0" in {item["sessionId"] for item in waiting}
+
+
+def test_what_waits_is_read_oldest_first_in_pages_that_join(ben: httpx2.Client, session_id: str) -> None:
+    for number in range(3):
+        start(ben, f"{session_id} {number}", "publish", tags=[f"tag {number % 2}"])
+        settled(ben, f"{session_id} {number}")
+    newest = ben.get("/pending", params={"limit": 200}).json()
+    oldest: list[dict] = []
+    while len(oldest) < newest["total"]:
+        asked = {"order": "oldest", "kind": "approval", "offset": len(oldest), "limit": 2}
+        oldest += ben.get("/pending", params=asked).json()["items"]
+    assert oldest == newest["items"][::-1]
+    past = ben.get("/pending", params={"order": "oldest", "offset": newest["total"] + 5}).json()
+    assert (past["items"], past["total"], past["hasMore"]) == ([], newest["total"], False)
+    assert ben.get("/pending", params={"kind": "question"}).json()["items"] == []
+    for wrong in ({"order": "biggest"}, {"kind": "errand"}):
+        assert ben.get("/pending", params=wrong).json()["code"] == "validation_error"
+    tagged = ben.get("/sessions", params={"tag": "tag 1"}).json()["items"]
+    assert [item["sessionId"] for item in tagged] == [f"{session_id} 1"]
+
+
+def test_a_session_is_looked_into_rewound_branched_and_retried(ben: httpx2.Client, session_id: str) -> None:
+    start(ben, session_id, "delegate")
+    waiting = settled(ben, session_id)["pending"][0]
+    [child] = ben.get(f"/sessions/{session_id}/children").json()["items"]
+    assert (child["agentType"], child["toolCallId"], child["location"]) == ("helper", "call_1_1", "local")
+    assert waiting["sessionId"] == child["sessionId"]
+    assert ben.get(f"/sessions/{child['sessionId']}/children").json() == {"items": []}
+
+    [first] = ben.get(f"/sessions/{session_id}/checkpoints").json()["items"]
+    assert (first["stepCount"], first["messageCount"]) == (1, 2)
+    branch = {"sessionId": session_id, "newSessionId": f"{session_id} b", "checkpointId": first["checkpointId"]}
+    made = ben.post("/branch", json=branch)
+    assert (made.status_code, made.json()["userId"]) == (200, "ben")
+    assert ben.post("/branch", json=branch).json()["code"] == "session_already_exists"
+    refused = ben.post("/branch", json={**branch, "newSessionId": "n", "checkpointId": "cp-none"})
+    assert (refused.status_code, refused.json()["code"]) == (404, "checkpoint_not_found")
+
+    back = ben.post("/rewind", json={"sessionId": session_id, "checkpointId": "beginning"})
+    assert (back.status_code, back.json()["status"], back.json()["messageCount"]) == (200, "interrupted", 0)
+    assert ben.get(f"/sessions/{session_id} b").json()["messageCount"] > 0
+    refused = ben.post("/rewind", json={"sessionId": child["sessionId"], "checkpointId": "beginning"})
+    assert refused.status_code in (404, 409)
+
+    failed = f"{session_id} f"
+    start(ben, failed, "fail")
+    assert settled(ben, failed)["status"] == "failed"
+    again = ben.post("/retry", json={"sessionId": failed})
+    assert again.status_code == 200
+    assert settled(ben, failed)["turn"] == 2
+    assert ben.post("/retry", json={"sessionId": f"{session_id} b"}).status_code == 409
+
+
+def test_the_tail_goes_on_where_the_messages_end(ann: httpx2.Client, session_id: str) -> None:
+    gate.shut(6)
+    start(ann, session_id, "long tale")
+    wait_until(lambda: ann.get(f"/sessions/{session_id}/tail").json()["chunks"])
+    tail = ann.get(f"/sessions/{session_id}/tail").json()
+    stored = ann.get(f"/sessions/{session_id}/messages").json()["items"]
+    assert (tail["run"]["status"], tail["messageCount"], len(stored)) == ("running", 1, 1)
+    gate.open()
+    settled(ann, session_id)
+    later = [event["data"] for event in chunks(ann, session_id, tail["sequence"]) if "event" not in event]
+    said = [chunk for chunk in (*tail["chunks"], *later) if chunk["type"] == "text_delta"]
+    [reply] = [each["message"] for each in ann.get(f"/sessions/{session_id}/messages").json()["items"][:1]]
+    assert "".join(chunk["delta"] for chunk in said) == reply["text"]
+    assert {f"{chunk['runId']}.{chunk['step']}" for chunk in said} == {reply["id"]}
+
+
+def test_usage_is_told_per_day_and_of_one_run(ben: httpx2.Client, session_id: str) -> None:
+    run_id = start(ben, session_id, "search").json()["runId"]
+    settled(ben, session_id)
+    asked = {"sessionId": session_id, "runId": run_id}
+    told = ben.get("/usage", params={**asked, "days": 2}).json()
+    used = {(each["sourceType"], each["sourceName"]): each for each in told["items"]}
+    assert used["tool", "search"]["calls"] == 1
+    assert used["tokens", "scripted"]["tokens"]["total"] > 0
+    assert {each["day"] for each in told["items"]} <= {told["since"], told["since"] + 86_400_000}
+    assert ben.get("/usage", params={**asked, "runId": "run-none"}).json()["items"] == []
+    for wrong in ({"days": 0}, {"days": 400}, {"runId": run_id}):
+        assert ben.get("/usage", params=wrong).json()["code"] == "validation_error"
+    told = ben.get("/caller").json()
+    assert (told["userId"], told["operator"], told["openToAll"], told["agents"]) == ("ben", False, False, ["director"])
 
 
 def test_usage_is_rolled_up(page: Page) -> None:

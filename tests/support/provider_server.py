@@ -57,6 +57,7 @@ class ProviderServer:
         self._answers: deque[Answer] = deque()
         self._by: Callable[[Received], Answer] | None = None
         self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         app = Starlette(routes=[Route("/{path:path}", self._answer, methods=["POST"])])
         config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", loop="asyncio", http="h11")
         self._server = uvicorn.Server(config)

@@ -1,5 +1,6 @@
 """What spans say, what they keep to themselves, and that nobody has to look after them."""
 
+import asyncio
 import json
 import logging
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -15,12 +17,13 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
-from helix_agents import Agent, Executor, Image, Text, UserMessage, tool
+from helix_agents import Agent, Compaction, Executor, Image, Text, UserMessage, tool
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.hooks import HookOrder
 from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall
 from helix_agents.domain.usage import TokenCount
 from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.ports.backend import open_backend
 from helix_agents.ports.llm import ModelEvent, ModelRequest, ModelSettings, ReplyDone
 from helix_agents.tracing import OpenTelemetryHooks
 from helix_agents.tracing.contents import SWITCH
@@ -341,3 +344,41 @@ def test_who_lacks_the_extra_is_told_its_name() -> None:
     program = "import sys; sys.modules['opentelemetry'] = None\nimport helix_agents.tracing"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert "pip install 'helix-agents[tracing]'" in done.stderr
+
+
+async def test_a_summary_is_a_span_of_the_model_that_wrote_it(pictures: Pictures) -> None:
+    short = ScriptedModel(lambda _: "In short.", name="summariser")
+    agent = writer(compaction=Compaction(above_tokens=40, keep_tokens=0, model=short))
+    await hold(agent, "Tides. " * 40, hooks=OpenTelemetryHooks(tracer_provider=pictures.provider()))
+    expected = ["  chat scripted", "  chat scripted", "  chat summariser", "  execute_tool look"]
+    assert sorted(tree(pictures.spans)[1:]) == expected
+    [summary] = pictures.named("chat summariser")
+    assert summary.attributes["helix.purpose"] == "summary"
+    assert summary.attributes["gen_ai.usage.output_tokens"] > 0
+
+
+async def test_a_run_that_died_and_was_not_gone_on_with_before_its_session_expired_is_a_span_that_failed(
+    pictures: Pictures,
+) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    agent = writer(call("wait"), tools=[wait])
+    hooks = OpenTelemetryHooks(tracer_provider=pictures.provider())
+    async with await open_backend("memory://expired-run") as parts, asyncio.timeout(20):
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        async with Executor(**stores, janitor_seconds=None, grace=0.0) as dying:
+            await dying.execute(agent, "Go", "s-1")
+            await begun.wait()
+        session = await parts.state.load_state("s-1")
+        await parts.state.save_state("s-1", replace(session, expires_at=1))
+        async with Executor(**stores, janitor_seconds=None, hooks=hooks) as helix:
+            for expired in (1, 0):
+                assert (await helix.sweep()).expired_sessions == expired
+    assert tree(pictures.spans) == ["invoke_agent writer (session_expired)"]

@@ -20,6 +20,7 @@ from helix_agents import (
     DefaultAnswer,
     Executor,
     Hooks,
+    Memory,
     RunContext,
     TemporalAgentExecutor,
     Tool,
@@ -112,7 +113,9 @@ spelled_out = Agent(name="chooser", model="openai:gpt-5", output=TypeForm(Report
 assert_type(spelled_out.load_output(3), Report | int)
 
 Agent(name="nameless")  # pyright: ignore[reportCallIssue]
-Agent(name="late", model="openai:gpt-5", memory=True)  # pyright: ignore[reportCallIssue]
+Agent(name="late", model="openai:gpt-5", workspace=True)  # pyright: ignore[reportCallIssue]
+Agent(name="friend", model="openai:gpt-5", memory=Memory(entity=lambda ctx: ctx.metadata.get("team")))
+Agent(name="friend", model="openai:gpt-5", memory=True)  # pyright: ignore[reportArgumentType]
 Agent(name="odd", model="openai:gpt-5", tools=[print])  # pyright: ignore[reportArgumentType]
 writer.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
 

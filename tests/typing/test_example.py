@@ -11,7 +11,8 @@ from typing import Any
 from tests.docs.pages import DOCS, blocks
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = [*sorted((ROOT / "examples").glob("*.py")), ROOT / "examples" / "mcp_tools" / "app.py"]
+OF_SEVERAL_FILES = [ROOT / "examples" / name / "app.py" for name in ("mcp_tools", "skills")]
+EXAMPLES = [*sorted((ROOT / "examples").glob("*.py")), *OF_SEVERAL_FILES]
 AS_IN_A_NOTEBOOK = """\
 # pyright: reportUnusedFunction=false, reportUnusedClass=false, reportUnusedVariable=false, reportUnusedImport=false
 async def main() -> None:

@@ -15,8 +15,10 @@ from helix_agents.agent.context import CompletedStep, DepsT, RunContext
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
 from helix_agents.agent.fallback_model import models_in
 from helix_agents.agent.hooks import Hooks, each_hooks
+from helix_agents.agent.memory import AgentMemory, tools_of
 from helix_agents.agent.output import OutputT, OutputType
 from helix_agents.agent.schemas import jsonable
+from helix_agents.agent.skills import GivenSkills, provider_of, skill_tools
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.state_type import NoState, StateT, StateType, state_type_of
 from helix_agents.agent.tools import Capabilities, Tool
@@ -29,6 +31,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.records import JSON, decode_json, encode
 from helix_agents.domain.writes import AppendToNonListError, Delete, StepWrites, apply_writes, difference
 from helix_agents.ports.llm import FINISH_TOOL, LLMAdapter, ModelSettings, ToolSpec
+from helix_agents.ports.skills import SkillProvider
 
 Instructions: TypeAlias = str | Callable[[RunContext[StateT, DepsT]], Awaitable[str] | str]
 AgentStateT = TypeVar("AgentStateT", default=NoState)
@@ -57,6 +60,9 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         instructions: What the model is told first, or a function of the run that is asked before each step.
         tools: What it may call.
         capabilities: Bundles of ready-made tools, such as `state_capabilities()`.
+        skills: Texts it may read when a task calls for one: a list of `Skill`, or a provider such as `SkillFolder`.
+            Sub-agents do not inherit them.
+        preload_skills: The names of those whose texts are in every request.
         state: A pydantic model or dataclass, every field with a default; what tools see as `ctx.state`.
         output: What a run has to produce, handed in by the model through `__finish__`. Without it, the last text.
             For mypy, a union is written as `TypeForm(A | B)`.
@@ -67,6 +73,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         retries: How often per turn the model may correct its call of one tool, unless the tool says otherwise.
         output_retries: How often the model is reminded or corrected before a run without valid output fails.
         compaction: When a long conversation is summarised for the model; without it, the model is shown all of it.
+        memory: What it remembers across conversations, and of whom; see `Memory`.
         hooks: Code at fixed points of a run.
         persistent_agents: Companions it may keep: named children that remember, with tools to work with them.
         session_ttl: How long a session lives after its last entry or answer.
@@ -83,6 +90,8 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     instructions: Instructions[AgentStateT, DepsT] = ""
     tools: Sequence[Tool[..., Any]] = ()
     capabilities: Sequence[Capabilities] = ()
+    skills: GivenSkills | None = None
+    preload_skills: Sequence[str] = ()
     state: type[AgentStateT] | None = None
     output: TypeForm[OutputT] | None = None
     migrate_state: MigrateState[AgentStateT] | None = None
@@ -92,6 +101,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     retries: int = 2
     output_retries: int = 2
     compaction: Compaction | None = None
+    memory: AgentMemory | None = None
     hooks: Hooks[AgentStateT, DepsT] | Sequence[Hooks[AgentStateT, DepsT]] | None = None
     persistent_agents: Sequence[PersistentAgent] = ()
     session_ttl: Duration | None = None
@@ -103,6 +113,9 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         object.__setattr__(self, "tools", tuple(self.tools))
         object.__setattr__(self, "capabilities", tuple(self.capabilities))
         object.__setattr__(self, "persistent_agents", tuple(self.persistent_agents))
+        object.__setattr__(self, "preload_skills", tuple(self.preload_skills))
+        if isinstance(self.skills, Sequence):
+            object.__setattr__(self, "skills", tuple(self.skills))
         # What cannot be worked out is an error of the definition, so it has to come up now.
         _ = self.state_type, self.output_type, self.session_ttl_ms, self.pending_deadline_ms, self.companion_tools
 
@@ -132,8 +145,11 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     @property
     def models(self) -> tuple[str | LLMAdapter, ...]:
         """The models that its runs may ask, its sub-agents' apart."""
-        summarises = None if self.compaction is None else self.compaction.model
-        return (*models_in(self.model), *(() if summarises is None else models_in(summarises)))
+        others = (
+            None if self.compaction is None else self.compaction.model,
+            None if self.memory is None else self.memory.model,
+        )
+        return (*models_in(self.model), *(each for other in others if other is not None for each in models_in(other)))
 
     @cached_property
     def companion_tools(self) -> tuple[Tool[..., Any], ...]:
@@ -141,10 +157,17 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         return companion_tools(self.persistent_agents, f"Agent {self.name!r}")
 
     @cached_property
+    def skill_provider(self) -> SkillProvider | None:
+        """Whom to ask for its skills; None without any."""
+        return provider_of(self.skills)
+
+    @cached_property
     def all_tools(self) -> tuple[Tool[..., Any], ...]:
-        """Everything it may call, `__finish__` apart: its own tools, its capabilities' and its companions'."""
+        """Everything it may call, `__finish__` apart: its own tools, its capabilities', companions', memory's and
+        skills'."""
         bundled = (tool for bundle in self.capabilities for tool in bundle.tools)
-        return (*self.tools, *bundled, *self.companion_tools)
+        reading = () if self.skill_provider is None else skill_tools(self.skill_provider)
+        return (*self.tools, *bundled, *self.companion_tools, *tools_of(self.memory), *reading)
 
     def as_tool(
         self, *, input: Any = None, description: str | None = None, timeout: Duration | None = None

@@ -9,8 +9,10 @@ from helix_agents.agent.choices import check_whole
 from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.fallback_model import FallbackModel
 from helix_agents.agent.hooks import HOOK_NAMES, Hooks
+from helix_agents.agent.memory import check_memory
 from helix_agents.agent.names import check_name
 from helix_agents.agent.signatures import NOTHING
+from helix_agents.agent.skills import check_skills
 from helix_agents.agent.state_type import NoState
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
@@ -43,11 +45,15 @@ def check_definition(given: Mapping[str, Any]) -> None:
                 subject, f"{option} is a generator, which runs nothing when it is called; use return."
             )
     _check_compaction(given["compaction"], subject)
+    check_memory(given["memory"], subject)
+    if given["memory"] is not None and given["memory"].model is not None:
+        _check_model(given["memory"].model, f"The memory of {subject}")
     if not isinstance(given["persistent_agents"], Sequence):
         raise DefinitionError(
             subject, f"persistent_agents={given['persistent_agents']!r} is no list; write persistent_agents=[…]."
         )
     check_hooks(given["hooks"], subject)
+    check_skills(given["skills"], given["preload_skills"], subject)
     _check_tools(given, subject)
 
 

@@ -20,6 +20,7 @@ from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.records import JSON, Record, check_record
 from helix_agents.domain.usage import TokenCount
 from helix_agents.ports.entries import EntryStore
+from helix_agents.ports.memory_store import MemoryStore
 
 DepsT = TypeVar("DepsT", default=Any)
 HeldT = TypeVar("HeldT", default=NoState)
@@ -91,6 +92,7 @@ class RunLink(msgspec.Struct, Generic[StateT], frozen=True, kw_only=True):
     record_usage: Callable[[UsageReport], object] = _ignore
     is_cancelled: Callable[[], bool] = _never
     entries: EntryLink = msgspec.field(default_factory=EntryLink)
+    memories: MemoryStore | None = None
 
     def from_another_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
         """The same link for a function that runs on a thread: what it says is said on the event loop, in order."""

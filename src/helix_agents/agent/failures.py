@@ -1,15 +1,16 @@
 """How a tool or a hook says that something went wrong, and how its exceptions are kept from doing more than that.
 
-| raised in a tool                | what happens                                                              |
-|---------------------------------|---------------------------------------------------------------------------|
-| `RetryTool("use YYYY-MM-DD")`   | the model is told and may call again; counts against the tool's retries   |
-| `ToolFailed("no such invoice")` | the model is told; it is final, and counts against nothing                |
-| `FailRun("budget exhausted")`   | the run fails with this reason                                            |
-| any other exception             | the model sees that the tool failed; the traceback is in the log          |
+| raised in a tool                     | what happens                                                            |
+|--------------------------------------|-------------------------------------------------------------------------|
+| `RetryTool("use YYYY-MM-DD")`        | the model is told and may call again; counts against the tool's retries |
+| `ToolFailed("no such invoice")`      | the model is told; it is final, and counts against nothing              |
+| `OutcomeUnknown("no answer in 5 s")` | nobody knows whether it was done; the tool's `unknown_outcome` decides  |
+| `FailRun("budget exhausted")`        | the run fails with this reason                                          |
+| any other exception                  | the model sees that the tool failed; the traceback is in the log        |
 
 In a hook only `FailRun` has a meaning; whatever else is raised is logged and the run goes on.
 
-All three derive from `BaseException`, so that neither an `except Exception` nor a retrying decorator around the
+All four derive from `BaseException`, so that neither an `except Exception` nor a retrying decorator around the
 caller's own code swallows a decision that is meant for the run.
 """
 
@@ -38,6 +39,15 @@ class RetryTool(ControlFlow):
 
 class ToolFailed(ControlFlow):
     """The call failed for good: say to the model why."""
+
+
+class OutcomeUnknown(ControlFlow):
+    """Nobody knows whether the call took effect: a request was sent, and no answer came.
+
+    In a tool with `effect="once"` it is what it would be if the process had died there: nobody repeats the call
+    silently, and the tool's `unknown_outcome` decides, which asks a person unless it says otherwise. The model of any
+    other tool is told that it may or may not have taken effect.
+    """
 
 
 class FailRun(ControlFlow):

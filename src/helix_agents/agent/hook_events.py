@@ -42,6 +42,10 @@ RanBy: TypeAlias = Literal["function", "agent", "companion", "client", "nobody"]
 or nobody, as with one that was given up."""
 
 
+Purpose: TypeAlias = Literal["reply", "summary"]
+"""What a model is asked for: the next words of the conversation, or a summary of its oldest part (`Compaction`)."""
+
+
 class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened, or is about to."""
 
@@ -112,6 +116,7 @@ class BeforeLLMCallEvent(HookEvent, frozen=True, kw_only=True):
     hook = "before_llm_call"
     model: str
     request: ModelRequest
+    purpose: Purpose = "reply"
 
 
 class AroundLLMCallEvent(HookEvent, frozen=True, kw_only=True):
@@ -120,6 +125,7 @@ class AroundLLMCallEvent(HookEvent, frozen=True, kw_only=True):
     hook = "around_llm_call"
     model: str
     request: ModelRequest
+    purpose: Purpose = "reply"
 
 
 class LLMRetryEvent(HookEvent, frozen=True, kw_only=True):
@@ -134,13 +140,15 @@ class LLMRetryEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AfterLLMCallEvent(HookEvent, frozen=True, kw_only=True):
-    """The model answered; a step without an answer fails the run, which `on_agent_fail` is told."""
+    """The model answered; a step without an answer fails the run, which `on_agent_fail` is told. One without a summary
+    goes on."""
 
     hook = "after_llm_call"
     model: str
     reply: AssistantMessage
     usage: TokenCount
     duration_ms: int
+    purpose: Purpose = "reply"
 
 
 class BeforeToolEvent(HookEvent, frozen=True, kw_only=True):

@@ -8,10 +8,10 @@
 | on_agent_interrupted | AgentInterruptedEvent | reason, step_count, duration_ms                                  |
 | on_agent_suspended   | AgentSuspendedEvent   | run_id, reason, tool_call_ids, step_count, duration_ms           |
 | on_agent_resumed     | AgentResumedEvent     | run_id, previous_run_id, session_id, resumed_from_checkpoint_id  |
-| before_llm_call      | BeforeLLMCallEvent    | model, request                                                   |
-| around_llm_call      | AroundLLMCallEvent    | model, request                                                   |
+| before_llm_call      | BeforeLLMCallEvent    | model, request, purpose                                          |
+| around_llm_call      | AroundLLMCallEvent    | model, request, purpose                                          |
 | on_llm_retry         | LLMRetryEvent         | model, code, error, failures, wait_seconds                       |
-| after_llm_call       | AfterLLMCallEvent     | model, reply, usage, duration_ms                                 |
+| after_llm_call       | AfterLLMCallEvent     | model, reply, usage, duration_ms, purpose                        |
 | before_tool          | BeforeToolEvent       | tool_name, tool_call_id, input                                   |
 | around_tool          | AroundToolEvent       | tool_name, tool_call_id, input                                   |
 | after_tool           | AfterToolEvent        | tool_name, tool_call_id, input, result, error, code, duration_ms |

@@ -7,6 +7,12 @@ from helix_agents.ports.llm import FINISH_TOOL
 
 ASK_HUMAN = "ask_human"
 
+LOAD_SKILL = "load_skill"
+"""The tool by which a model reads a skill."""
+
+READ_SKILL_FILE = "read_skill_file"
+"""The tool by which a model reads a file of a skill."""
+
 SUBAGENT = "subagent__"
 """Begins the names of tools that delegate a call to another agent."""
 
@@ -16,7 +22,7 @@ COMPANION = "companion__"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 RESERVED_NAMES = frozenset(
-    {FINISH_TOOL, ASK_HUMAN, "load_skill", "read_skill_file", "search_memory", "save_memory"},
+    {FINISH_TOOL, ASK_HUMAN, LOAD_SKILL, READ_SKILL_FILE, "search_memory", "save_memory"},
 )
 RESERVED_PREFIXES = (SUBAGENT, COMPANION, "workspace_", "state__")
 

@@ -191,7 +191,7 @@ class Tool(Generic[P, R_co]):
         """Run the function, a sync one on a thread and an async one `apart` if asked to, and answer what it returned.
 
         Raises:
-            RetryTool, ToolFailed, FailRun: the function decided so.
+            RetryTool, ToolFailed, OutcomeUnknown, FailRun: the function decided so.
             Exception: anything else the function raised, `SystemExit` and the like included.
         """
         if self.kind != "server" or self.signature is None:

@@ -37,6 +37,7 @@ COMMANDS = {
         "run",
         "serve",
         "sessions",
+        "skills",
         "snapshot",
         "state",
         "tools",

@@ -55,12 +55,15 @@ def exit_code_for(error: "HelixError") -> ExitCode:
         RemoteUnavailableError,
         RuntimeUnavailableError,
         SetupError,
+        SkillSourceError,
         StillWaitingError,
         StoreError,
     )
 
     match error:
         case StoreError() | RuntimeUnavailableError() | RemoteUnavailableError() | MCPUnavailableError():
+            return ExitCode.SERVICE
+        case SkillSourceError():
             return ExitCode.SERVICE
         case SetupError():
             return ExitCode.SETUP

@@ -151,6 +151,9 @@ class StartRun(Record):
 
     With `stream` the run becomes the writer of its stream in the same transaction, and the stream is active; a store
     that cannot do that leaves it to whoever drives the run (`RunStartCommitted.stream`).
+
+    With `queued` the run is one that waited in the session's queue: it leaves the queue with its start, and is refused
+    where somebody took it from there.
     """
 
     session_id: SessionId
@@ -181,6 +184,7 @@ class StartRun(Record):
     entries: tuple[Change, ...] = ()
     ref_updates: tuple[SubSessionRefUpdate, ...] = ()
     stream: StreamClaim | None = None
+    queued: bool = False
 
 
 class RunStartCommitted(Record):
@@ -196,10 +200,10 @@ class RunStartCommitted(Record):
 class SettleSession(Record):
     """End what a session does from outside its run: expiry, an operator, an interrupt of a session that waits.
 
-    One commit: status by compare-and-set, error and reason, messages, the current run's end, waiting calls dropped,
-    and the same for every session below it. With `expired_by`, only if the session still expires at that time or
-    before: whoever answers a call moves that. `destroy_entries` says that the session ends for good, with what it kept
-    in its own scope.
+    One commit: status by compare-and-set, error and reason, messages, state writes, the current run's end, waiting
+    calls dropped; and, but for messages and writes, the same for every session below it. With `expired_by`, only if
+    the session still expires at that time or before: whoever answers a call moves that. `destroy_entries` says that
+    the session ends for good, with what it kept in its own scope.
     """
 
     session_id: SessionId
@@ -212,6 +216,7 @@ class SettleSession(Record):
     failure_reason: str | None = None
     interrupt_context: InterruptContext | None = None
     append_messages: tuple[Message, ...] = ()
+    writes: StepWrites = NO_WRITES
     run_status: RunStatus = "failed"
     completion_reason: str | None = None
     output: JSON = None
@@ -342,9 +347,13 @@ def awaited_children(session: SessionState) -> tuple[SessionId, ...]:
     return tuple(wait.child_session_id for wait in session.suspended_awaiting_children.values())
 
 
+UNSETTLED: tuple[SessionStatus, ...] = ("active", "interrupted", "paused")
+"""Statuses in which a session has something left to end."""
+
+
 def is_unsettled(session: SessionState) -> bool:
     """Whether a session below a settled one has something left to end."""
-    return session.status in ("active", "interrupted", "paused")
+    return session.status in UNSETTLED
 
 
 def settled_run(run: RunRecord | None, request: SettleSession, now: int) -> RunRecord | None:

@@ -13,6 +13,7 @@ from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import RunId, SessionId, check_id, check_new_session_id
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import AnsweredElsewhere, ApprovalAnswer, SubmitAnswer, ToolAnswer
+from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import Record, check_given, check_json, check_record
 from helix_agents.domain.runs import KnownAs, RunMetadata, RunUpdate
 from helix_agents.domain.sessions import (
@@ -233,6 +234,15 @@ def check_start(start: StartRun) -> None:
             check_staged(change)
     for update in start.ref_updates:
         check_ref_update(update)
+
+
+def check_queued(turn: QueuedTurn) -> None:
+    """A turn that is to wait."""
+    check_id(turn.run_id, "run id")
+    check_record(turn)
+    check_numbers(turn)
+    check_messages(turn.messages)
+    check_json(turn.state, "state")
 
 
 def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | None) -> None:

@@ -11,6 +11,7 @@ HelixError
 │   ├── RunNotFoundError
 │   ├── RunAlreadyExistsError
 │   ├── CheckpointNotFoundError
+│   ├── MemoryNotFoundError
 │   ├── ModeIsWriteOnceError
 │   ├── NotARootSessionError
 │   ├── AgentMismatchError
@@ -18,6 +19,8 @@ HelixError
 │   ├── NothingToRetryError
 │   ├── StillWaitingError
 │   ├── RunNotCompletedError
+│   ├── QueueFullError
+│   ├── QueuedTurnDroppedError
 │   ├── ExecutorClosedError
 │   ├── OtherEventLoopError
 │   ├── InvalidWriteError
@@ -30,7 +33,9 @@ HelixError
 │   └── StreamFailedError          the run behind the stream failed
 ├── ConflictError                  somebody else was first: read again, decide again
 │   ├── AgentAlreadyRunningError
+│   ├── QueuedTurnGoneError
 │   ├── StaleStateError
+│   ├── MemoryChangedError
 │   ├── RunConflictError
 │   ├── SupersededError
 │   ├── LockHeldError
@@ -69,6 +74,9 @@ HelixError
 │   ├── BackupKeyMismatchError
 │   ├── BackupTooNewError
 │   └── PathRefusedError           a link, a file that is there already, a place outside the allowed folders
+├── SkillsError                    look after whoever provides skills
+│   ├── SkillsUnavailableError     nobody says which there are: worth asking again
+│   └── SkillSourceError           where they are fetched from does not give them
 ├── RuntimeUnavailableError        look after the durable engine
 ├── RemoteAgentError               look after the service behind a remote sub-agent
 │   ├── RemoteUnavailableError     it does not answer: worth asking again
@@ -248,6 +256,17 @@ class CheckpointNotFoundError(CallerError):
             has = "1 message" if self.message_count == 1 else f"{self.message_count} messages"
             return f"Session {self.session_id!r} has {has}; it cannot be branched after {self.asked_messages}."
         return f"Session {self.session_id!r} has no checkpoint {self.checkpoint_id!r}."
+
+
+class MemoryNotFoundError(CallerError):
+    """The entity has no such memory."""
+
+    code = "memory_not_found"
+    entity: str
+    memory_id: str
+
+    def __str__(self) -> str:
+        return f"{self.entity!r} has no memory {self.memory_id!r}; it may have been deleted."
 
 
 class ModeIsWriteOnceError(CallerError):
@@ -458,6 +477,34 @@ class StreamFailedError(CallerError):
         return f"The run behind stream {self.stream_id!r} failed ({self.error_code}): {self.message}"
 
 
+class QueueFullError(CallerError):
+    """So many turns wait in a session that one more is refused."""
+
+    code = "queue_full"
+    session_id: str
+    waiting: int
+
+    def __str__(self) -> str:
+        return (
+            f"In session {self.session_id!r} {self.waiting} turns wait already, and no more may; wait until some have "
+            "begun, or take some from the queue with sessions.drop_queued."
+        )
+
+
+class QueuedTurnDroppedError(CallerError):
+    """A turn that waited was taken from the queue before it began."""
+
+    code = "queued_turn_dropped"
+    session_id: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"Run {self.run_id!r} of session {self.session_id!r} never began: it was taken from the queue, and nothing "
+            "of it was done."
+        )
+
+
 class WeakPassphraseError(CallerError):
     """A passphrase that would protect nothing."""
 
@@ -496,6 +543,17 @@ class AgentAlreadyRunningError(ConflictError):
         return f"{busy} If its process has died, its lease ends in {seconds} s, and the same call then goes on."
 
 
+class QueuedTurnGoneError(ConflictError):
+    """A turn that was to begin does not wait any more: somebody took it from the queue."""
+
+    code = "queued_turn_gone"
+    session_id: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"Run {self.run_id!r} of session {self.session_id!r} is not in the queue any more."
+
+
 class StaleStateError(ConflictError):
     """Another writer committed this session first."""
 
@@ -508,6 +566,21 @@ class StaleStateError(ConflictError):
         return (
             f"Session {self.session_id!r} moved from version {self.expected} to {self.found} "
             "since you loaded it; load it again and decide again."
+        )
+
+
+class MemoryChangedError(ConflictError):
+    """Another writer changed this memory first."""
+
+    code = "memory_changed"
+    memory_id: str
+    expected: int
+    found: int
+
+    def __str__(self) -> str:
+        return (
+            f"Memory {self.memory_id!r} moved from version {self.expected} to {self.found} since you read it; "
+            "read it again and decide again."
         )
 
 
@@ -1092,6 +1165,40 @@ class MCPProtocolError(MCPServerError):
 
     def __str__(self) -> str:
         return f"MCP server {self.server!r} does not keep to the protocol: {self.reason}."
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Look after whoever provides skills
+# ---------------------------------------------------------------------------------------------------------
+
+
+class SkillsError(HelixError):
+    """Skills are not to be had."""
+
+    code = "skills_error"
+
+
+class SkillsUnavailableError(SkillsError):
+    """An agent's skills could not be listed, so its model was asked nothing; a retry asks for them again."""
+
+    code = "skills_unavailable"
+    retryable = True
+    agent: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The skills of agent {self.agent!r} are not to be had: {self.reason}"
+
+
+class SkillSourceError(SkillsError):
+    """The source of an entry in a manifest of skills does not give what it should."""
+
+    code = "skill_source"
+    entry: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"Skills {self.entry!r} cannot be fetched: {self.reason}."
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -1,11 +1,16 @@
 """Summaries of a conversation: hidden messages of the engine that stand for what was said before them."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from helix_agents.domain.messages import Message, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 
 SUMMARY = "summary"
 """What `metadata["helix"]` of such a message is; nobody else may send one."""
+
+
+NOT_SUMMARISED = "not_summarised"
+"""The key in a reply's metadata of about how many tokens its model was shown because no summary could be made."""
 
 
 class Summarised(NamedTuple):
@@ -28,3 +33,16 @@ def summarised_by(message: Message) -> Summarised | None:
     if not isinstance(messages, int) or not isinstance(replies, int):
         return None
     return Summarised(messages, replies)
+
+
+def not_summarised_at(message: Message) -> int | None:
+    """About how many tokens a conversation had when a summary of it could not be made before this reply."""
+    found = message.metadata.get(NOT_SUMMARISED) if isinstance(message, AssistantMessage) else None
+    return found if isinstance(found, int) else None
+
+
+def not_summarised(messages: Sequence[Message]) -> Sequence[Message]:
+    """What the latest summary in a conversation does not stand for; all of it where there is none."""
+    told = (summarised_by(each) for each in reversed(messages))
+    latest = next((each for each in told if each is not None), None)
+    return messages if latest is None else messages[latest.messages :]

@@ -9,6 +9,8 @@ from helix_agents.domain.records import JSON, Record
 ENTRIES_PER_ROUND = 10_000
 """Rounds of one step number their entries in ranges of their own, so that none overwrites another."""
 
+DAY_MS = 86_400_000
+
 SourceType: TypeAlias = Literal["tokens", "tool", "subagent", "custom", "client_tool_wait_ms"]
 
 
@@ -87,6 +89,19 @@ class UsageRollup(Record):
     sessions: int = 0
 
 
+class UsageOfDay(Record):
+    """What one agent used of one source on one day. `day` is when that begins, in UTC."""
+
+    day: int
+    agent_type: str | None = None
+    source_type: SourceType
+    source_name: str
+    calls: int
+    failures: int = 0
+    amount: float = 0
+    tokens: TokenCount = TokenCount()
+
+
 def matches(entry: UsageEntry, where: UsageFilter) -> bool:
     """Whether an entry is one the filter asks for."""
     return (
@@ -117,6 +132,33 @@ def roll_up(entries: Iterable[UsageEntry]) -> UsageRollup:
             tokens += entry.tokens
     totals = tuple(_total(source_type, name, sources[source_type, name]) for source_type, name in sorted(sources))
     return UsageRollup(tokens=tokens, sources=totals, sessions=len(sessions))
+
+
+def by_day(entries: Iterable[UsageEntry]) -> tuple[UsageOfDay, ...]:
+    """All entries added up per day, agent and source; the newest day first, then by name."""
+    found: dict[tuple[int, str | None, SourceType, str], list[UsageEntry]] = {}
+    for entry in entries:
+        day = entry.recorded_at - entry.recorded_at % DAY_MS
+        found.setdefault((day, entry.agent_type, entry.source_type, entry.source_name), []).append(entry)
+    return in_order(
+        UsageOfDay(
+            day=day,
+            agent_type=agent_type,
+            source_type=source_type,
+            source_name=source_name,
+            calls=total.calls,
+            failures=total.failures,
+            amount=total.amount,
+            tokens=total.tokens,
+        )
+        for (day, agent_type, source_type, source_name), entries in found.items()
+        for total in (_total(source_type, source_name, entries),)
+    )
+
+
+def in_order(days: Iterable[UsageOfDay]) -> tuple[UsageOfDay, ...]:
+    """The newest day first, then by agent and source: the same on every store, whatever its collation is."""
+    return tuple(sorted(days, key=lambda each: (-each.day, each.agent_type or "", each.source_type, each.source_name)))
 
 
 def _total(source_type: SourceType, source_name: str, entries: list[UsageEntry]) -> SourceTotal:

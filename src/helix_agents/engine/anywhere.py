@@ -31,7 +31,7 @@ from helix_agents.engine.services import Services
 from helix_agents.engine.steps.asking import ask_model
 from helix_agents.engine.steps.committing import commit_step
 from helix_agents.engine.steps.opening import open_run
-from helix_agents.engine.steps.taking import take_notes_of_calls
+from helix_agents.engine.steps.taking import take_notes_of_others
 from helix_agents.engine.steps.working import hand_out_call, run_call
 from helix_agents.engine.store_desk import StoreDesk
 
@@ -135,7 +135,7 @@ class Effects:
         ack = answer_given_before(scope.session, request)
         if ack is None:
             if scope.is_shared:
-                await take_notes_of_calls(scope, request.batch)
+                await take_notes_of_others(scope, request.batch)
             ack = await commit_step(scope, request)
         if ack.next == "ended" and scope.parent is None:
             await end_run(self._services, scope.session, scope.run, scope.writer, stream_ended=scope.stream_ended)

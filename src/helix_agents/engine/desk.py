@@ -4,6 +4,7 @@ from typing import NamedTuple, Protocol
 
 from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import StepId, ToolCallId
+from helix_agents.domain.memories import MemoryId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.sessions import ChildWait
@@ -88,7 +89,7 @@ class Note(Record):
     `writes` are those of hooks and `usage` what they counted, `notices` hidden messages the model will see,
     `late_answers` the calls they tell of, `stale_effects` entries of the ledger that nobody comes back to.
     A call may leave word that its outcome is `unknown`, with which `input` it was begun, and whether a person had
-    `edited` that; or which child it `waits_for`.
+    `edited` that; or which child it `waits_for`. `remembered` are the memories that were made of the turn.
     """
 
     round: int = 0
@@ -102,6 +103,7 @@ class Note(Record):
     input: dict[str, JSON] | None = None
     edited: bool = False
     waits_for: ChildWait | None = None
+    remembered: tuple[MemoryId, ...] | None = None
 
 
 OPENING = "__open__"
@@ -112,6 +114,9 @@ ASKING = "__ask__"
 
 COMPACTING = "__compact__"
 """Begins the names of notes that hold a summary of the conversation, made before the model was asked."""
+
+REMEMBERING = "__remember__"
+"""The note that is left when memories were made of a turn, before the commit that ends it."""
 
 BEFORE = "__before__"
 """Begins the names of notes that hooks before a call leave."""

@@ -25,16 +25,18 @@ from helix_agents.domain.chunks import ChunkHeader, Custom, StreamChunk, Subagen
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.ids import RunId, StepId, StreamId, ToolCallId
+from helix_agents.domain.memories import MemoryId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
+from helix_agents.domain.skills import tells_of_skills
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.traces import trace_of
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
 from helix_agents.engine.children.errands import errand_of_run
-from helix_agents.engine.desk import Desk, Failure, Note
+from helix_agents.engine.desk import Desk, Failure, Note, RestingReply
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.call_ids import CallIds
@@ -83,7 +85,9 @@ class RunScope:
     notes of calls whose outcome somebody has to be asked about from this round on. `parsed` has the values of
     calls as they were read for the plan, for whoever runs them first. A scope `is_shared` when other processes run
     effects of the same attempt: what rests at the desk was then said before. `stream_ended`: the run's last commit
-    brought its stream to rest, too. `shown` is what the model of an agent that summarises is shown of the transcript.
+    brought its stream to rest, too. `shown` is what the model is shown of the transcript where that is not all of it:
+    summaries stand for a part of it, and what was told of skills stands in the instructions. `told_with_reply` are the
+    notices that rest with the reply to which they were told; others have a note.
     """
 
     def __init__(
@@ -122,12 +126,15 @@ class RunScope:
         is_child = session.parent_session_id is not None
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
         self.corrections = Corrections(transcript)
-        self.shown = None if agent.compaction is None else Shown(transcript)
+        picks = agent.compaction is not None or agent.skill_provider is not None or tells_of_skills(transcript)
+        self.shown = Shown(transcript) if picks else None
         self.failure: Failure | None = None
+        self.remembered: tuple[MemoryId, ...] | None = None
         self.migration: StepWrites = NO_WRITES
         self._notes: dict[str, Note] = {}
         self.parsed: dict[ToolCallId, Mapping[str, Any]] = {}
         self.notices: list[UserMessage] = []
+        self.told_with_reply: list[UserMessage] = []
         self.late_answers: tuple[ToolCallId, ...] = ()
         self.stale_effects: tuple[ToolCallId, ...] = ()
         self.is_shared = False
@@ -204,6 +211,8 @@ class RunScope:
         self.late_answers = note.late_answers or self.late_answers
         self.stale_effects = note.stale_effects or self.stale_effects
         self.failure = note.failure or self.failure
+        if note.remembered is not None:
+            self.remembered = note.remembered
         if note.unknown:
             self.unknown[name] = note
         if note.waits_for is not None:
@@ -218,6 +227,25 @@ class RunScope:
         for notice in notices:
             self.notices.append(notice)
             self.transcript.append(notice)
+
+    def take_reply(self, reply: RestingReply) -> None:
+        """Have in hand what the model was told before a reply that was asked for elsewhere, or by an attempt that died;
+        whoever asked has it already."""
+        if self.news_told:
+            return
+        self.tell(reply.notices)
+        self.settled_companions = reply.companions
+        self.news_told, self.news_changes = True, reply.entries
+        self.take_entries(reply.entries)
+
+    def has_note(self, name: str) -> bool:
+        """Whether a note of this name is in hand."""
+        return name in self._notes
+
+    def tell_with_reply(self, notice: UserMessage) -> None:
+        """Let the model see a hidden message that is recorded with its reply, whichever try of the step gives it."""
+        self.told_with_reply.append(notice)
+        self.tell((notice,))
 
     def step_id(self, step: int) -> StepId:
         """The step's name in the store; a suspended step keeps the name its first run gave it."""
@@ -246,8 +274,10 @@ class RunScope:
         self._notes.clear()
         self.parsed.clear()
         self.notices.clear()
+        self.told_with_reply.clear()
         self.late_answers = ()
         self.stale_effects = ()
+        self.remembered = None
         self.settled_companions = ()
         self.news_told = False
         self.news_changes = ()
@@ -430,6 +460,7 @@ class RunScope:
             record_usage=notes.reports.append,
             is_cancelled=self.stop.requested.is_set,
             entries=self._entry_link(notes),
+            memories=self.services.memories,
         )
 
     def _entry_link(self, notes: Notes) -> EntryLink:

@@ -21,6 +21,7 @@ from helix_agents.engine.steps.stop_watch import StopSignal
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.memory_store import MemoryStore
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 
@@ -127,6 +128,7 @@ class Services:
     name_workflow: Callable[[str, SessionId, int], str | None]
     is_here: Callable[[RunRecord], bool] = lambda _: False
     entries: EntryStore | None = None
+    memories: MemoryStore | None = None
     attend_remotes: Callable[[], object] = lambda: None
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)

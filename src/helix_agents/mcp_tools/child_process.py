@@ -12,6 +12,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from helix_agents.engine.log import log_event
 
+# The event loop notes in its next rounds that pipes and program have ended; one that is closed before complains.
+_ROUNDS_TO_NOTE_AN_END = 3
 _LONGEST_LINE = 2_000
 
 
@@ -41,6 +43,8 @@ async def child_process(
                 yield streams
         finally:
             listening.close()
+            for _ in range(_ROUNDS_TO_NOTE_AN_END):
+                await asyncio.sleep(0)
 
 
 class _Complaints(asyncio.Protocol):

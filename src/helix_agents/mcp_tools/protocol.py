@@ -4,9 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import anyio
 import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client.session import ClientSession
@@ -19,6 +18,7 @@ from helix_agents.mcp_tools.carrier import MOST_BYTES, Carrier
 from helix_agents.mcp_tools.child_process import child_process
 from helix_agents.mcp_tools.connections import Address, Progress
 from helix_agents.mcp_tools.troubles import CallRefused, Trouble, TroubleMet, first_in, in_words, trouble_in
+from helix_agents.mcp_tools.watched import Watched
 
 T = TypeVar("T")
 
@@ -109,9 +109,9 @@ async def open_session(server: str, address: Address, secret: str) -> AsyncGener
     complaints: deque[str] = deque(maxlen=MOST_COMPLAINTS)
     try:
         async with _streams(server, address, secret, complaints) as (reading, writing):
-            watched = _Watched(reading)
+            watched = Watched(server, reading, writing, secret)
             about = types.Implementation(name="helix-agents", version=__version__)
-            async with Client(_held(watched, writing), client_info=about, cache=None) as client:
+            async with Client(_held(watched.reading, watched.writing), client_info=about, cache=None) as client:
                 opened = True
                 yield Session(client.session, watched.ended, secret)
     except (Exception, BaseExceptionGroup) as problem:
@@ -165,40 +165,3 @@ def _why_not(problem: BaseException, secret: str) -> tuple[Trouble, str]:
             return "protocol", in_words(problem).partition("\n")[0]
         case _:
             return "unavailable", in_words(problem)
-
-
-class _Watched:
-    """What comes from a server, with a sign at its end."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.ended = asyncio.Event()
-
-    async def receive(self) -> Any:
-        try:
-            return await self._stream.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            self.ended.set()
-            raise
-
-    async def aclose(self) -> None:
-        self.ended.set()
-        await self._stream.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

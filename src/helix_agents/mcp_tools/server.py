@@ -1,6 +1,5 @@
 """An MCP server as agents know it: where it is, and the tools its catalogue names."""
 
-import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -21,6 +20,7 @@ from helix_agents.mcp_tools.catalogue import Catalogue, Offer, catalogue_of, rea
 from helix_agents.mcp_tools.connections import Address, Connections, connecting
 from helix_agents.mcp_tools.tools import ToolSettings, check_distinct, make_tool
 from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
+from helix_agents.system import beside_the_caller
 
 LONGEST_NAME = 32
 SECONDS_TO_CALL = 120.0
@@ -63,7 +63,7 @@ class MCPToolServer:
         self._subject = f"MCP server {name!r}"
         check_seconds(self._subject, "connect_timeout", connect_timeout)
         address = _address(self._subject, url, command, headers, env, cwd)
-        self.catalogue = _beside_the_caller() / (catalogue or f"{name}.mcp.json")
+        self.catalogue = beside_the_caller(__name__) / (catalogue or f"{name}.mcp.json")
         self._connections = Connections(name, connecting(name, address), connect_timeout)
         if _collected:
             _collected[-1].append(self)
@@ -231,12 +231,3 @@ def _address(
         env=dict(env or {}),
         cwd=None if cwd is None else str(cwd),
     )
-
-
-def _beside_the_caller() -> Path:
-    """The folder of the module that defines the server: wherever the process is started, it is the same."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
-        frame = frame.f_back
-    file = frame.f_globals.get("__file__")
-    return Path(file).parent if isinstance(file, str) else Path.cwd()

@@ -13,7 +13,7 @@ from helix_agents.agent.calling import RunInThread, call_possibly_slow
 from helix_agents.agent.choices import check_choice
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
-from helix_agents.agent.failures import ToolFailed
+from helix_agents.agent.failures import OutcomeUnknown, ToolFailed
 from helix_agents.agent.outcomes import ApprovalPredicate, Effect, UnknownOutcome
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
@@ -145,7 +145,8 @@ def _function(server: str, name: str, connections: Connections, *, repeatable: b
         """Have the server run the tool.
 
         Raises:
-            ToolFailed: it failed, or nobody knows; says which.
+            ToolFailed: it failed, or was not begun.
+            OutcomeUnknown: the server may have done it, and nobody heard.
         """
         meta = {IDEMPOTENCY_KEY: ctx.idempotency_key}
         try:
@@ -153,7 +154,7 @@ def _function(server: str, name: str, connections: Connections, *, repeatable: b
         except TroubleMet as met:
             error = met.as_error(server, calling=True)
             log_event("mcp.call_failed", server=server, tool=name, code=error.code, reason=met.reason)
-            raise ToolFailed(str(error)) from met
+            raise (OutcomeUnknown if met.may_have_been_done else ToolFailed)(str(error)) from met
         except CallRefused as refused:
             raise ToolFailed(f"MCP server {server!r} refused the call: {refused.message}") from refused
         # Loaded with the connection: it knows the protocol's library.

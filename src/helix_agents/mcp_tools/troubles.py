@@ -4,7 +4,6 @@ from typing import Any, Literal, TypeAlias, cast
 
 from helix_agents.domain.errors import MCPProtocolError, MCPRefusedError, MCPServerError, MCPUnavailableError
 from helix_agents.domain.texts import said_by, storable
-from helix_agents.domain.transcript import PERHAPS
 
 Trouble: TypeAlias = Literal["not_sent", "session_gone", "unavailable", "lost", "refused", "protocol"]
 """Whether the server can have begun with the call: not with the first three and with what it refused; else nobody
@@ -40,13 +39,14 @@ class TroubleMet(Exception):  # noqa: N818  # likewise
         """Whether the same call can be sent again without a doubt."""
         return self.trouble in ("not_sent", "session_gone")
 
+    @property
+    def may_have_been_done(self) -> bool:
+        """Whether nobody knows what became of the call."""
+        return not self.early and self.trouble in ("lost", "protocol")
+
     def as_error(self, server: str, *, calling: bool = False) -> MCPServerError:
-        """The error for whoever asked; a call that may have been done says so."""
-        reason = self.reason
-        if calling and not self.early and self.trouble in ("lost", "protocol"):
-            reason = f"{reason}; {PERHAPS}"
-        if not calling and self.aside:
-            reason = f"{reason}; {self.aside}"
+        """The error for whoever asked."""
+        reason = f"{self.reason}; {self.aside}" if self.aside and not calling else self.reason
         match self.trouble:
             case "refused":
                 return MCPRefusedError(server, f"{reason}.")

@@ -3,12 +3,14 @@
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, Protocol, TypeAlias
 
 from helix_agents.domain.errors import InvalidStoreUrlError, UnknownBackendError
 from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.locks import LockManager
+from helix_agents.ports.memory_store import MemoryStore
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
@@ -18,7 +20,8 @@ ENTRY_POINTS = "helix_agents.backends"
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """The parts one URL opened. A backend without `entries` has no place for the state capabilities."""
+    """The parts one URL opened. A backend without `entries` has no place for the state capabilities, one without
+    `memories` none for what agents remember."""
 
     url: str
     state: SessionStateStore
@@ -26,10 +29,11 @@ class Backend:
     locks: LockManager
     usage: UsageStore
     entries: EntryStore | None = None
+    memories: MemoryStore | None = None
 
     async def close(self) -> None:
         """Close all parts; idempotent."""
-        for part in (self.streams, self.locks, self.usage, self.entries, self.state):
+        for part in (self.streams, self.locks, self.usage, self.entries, self.memories, self.state):
             if part is not None:
                 await part.close()
 
@@ -65,11 +69,17 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
         raise InvalidStoreUrlError(url, "it has no scheme; try sqlite:///helix.db or memory://")
+    opener: OpenBackend = _installed(scheme).load()
+    return await opener(url, namespace=namespace, migrate=migrate, **options)
+
+
+# Looking reads a file of everything that is installed. What is not there is looked for again: it may be installed yet.
+@cache
+def _installed(scheme: str) -> EntryPoint:
     found = entry_points(group=ENTRY_POINTS, name=scheme)
     if not found:
         known = tuple(sorted(entry_points(group=ENTRY_POINTS).names))
         # What others write as `postgresql+driver://`; there is one driver for each here.
         [meant] = get_close_matches(scheme.partition("+")[0].lower(), known, n=1) or [None]
         raise UnknownBackendError(scheme, known, meant)
-    opener: OpenBackend = next(iter(found)).load()
-    return await opener(url, namespace=namespace, migrate=migrate, **options)
+    return next(iter(found))

@@ -16,6 +16,7 @@ from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, Tool
 from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import AnswerOutcome, PendingCall, PendingFilter, SubmitAnswer
+from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.runs import Fence, KnownAs, Lease, RunMetadata, RunRecord, RunStatus, RunUpdate
 from helix_agents.domain.sessions import (
@@ -436,6 +437,34 @@ class Effects(Protocol):
         ...
 
 
+class Queues(Protocol):
+    """Turns that wait until their session is free. A start that says `queued` takes its turn from here."""
+
+    async def queue_turn(self, turn: QueuedTurn) -> QueuedTurn | None:
+        """Put a turn at the end of its session's queue; one of the same run id that waits there already is answered
+        instead, and nothing is changed.
+
+        None when there is nothing to wait for, and nothing was written: its run was begun before, or the session is
+        free, with no other turn waiting.
+
+        Raises:
+            QueueFullError: `MOST_QUEUED` wait already.
+        """
+        ...
+
+    async def list_queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
+        """The turns that wait, in the order in which they came."""
+        ...
+
+    async def drop_queued(self, session_id: SessionId, run_id: RunId) -> bool:
+        """Take a turn from the queue; False when it is not there. Of this and the start of its run one happens."""
+        ...
+
+    async def list_queues(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> tuple[SessionId, ...]:
+        """Sessions in which a turn waits, by id."""
+        ...
+
+
 class Commits(Protocol):
     """The writes that make a run one story: its start, its steps, and its end from outside."""
 
@@ -472,7 +501,12 @@ class Commits(Protocol):
         ...
 
     async def settle_session(self, request: SettleSession) -> StatusOutcome:
-        """End what a session and everything below it does, by compare-and-set."""
+        """End what a session and everything below it does, by compare-and-set.
+
+        Raises:
+            InvalidWriteError: an append meets something that is not a list; nothing was written.
+            StateSizeExceededError: something is larger than the store takes; nothing was written.
+        """
         ...
 
 
@@ -486,6 +520,7 @@ class SessionStateStore(
     Flags,
     Pending,
     Effects,
+    Queues,
     Commits,
     Protocol,
 ):
@@ -513,7 +548,7 @@ class SessionStateStore(
         ...
 
 
-_FACETS = (Sessions, Messages, Runs, Checkpoints, SubSessions, Staging, Flags, Pending, Effects, Commits)
+_FACETS = (Sessions, Messages, Runs, Checkpoints, SubSessions, Staging, Flags, Pending, Effects, Queues, Commits)
 
 REQUIRED_OPERATIONS: frozenset[str] = frozenset(
     name for facet in _FACETS for name in vars(facet) if not name.startswith("_")

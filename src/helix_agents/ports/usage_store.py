@@ -5,7 +5,7 @@ from typing import Protocol
 
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
-from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup
+from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageOfDay, UsageRollup
 
 
 class UsageStore(Protocol):
@@ -19,6 +19,10 @@ class UsageStore(Protocol):
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[UsageEntry]:
         """Entries that match, newest first."""
+        ...
+
+    async def get_usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
+        """What matches, added up per day (in UTC), agent and source: newest day first, then by name."""
         ...
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:

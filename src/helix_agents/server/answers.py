@@ -2,13 +2,17 @@
 
 from typing import Any, Literal
 
-from helix_agents.domain.ids import RunId, SessionId, StreamId
-from helix_agents.domain.messages import Message
+from helix_agents.domain.chunks import StreamChunk
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StreamId, ToolCallId
+from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.runs import RunRecord, RunStatus
-from helix_agents.domain.sessions import SessionStatus, SessionSummary
+from helix_agents.domain.sessions import CheckpointSource, SessionStatus, SessionSummary
 from helix_agents.domain.streams import StreamStatus
+from helix_agents.domain.sub_sessions import Location, SubSessionMode, SubSessionRef, SubSessionStatus
+from helix_agents.domain.usage import UsageOfDay
 
 
 class Started(Record):
@@ -120,14 +124,94 @@ class RunPage(Record):
     has_more: bool
 
 
+class ShownCheckpoint(Record):
+    """Where a session can be rewound to or branched from."""
+
+    checkpoint_id: CheckpointId
+    run_id: RunId | None = None
+    step_count: int
+    message_count: int
+    status: SessionStatus
+    source: CheckpointSource
+    created_at: int
+
+
+class CheckpointPage(Record):
+    """Checkpoints, newest first."""
+
+    items: tuple[ShownCheckpoint, ...]
+    total: int
+    offset: int
+    limit: int
+    has_more: bool
+
+
+class Child(Record):
+    """A session right below another one, and the call that made it. Where a `remote` one lives is not told."""
+
+    session_id: SessionId
+    agent_type: str
+    tool_call_id: ToolCallId
+    mode: SubSessionMode
+    name: str | None = None
+    status: SubSessionStatus
+    location: Location
+    created_at: int
+    updated_at: int
+
+    @classmethod
+    def of(cls, ref: SubSessionRef) -> "Child":
+        return cls(
+            session_id=ref.sub_session_id,
+            agent_type=ref.agent_type,
+            tool_call_id=ref.tool_call_id,
+            mode=ref.mode,
+            name=ref.name,
+            status=ref.status,
+            location=ref.location,
+            created_at=ref.created_at,
+            updated_at=ref.updated_at,
+        )
+
+
+class Children(Record):
+    """The sessions right below another one, oldest first."""
+
+    items: tuple[Child, ...]
+
+
+class UsageDays(Record):
+    """What was used per day, agent and source, newest day first. `since` is when the first day begins, in UTC."""
+
+    items: tuple[UsageOfDay, ...]
+    since: int
+    timestamp: int
+
+
+class Caller(Record):
+    """Who the server takes the caller for. With `open_to_all` nobody is asked, and every session is everybody's."""
+
+    user_id: str | None = None
+    operator: bool
+    open_to_all: bool
+    agents: tuple[str, ...]
+    timestamp: int
+
+
 class PendingPage(Record):
-    """Calls that wait, newest first."""
+    """Calls that wait."""
 
     items: tuple[PendingCall, ...]
     total: int
     offset: int
     limit: int
     has_more: bool
+
+
+class QueuedMessages(Record):
+    """Turns that wait until those before them are over, in the order in which they begin."""
+
+    items: tuple[QueuedTurn, ...]
 
 
 class UIMessagePage(Record):
@@ -159,6 +243,23 @@ class Snapshot(Record):
     run_id: RunId | None = None
     run_status: RunStatus | None = None
     timestamp: int
+
+
+class Tail(Record):
+    """What is visible of a session beyond its stored messages: results that wait for others of their step, and what
+    the stream said since the last commit, up to `sequence`. `GET /sse` after it misses and repeats nothing.
+
+    A reply in the stream becomes the message whose id is its run and step, as in `run_x.2`: who shows both shows that.
+    """
+
+    session_id: SessionId
+    status: SessionStatus
+    run: RunRecord | None = None
+    message_count: int
+    held: tuple[ToolMessage, ...]
+    chunks: tuple[StreamChunk, ...]
+    sequence: int
+    stream_status: StreamStatus | None = None
 
 
 class Health(Record):

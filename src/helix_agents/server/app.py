@@ -12,7 +12,7 @@ from typing import Any, Generic, cast
 from typing_extensions import TypeVar
 
 from helix_agents import __version__
-from helix_agents.domain.errors import DefinitionError, HelixError, MissingExtraError
+from helix_agents.domain.errors import DefinitionError, HelixError, MissingExtraError, StoreClosedError
 
 try:
     from starlette.applications import Starlette
@@ -32,6 +32,7 @@ from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.answers import Health
 from helix_agents.server.auth import ANYBODY, Authenticate, Principal
 from helix_agents.server.calls import Call, json_response, routed, whole_again
+from helix_agents.server.console import routes as console_routes
 from helix_agents.server.errors import RefusedError, draining, refusal_of, refused
 from helix_agents.server.gate import Gate
 from helix_agents.server.limits import ServerLimits
@@ -74,6 +75,7 @@ class AgentServer(Generic[ExecutorT_co]):
             starts, not the ones they delegate to.
         limits: How much one caller may ask.
         cors_origins: Sites whose pages may call, as browsers name them (`https://example.com`).
+        console: Serve a page for operators at `/console`. It shows and does what its reader's credentials allow.
         sweep_on_start: Take up what dead processes left as soon as it starts, and soon while somebody reads here.
         close_executor: Close an executor that was given open, too, when the server ends.
 
@@ -90,6 +92,7 @@ class AgentServer(Generic[ExecutorT_co]):
         agents: Iterable[str] | None = None,
         limits: ServerLimits | None = None,
         cors_origins: Sequence[str] = (),
+        console: bool = False,
         sweep_on_start: bool = True,
         close_executor: bool = False,
     ) -> None:
@@ -130,6 +133,7 @@ class AgentServer(Generic[ExecutorT_co]):
                 Route("/healthz", self._healthz, methods=["GET"]),
                 Route("/readyz", self._readyz, methods=["GET"]),
                 Route("/openapi.json", self._guarded(_describe), methods=["GET"]),
+                *(console_routes() if console else ()),
             ],
             middleware=middleware,
             exception_handlers={HTTPException: _unknown_route},
@@ -376,6 +380,9 @@ async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
     reads here it is too slow, as readers come from instances that leave, and wait for the rest."""
     try:
         await executor.sweep()
+    except StoreClosedError:
+        # The server leaves already.
+        return
     except Exception as problem:
         log_exception("janitor.failed", problem)
     wait, looked = TAKE_UP_SECONDS, time.monotonic()

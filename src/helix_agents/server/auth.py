@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Principal(Record):
     """The user a request speaks for. Sessions belong to the user who made them; who has no `user_id` begins none.
 
-    An `operator` may list sessions and waiting calls of all users; reading, answering and stopping a conversation
-    remain its owner's alone.
+    An `operator` may list sessions and waiting calls of all users, and what they used; reading, answering and stopping
+    a conversation remain its owner's alone.
     """
 
     user_id: str | None

@@ -112,6 +112,27 @@ class ResumeBody(Body):
     checkpoint_id: Id | None = None
 
 
+class RetryBody(Body):
+    """Try again what failed."""
+
+    session_id: Id
+
+
+class RewindBody(Body):
+    """Go back to a checkpoint."""
+
+    session_id: Id
+    checkpoint_id: Id
+
+
+class BranchBody(Body):
+    """Make a new session of another one's history."""
+
+    session_id: Id
+    new_session_id: NewSessionId
+    checkpoint_id: Id | None = None
+
+
 class StopBody(Body):
     """Stop a session's run."""
 

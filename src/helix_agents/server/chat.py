@@ -25,7 +25,7 @@ from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.transcript import NOT_EXECUTED, RUN_STOPPED, only_held
-from helix_agents.engine.steps.answers import ABANDONED
+from helix_agents.engine.steps.answers import ABANDONED, TIMED_OUT
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.server.answers import Submitted
 from helix_agents.server.bodies import ChatStopBody, SubmitBody
@@ -173,6 +173,7 @@ async def _said(
             user_id=owner,
             idempotency_key=message.id,
             only_new=session is None,
+            if_running=body.if_running,
         )
     )
     return follow(call, agent.name, run, version)
@@ -330,4 +331,4 @@ def _says_nothing(message: Message) -> bool:
     to before it loses nothing."""
     if not isinstance(message, ToolMessage):
         return False
-    return message.code in (ABANDONED, RUN_STOPPED, NOT_EXECUTED) or bool(only_held((message,)))
+    return message.code in (ABANDONED, TIMED_OUT, RUN_STOPPED, NOT_EXECUTED) or bool(only_held((message,)))

@@ -149,7 +149,7 @@ class UISource:
         if run.status in SUSPENDED:
             return self._stream.finish("suspended")
         if run.status == "completed":
-            return self._stream.finish("completed")
+            return self._stream.finish("completed", run.completion_reason)
         if run.status == "interrupted" or run.completion_reason == CANCELLED:
             return self._stream.finish("interrupted", "The answer was stopped.")
         return self._stream.fail(run.completion_reason or "failed")

@@ -34,7 +34,17 @@ from helix_agents.domain.traces import IN_TRACE, TRACE, read_trace_place
 from helix_agents.engine.scope import DEPTH
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import Started, Status, Stopped, Submitted
-from helix_agents.server.bodies import ApprovalResponse, ResumeBody, StartBody, StopBody, SubmitBody, messages_of
+from helix_agents.server.bodies import (
+    ApprovalResponse,
+    BranchBody,
+    ResumeBody,
+    RetryBody,
+    RewindBody,
+    StartBody,
+    StopBody,
+    SubmitBody,
+    messages_of,
+)
 from helix_agents.server.calls import Call, json_response, whole_number
 from helix_agents.server.errors import RefusedError, invalid, passes, sentence_for, status_of
 from helix_agents.server.sse import frame
@@ -99,6 +109,32 @@ async def resume(call: Call) -> Response:
             raise
         raise RefusedError(409, "already_completed", str(reason)) from None
     return json_response(started(run))
+
+
+async def retry(call: Call) -> Response:
+    """Go on from the last commit of a run that failed, with a fresh budget."""
+    body: RetryBody = await call.body(RetryBody)
+    session = await call.session(call.checked(body.session_id))
+    agent = call.agent_of(session)
+    return json_response(started(await call.begin(lambda: call.executor.retry(agent, session.session_id))))
+
+
+async def rewind(call: Call) -> Response:
+    """Bring a session back to a checkpoint, or to its `beginning`, and leave it there, interrupted."""
+    body: RewindBody = await call.body(RewindBody)
+    session = await call.session(call.checked(body.session_id))
+    await call.executor.rewind(session.session_id, call.checked(body.checkpoint_id, "checkpoint id"))
+    return json_response(await call.session(session.session_id))
+
+
+async def branch(call: Call) -> Response:
+    """Make a new session with the messages and state that another one has, or had at a checkpoint."""
+    body: BranchBody = await call.body(BranchBody)
+    session = await call.session(call.checked(body.session_id))
+    checkpoint_id = None if body.checkpoint_id is None else call.checked(body.checkpoint_id, "checkpoint id")
+    new = call.checked(body.new_session_id)
+    await call.executor.sessions.branch(session.session_id, new, checkpoint_id=checkpoint_id)
+    return json_response(await call.session(new))
 
 
 async def follow(call: Call) -> Any:

@@ -22,6 +22,8 @@ EVENT: dict[str, Any] = {
 }
 # Whoever asks: not known, not allowed, or this instance cannot serve it at the moment.
 ALWAYS = (401, 403, 500, 503)
+_IN_PATHS = {"session_id": "sessionId", "run_id": "runId"}
+"""What parts of a path are called outside."""
 
 
 def document(version: str) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def document(version: str) -> dict[str, Any]:
     wire = _on_the_wire(kinds)
     paths: dict[str, Any] = {}
     for operation in OPERATIONS:
-        path = operation.path.replace("{session_id}", "{sessionId}")
+        path = _written(operation.path)
         paths.setdefault(path, {})[operation.method.lower()] = _described(operation, schemas)
     for path, summary in (("/healthz", "Whether the process answers."), ("/readyz", "Whether it can serve requests.")):
         paths[path] = {"get": _health(summary, schemas[_key(Health)])}
@@ -109,7 +111,7 @@ def _described(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     if operation.parameters:
         described["parameters"] = [
             {
-                "name": "sessionId" if parameter.name == "session_id" else parameter.name,
+                "name": _IN_PATHS.get(parameter.name, parameter.name),
                 "in": parameter.place,
                 "required": parameter.required,
                 "schema": parameter.schema,
@@ -152,3 +154,9 @@ def _itself() -> dict[str, Any]:
     refused = {"content": {"application/json": {"schema": {"$ref": REF.format(name="ErrorBody")}}}}
     responses: dict[str, Any] = {str(status): {"description": "Refused.", **refused} for status in ALWAYS}
     return {"summary": "What this server speaks.", "tags": ["health"], "responses": {"200": answer, **responses}}
+
+
+def _written(path: str) -> str:
+    for name, outside in _IN_PATHS.items():
+        path = path.replace(f"{{{name}}}", f"{{{outside}}}")
+    return path

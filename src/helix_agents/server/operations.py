@@ -4,11 +4,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from helix_agents.domain.sessions import SessionSummary
 from helix_agents.domain.usage import UsageRollup
-from helix_agents.server import chat, executor_routes, session_routes
+from helix_agents.server import agui, chat, executor_routes, session_routes
+from helix_agents.server.agui_input import RunAgentInput
 from helix_agents.server.answers import (
+    Caller,
+    CheckpointPage,
+    Children,
     MessagePage,
     PendingPage,
+    QueuedMessages,
     RunPage,
     SessionDetail,
     SessionPage,
@@ -17,9 +23,22 @@ from helix_agents.server.answers import (
     Status,
     Stopped,
     Submitted,
+    Tail,
     UIMessagePage,
+    UsageDays,
 )
-from helix_agents.server.bodies import NO_PLACE, PLAIN_ID, ChatStopBody, ResumeBody, StartBody, StopBody, SubmitBody
+from helix_agents.server.bodies import (
+    NO_PLACE,
+    PLAIN_ID,
+    BranchBody,
+    ChatStopBody,
+    ResumeBody,
+    RetryBody,
+    RewindBody,
+    StartBody,
+    StopBody,
+    SubmitBody,
+)
 from helix_agents.server.body_rules import SubmitToSession
 from helix_agents.server.calls import LARGEST, Call
 from helix_agents.server.ui_input import ChatBody
@@ -59,6 +78,10 @@ _UI_VERSION = {"type": "string", "enum": ["6", "7"]}
 
 SESSION = Parameter(name="sessionId", schema=_ID, required=True)
 SESSION_PATH = Parameter(name="session_id", schema={**_ID, "not": NO_PLACE}, place="path", required=True)
+RUN_PATH = Parameter(name="run_id", schema={**_ID, "not": NO_PLACE}, place="path", required=True)
+AGENT_PATH = Parameter(
+    name="agent", schema={"type": "string"}, place="path", required=True, description="The agent to talk to."
+)
 LAST_EVENT = Parameter(
     name="Last-Event-ID",
     schema={"type": "string", "pattern": "^[0-9]{0,17}$"},
@@ -89,6 +112,18 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="POST", path="/resume", handler=executor_routes.resume, body=ResumeBody, answer=Started,
         refusals=(*_IN_BODY, 404, 409, 429),
+    ),
+    Operation(
+        method="POST", path="/retry", handler=executor_routes.retry, body=RetryBody, answer=Started,
+        refusals=(*_IN_BODY, 404, 409, 429),
+    ),
+    Operation(
+        method="POST", path="/rewind", handler=executor_routes.rewind, body=RewindBody, answer=SessionSummary,
+        refusals=(*_IN_BODY, 404, 409),
+    ),
+    Operation(
+        method="POST", path="/branch", handler=executor_routes.branch, body=BranchBody, answer=SessionSummary,
+        refusals=(*_IN_BODY, 404, 409),
     ),
     Operation(
         method="GET", path="/sse", handler=executor_routes.follow, answer=STREAM,
@@ -135,6 +170,10 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=Stopped, parameters=(SESSION_PATH,), refusals=(*_IN_BODY, 404, 409), tag="chat",
     ),
     Operation(
+        method="POST", path="/agui/{agent}", handler=agui.run_agent, body=RunAgentInput, answer=STREAM,
+        parameters=(AGENT_PATH,), refusals=(*_IN_BODY, 404, 409, 429), tag="agui",
+    ),
+    Operation(
         method="GET", path="/sessions", handler=session_routes.list_sessions, answer=SessionPage,
         parameters=(
             *PAGING,
@@ -144,13 +183,38 @@ OPERATIONS: tuple[Operation, ...] = (
                 schema={"type": "string", "enum": ["active", "completed", "failed", "interrupted", "paused"]},
             ),
             Parameter(name="agentType", schema={"type": "string"}),
+            Parameter(name="tag", schema={"type": "string"}),
         ),
         refusals=(400,), tag="sessions",
     ),
     Operation(
         method="GET", path="/pending", handler=session_routes.list_pending, answer=PendingPage,
-        parameters=(*PAGING, USER, Parameter(name="toolName", schema={"type": "string"})),
+        parameters=(
+            *PAGING,
+            USER,
+            Parameter(name="toolName", schema={"type": "string"}),
+            Parameter(name="kind", schema={"type": "string", "enum": ["client_tool", "approval", "question"]}),
+            Parameter(
+                name="order", schema={"type": "string", "enum": ["newest", "oldest"]}, description="newest if unsaid."
+            ),
+        ),
         refusals=(400,), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/usage", handler=session_routes.get_usage_by_day, answer=UsageDays,
+        parameters=(
+            Parameter(
+                name="days", schema={"type": "integer", "minimum": 1, "maximum": 366}, description="30 if unsaid."
+            ),
+            USER,
+            Parameter(name="agentType", schema={"type": "string"}),
+            Parameter(name="sessionId", schema=_ID, description="Of this session alone."),
+            Parameter(name="runId", schema=_ID, description="Of this run of it."),
+        ),
+        refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/caller", handler=session_routes.get_caller, answer=Caller, tag="sessions",
     ),
     Operation(
         method="GET", path="/sessions/{session_id}", handler=session_routes.get_session, answer=SessionDetail,
@@ -175,6 +239,26 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET", path="/sessions/{session_id}/runs", handler=session_routes.get_runs, answer=RunPage,
         parameters=(SESSION_PATH, *PAGING), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}/queue", handler=session_routes.get_queued, answer=QueuedMessages,
+        parameters=(SESSION_PATH,), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="DELETE", path="/sessions/{session_id}/queue/{run_id}", handler=session_routes.drop_queued, answer=None,
+        may_be_empty=True, parameters=(SESSION_PATH, RUN_PATH), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}/tail", handler=session_routes.get_tail, answer=Tail,
+        parameters=(SESSION_PATH,), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}/checkpoints", handler=session_routes.get_checkpoints,
+        answer=CheckpointPage, parameters=(SESSION_PATH, *PAGING), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/sessions/{session_id}/children", handler=session_routes.get_children, answer=Children,
+        parameters=(SESSION_PATH,), refusals=(400, 404), tag="sessions",
     ),
     Operation(
         method="GET", path="/sessions/{session_id}/usage", handler=session_routes.get_usage, answer=UsageRollup,

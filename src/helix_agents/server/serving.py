@@ -51,6 +51,9 @@ async def run(
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve on a socket that is listening already, until a signal ends it."""
+    # Its connections have it from here. The event loop sets it only for sockets that were made with a protocol's name,
+    # and without it the body of an answer waits until the client has confirmed the head.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     async with open_executor as executor:
         app = make_app(executor)
         config = uvicorn.Config(
@@ -87,6 +90,7 @@ def serve(
     token: str | None,
     user: str,
     origins: Sequence[str],
+    console: bool,
     on_ready: Callable[[str], None],
     **settings: Any,
 ) -> None:
@@ -98,7 +102,11 @@ def serve(
 
     def make_app(executor: AgentExecutor) -> AgentServer:
         return AgentServer(
-            executor, authenticate=authenticate, allow_unauthenticated=authenticate is None, cors_origins=origins
+            executor,
+            authenticate=authenticate,
+            allow_unauthenticated=authenticate is None,
+            cors_origins=origins,
+            console=console,
         )
 
     opening = Executor.open(store_url, agents=list(agents), **settings)

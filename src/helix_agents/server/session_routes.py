@@ -4,18 +4,27 @@ from typing import cast, get_args
 
 from starlette.responses import Response
 
-from helix_agents.domain.pending import OPEN, PendingFilter
+from helix_agents.domain.paging import Page
+from helix_agents.domain.pending import OPEN, PendingCall, PendingFilter, PendingKind
 from helix_agents.domain.sessions import SessionFilter, SessionState, SessionStatus, SessionSummary
-from helix_agents.domain.usage import UsageRollup
+from helix_agents.domain.usage import DAY_MS, UsageFilter, UsageRollup
 from helix_agents.server.answers import (
+    Caller,
+    CheckpointPage,
+    Child,
+    Children,
     MessagePage,
     PendingPage,
+    QueuedMessages,
     RunPage,
     SessionDetail,
     SessionPage,
+    ShownCheckpoint,
     ShownMessage,
     Snapshot,
+    Tail,
     UIMessagePage,
+    UsageDays,
 )
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.errors import RefusedError, invalid
@@ -25,6 +34,10 @@ from helix_agents.server.ui_turn import Conversation, read_conversation, stream_
 
 PAGE = 50
 MOST_ON_A_PAGE = 200
+MOST_TRIES = 8
+ORDERS = ("newest", "oldest")
+USAGE_DAYS = 30
+MOST_USAGE_DAYS = 366
 
 
 def page_of(call: Call) -> tuple[int, int]:
@@ -53,10 +66,12 @@ async def list_sessions(call: Call) -> Response:
     wanted = call.query("status")
     if wanted is not None and wanted not in get_args(SessionStatus):
         raise invalid(f"There is no session status {wanted[:80]!r}.")
+    tag = call.query("tag")
     where = SessionFilter(
         user_id=user_of(call),
         agent_type=call.query("agentType"),
         statuses=() if wanted is None else (cast("SessionStatus", wanted),),
+        tags=() if tag is None else (tag,),
         roots_only=True,
     )
     page = await call.executor.sessions.list(where, offset=offset, limit=limit)
@@ -66,13 +81,76 @@ async def list_sessions(call: Call) -> Response:
 
 
 async def list_pending(call: Call) -> Response:
-    """Calls that wait for somebody, newest first: the caller's own, or for an operator everybody's."""
+    """Calls that wait for somebody, newest or oldest first: the caller's own, or for an operator everybody's."""
     offset, limit = page_of(call)
-    where = PendingFilter(user_id=user_of(call), tool_name=call.query("toolName"))
-    page = await call.executor.list_pending(where, offset=offset, limit=limit)
+    kind, order = call.query("kind"), call.query("order")
+    if kind is not None and kind not in get_args(PendingKind):
+        raise invalid(f"There is no kind {kind[:80]!r} of a waiting call.")
+    if order is not None and order not in ORDERS:
+        raise invalid(f"The order has to be one of {', '.join(ORDERS)}, not {order[:80]!r}.")
+    where = PendingFilter(
+        user_id=user_of(call), tool_name=call.query("toolName"), kind=cast("PendingKind | None", kind)
+    )
+    if order == "oldest":
+        page = await _oldest_pending(call, where, offset, limit)
+    else:
+        page = await call.executor.list_pending(where, offset=offset, limit=limit)
     return json_response(
         PendingPage(items=page.items, total=page.total, offset=offset, limit=limit, has_more=page.has_more)
     )
+
+
+async def _oldest_pending(call: Call, where: PendingFilter, offset: int, limit: int) -> Page[PendingCall]:
+    """A page counted from the end of a list that is kept newest first. When something begins or ceases to wait between
+    the looks, the page is not where it was, and they are made again."""
+    page = await call.executor.list_pending(where, limit=1)
+    for _ in range(MOST_TRIES):
+        total, end = page.total, max(page.total - offset, 0)
+        begin = max(end - limit, 0)
+        if end == 0:
+            return Page(items=(), total=total, offset=offset, limit=limit)
+        page = await call.executor.list_pending(where, offset=begin, limit=end - begin)
+        if page.total == total:
+            break
+    return Page(items=page.items[::-1], total=page.total, offset=offset, limit=limit)
+
+
+async def get_caller(call: Call) -> Response:
+    """Who the server takes the caller for, and which agents it may begin a session with."""
+    return json_response(
+        Caller(
+            user_id=call.principal.user_id,
+            operator=call.principal.operator,
+            open_to_all=call.open_to_all,
+            agents=tuple(sorted(call.entry_agents)),
+            timestamp=call.executor.sessions.now_ms(),
+        )
+    )
+
+
+async def get_usage_by_day(call: Call) -> Response:
+    """What was used in the last days, in UTC and with today: by the caller, or for an operator by everybody.
+
+    What one session used, without what is below it, or one run of it, is its owner's to read.
+    """
+    days = call.number("days", USAGE_DAYS)
+    if not 1 <= days <= MOST_USAGE_DAYS:
+        raise invalid(f"Usage is told for 1 to {MOST_USAGE_DAYS} days.")
+    now = call.executor.sessions.now_ms()
+    since = now - now % DAY_MS - (days - 1) * DAY_MS
+    session_id, run_id = call.query("sessionId"), call.query("runId")
+    if session_id is not None:
+        session_id = (await call.session(call.checked(session_id))).session_id
+    elif run_id is not None:
+        raise invalid("A runId needs the sessionId that it is of.")
+    where = UsageFilter(
+        user_id=user_of(call),
+        session_id=session_id,
+        run_id=None if run_id is None else call.checked(run_id, "run id"),
+        agent_type=call.query("agentType"),
+        recorded_from=since,
+    )
+    return json_response(UsageDays(items=await call.executor.usage_by_day(where), since=since, timestamp=now))
 
 
 async def get_session(call: Call) -> Response:
@@ -85,6 +163,21 @@ async def delete_session(call: Call) -> Response:
     """Remove a session and everything below it."""
     session = await call.session(call.path_id())
     await call.executor.sessions.delete(session.session_id, unless_running=True)
+    return Response(status_code=204)
+
+
+async def get_queued(call: Call) -> Response:
+    """Messages that wait until the session is free, in the order in which they are answered."""
+    session = await call.session(call.path_id())
+    return json_response(QueuedMessages(items=await call.executor.sessions.queued(session.session_id)))
+
+
+async def drop_queued(call: Call) -> Response:
+    """Take a message back that waits; it is never answered. One that is being answered already is not found here."""
+    session = await call.session(call.path_id())
+    run_id = call.checked(call.request.path_params["run_id"], "run id")
+    if not await call.executor.sessions.drop_queued(session.session_id, run_id):
+        raise RefusedError(404, "run_not_found", f"No run {run_id[:80]!r} waits in this session; it may have begun.")
     return Response(status_code=204)
 
 
@@ -107,6 +200,53 @@ async def get_runs(call: Call) -> Response:
     page = await call.executor.sessions.runs(session.session_id, offset=offset, limit=limit)
     return json_response(
         RunPage(items=page.items, total=page.total, offset=offset, limit=limit, has_more=page.has_more)
+    )
+
+
+async def get_checkpoints(call: Call) -> Response:
+    """Where the session can be rewound to or branched from, newest first."""
+    session = await call.session(call.path_id())
+    offset, limit = page_of(call)
+    page = await call.executor.sessions.checkpoints(session.session_id, offset=offset, limit=limit)
+    items = tuple(
+        ShownCheckpoint(
+            checkpoint_id=each.checkpoint_id,
+            run_id=each.run_id,
+            step_count=each.step_count,
+            message_count=each.message_count,
+            status=each.status,
+            source=each.source,
+            created_at=each.created_at,
+        )
+        for each in page.items
+    )
+    return json_response(
+        CheckpointPage(items=items, total=page.total, offset=offset, limit=limit, has_more=page.has_more)
+    )
+
+
+async def get_children(call: Call) -> Response:
+    """The sessions right below, and which call made each of them."""
+    session = await call.session(call.path_id())
+    below = await call.executor.sessions.delegations(session.session_id)
+    return json_response(Children(items=tuple(map(Child.of, sorted(below, key=lambda ref: ref.created_at)))))
+
+
+async def get_tail(call: Call) -> Response:
+    """What is visible beyond the stored messages, and from where to read on."""
+    session = await call.session(call.path_id())
+    now = await call.executor.sessions.snapshot(session.session_id)
+    return json_response(
+        Tail(
+            session_id=now.session_id,
+            status=now.status,
+            run=now.run,
+            message_count=len(now.messages),
+            held=now.held,
+            chunks=now.chunks,
+            sequence=now.sequence,
+            stream_status=now.stream_status,
+        )
     )
 
 

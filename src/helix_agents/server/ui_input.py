@@ -7,6 +7,7 @@ import msgspec
 
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
 from helix_agents.domain.records import Record
+from helix_agents.runtimes.executor.inputs import IfRunning
 from helix_agents.server.bodies import (
     ApprovalResponse,
     Id,
@@ -32,6 +33,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     message_id: str | None = None
     agent: str | None = None
+    if_running: IfRunning = "reject"
 
 
 class Said(Record):

@@ -43,6 +43,9 @@ Version: TypeAlias = Literal[6, 7]
 
 TAKEN_BACK = "This call was taken back; it is made again."
 
+# What a page is told of a run that completed, by its reason; where `stop_when` ended it, that is the agent's own.
+_FINISH_REASONS = {None: "stop", "finished": "stop", "length": "length", "content_filter": "content-filter"}
+
 
 @dataclass(slots=True)
 class _Call:
@@ -179,10 +182,10 @@ class UIStream:
                 return self._aside(chunk)
 
     def finish(self, how: Literal["completed", "suspended", "interrupted"], reason: str | None = None) -> list[UIPart]:
-        """The answer ends here, or waits for somebody."""
+        """The answer ends here, or waits for somebody; `reason` is why."""
         parts = self._leave_step()
         if how == "completed":
-            return [*parts, {"type": "finish", "finishReason": "stop"}]
+            return [*parts, {"type": "finish", "finishReason": _FINISH_REASONS.get(reason, "other")}]
         if how == "suspended":
             return [*parts, {"type": "finish", "finishReason": "tool-calls"}]
         abort = {"type": "abort"} if reason is None else {"type": "abort", "reason": reason}

@@ -120,7 +120,7 @@ ACTIONS = st.one_of(
         n=st.integers(0, 4),
     ),
     _action(acts.delete),
-    _action(acts.settle),
+    _action(acts.settle, writes=WRITES),
     _action(acts.hold_lease, owner=OWNERS, ttl=st.sampled_from([0, 5, 50])),
     _action(acts.claim, owner=st.none() | OWNERS, late=LATENESS),
     _action(acts.end_run, how=st.sampled_from(list(ENDS))),

@@ -104,10 +104,10 @@ async def delete(store: SessionStateStore, session: str, name: str) -> Any:
     return await store.delete_session(session)
 
 
-async def settle(store: SessionStateStore, session: str, name: str) -> Any:
-    """Settle the session from outside."""
-    request = SettleSession(session_id=session, expected=("active", "paused"), status="failed", error="expired")
-    return await store.settle_session(request)
+async def settle(store: SessionStateStore, session: str, name: str, *, writes: StepWrites) -> Any:
+    """Settle the session from outside, with what is known to have changed in its state."""
+    about: dict[str, Any] = {"expected": ("active", "paused"), "status": "failed", "error": "expired"}
+    return await store.settle_session(SettleSession(session_id=session, **about, writes=writes))
 
 
 async def start(

@@ -55,6 +55,7 @@ async def _observe_one(store: SessionStateStore, session_id: SessionId) -> Obser
             for step in STEPS_LOOKED_AT
         ],
         "effects": await store.list_effects(session_id),
+        "queued": await store.list_queued(session_id),
         "flag": await store.find_interrupt_flag(session_id),
         "pending": await store.list_pending(msgspec.structs.replace(ALL_STATES, session_id=session_id), limit=200),
     }

@@ -132,7 +132,8 @@ async def _emptied(url: str) -> None:
             settings.schema,
         )
         # Not TRUNCATE: that makes every table anew on disk. Keys go on counting, as they do in a database that lives.
-        await raw.execute("".join(f"DELETE FROM {settings.schema}.{table};" for (table,) in found))
+        if found:
+            await raw.execute("".join(f"DELETE FROM {settings.schema}.{table};" for (table,) in found))
     finally:
         await raw.close()
 

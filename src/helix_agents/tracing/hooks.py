@@ -124,6 +124,8 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
             else:
                 span.set_attributes(of_settings(event.request.settings))
                 span.set_attribute("helix.step", ctx.step)
+                if event.purpose != "reply":
+                    span.set_attribute("helix.purpose", event.purpose)
                 if self._contents:
                     self._write_request(span, event.request)
                 with current(span):

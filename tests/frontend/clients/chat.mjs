@@ -47,9 +47,11 @@ function newChat(messages = []) {
     transport: new DefaultChatTransport({ api, headers: JSON.parse(process.env.CHAT_HEADERS ?? "{}") }),
     sendAutomaticallyWhen: (options) =>
       lastAssistantMessageIsCompleteWithApprovalResponses(options) || lastAssistantMessageIsCompleteWithToolCalls(options),
+    onFinish: ({ finishReason }) => void (finished = finishReason),
   });
 }
 
+let finished;
 let chat = newChat();
 
 async function rest() {
@@ -87,5 +89,5 @@ for await (const line of createInterface({ input: process.stdin })) {
     said = await done;
     await rest();
   }
-  console.log(JSON.stringify({ ...said, status: chat.status, error: chat.error?.message ?? null, messages: chat.messages }));
+  console.log(JSON.stringify({ ...said, finished, status: chat.status, error: chat.error?.message ?? null, messages: chat.messages }));
 }

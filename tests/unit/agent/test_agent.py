@@ -150,9 +150,9 @@ def test_it_has_every_parameter_that_works_and_no_other() -> None:
     assert names == {
         "name", "description", "version", "migrate_state", "model", "settings", "instructions", "tools", "state",
         "output", "max_steps", "stop_when", "retries", "output_retries", "hooks", "session_ttl", "pending_deadline",
-        "persistent_agents", "capabilities", "compaction",
+        "persistent_agents", "capabilities", "compaction", "skills", "memory", "preload_skills",
     }  # fmt: skip
-    for later in ("skills", "memory", "workspace"):
+    for later in ("workspace",):
         with pytest.raises(TypeError, match=later):
             agent(**{later: None})
 

@@ -6,10 +6,8 @@ import pytest
 from redis.asyncio import Redis
 
 from helix_agents.ports.backend import open_backend
-from helix_agents.testing.postgres_service import ForeignPostgres, PostgresService, postgres_service
+from helix_agents.testing.postgres_service import ForeignPostgres, PostgresService
 from helix_agents.testing.redis_service import ForeignRedis, RedisService
-
-__all__ = ["postgres_service"]
 
 asyncpg = pytest.importorskip("asyncpg")
 

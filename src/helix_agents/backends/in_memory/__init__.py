@@ -5,6 +5,7 @@ import threading
 from helix_agents.backends.in_memory.entries import InMemoryEntryStore
 from helix_agents.backends.in_memory.handle import NO_LIMITS
 from helix_agents.backends.in_memory.locks import InMemoryLockManager
+from helix_agents.backends.in_memory.memories import InMemoryMemoryStore
 from helix_agents.backends.in_memory.memory import Memory
 from helix_agents.backends.in_memory.store import InMemoryStateStore
 from helix_agents.backends.in_memory.streams import InMemoryStreamManager
@@ -20,6 +21,7 @@ from helix_agents.system import SystemClock
 __all__ = [
     "InMemoryEntryStore",
     "InMemoryLockManager",
+    "InMemoryMemoryStore",
     "InMemoryStateStore",
     "InMemoryStreamManager",
     "InMemoryUsageStore",
@@ -63,6 +65,7 @@ async def open_backend(
         locks=InMemoryLockManager(memory, namespace=namespace, clock=clock, seam=seam),
         usage=InMemoryUsageStore(memory, namespace=namespace, clock=clock, seam=seam),
         entries=InMemoryEntryStore(memory, namespace=namespace, clock=clock, seam=seam),
+        memories=InMemoryMemoryStore(memory, namespace=namespace, clock=clock, seam=seam),
     )
 
 

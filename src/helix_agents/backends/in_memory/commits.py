@@ -17,6 +17,7 @@ from helix_agents.backends.in_memory.entry_rows import (
 from helix_agents.backends.in_memory.handle import Handle, own
 from helix_agents.backends.in_memory.history import standing_at, with_messages, with_state
 from helix_agents.backends.in_memory.pending import change_calls, put_call
+from helix_agents.backends.in_memory.queues import take_queued
 from helix_agents.backends.in_memory.rows import current_run, driven_calls, session_row, tree, tree_calls
 from helix_agents.backends.in_memory.runs import next_turn, put_run, settle_current_run
 from helix_agents.backends.in_memory.sessions import store
@@ -67,6 +68,8 @@ def _start(tx: Transaction, start: StartRun, claim: ClaimStream) -> RunStartComm
     if start.parent is not None:
         _link_parent(tx, start.parent)
     row = _expected_session(tx, start)
+    if start.queued:
+        take_queued(tx, start.session_id, start.run_id)
     settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
     back_to: int | None = None
     if start.rewind_to is not None:
@@ -134,7 +137,7 @@ def _with_held_results(tx: Transaction, row: SessionRow) -> SessionRow:
     return with_messages(tx, row, only_held(results_missing_at(tx.tables, here, row.segment, row.record.message_count)))
 
 
-def _settle(tx: Transaction, session_id: SessionId, request: SettleSession, messages: Sequence[Message] = ()) -> None:
+def _settle(tx: Transaction, session_id: SessionId, request: SettleSession) -> None:
     row = session_row(tx.tables, session_id)
     run = settled_run(current_run(tx.tables, session_id), request, tx.now)
     if run is not None:
@@ -142,7 +145,10 @@ def _settle(tx: Transaction, session_id: SessionId, request: SettleSession, mess
     tx.remove(tx.tables.flags, session_id)
     if request.destroy_entries:
         delete_session_entries(tx, session_id)
-    store(tx, with_messages(tx, replace(row, record=settled(row.record, request, tx.now)), messages))
+    row = replace(row, record=settled(row.record, request, tx.now))
+    if session_id == request.session_id:
+        row = with_state(tx, with_messages(tx, row, request.append_messages), request.writes.ops)
+    store(tx, row)
 
 
 class InMemoryCommits(Handle):
@@ -186,7 +192,7 @@ class InMemoryCommits(Handle):
             if conflict is not None:
                 return conflict
             change_calls(tx, tree_calls(tx.tables, request.session_id), abandon)
-            _settle(tx, request.session_id, request, request.append_messages)
+            _settle(tx, request.session_id, request)
             for below in tree(tx.tables, request.session_id)[1:]:
                 if is_unsettled(tx.tables.sessions[below].record):
                     _settle(tx, below, request)

@@ -6,6 +6,7 @@ from helix_agents.backends.in_memory.effects import InMemoryEffects
 from helix_agents.backends.in_memory.flags import InMemoryFlags
 from helix_agents.backends.in_memory.messages import InMemoryMessages
 from helix_agents.backends.in_memory.pending import InMemoryPending
+from helix_agents.backends.in_memory.queues import InMemoryQueues
 from helix_agents.backends.in_memory.runs import InMemoryRuns
 from helix_agents.backends.in_memory.sessions import InMemorySessions
 from helix_agents.backends.in_memory.staging import InMemoryStaging
@@ -24,6 +25,7 @@ class InMemoryStateStore(
     InMemoryFlags,
     InMemoryPending,
     InMemoryEffects,
+    InMemoryQueues,
     InMemoryCommits,
 ):
     """Sessions that live as long as their `Memory`; stores on the same one see the same data, from any thread."""

@@ -11,7 +11,10 @@ from helix_agents.domain.effects import Effect
 from helix_agents.domain.entries import Entry, EntryEvent, ScopeUsage
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, ToolCallId
 from helix_agents.domain.locks import Lock
+from helix_agents.domain.memories import EntityId, MemoryId
+from helix_agents.domain.memory_search import Looked
 from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import Lease, RunRecord
 from helix_agents.domain.sessions import InterruptFlag, SessionState
@@ -81,6 +84,7 @@ class Tables:
         self.staged: dict[SessionId, dict[tuple[StepId, ToolCallId], StagedChange]] = {}
         self.flags: dict[SessionId, InterruptFlag] = {}
         self.effects: dict[SessionId, dict[ToolCallId, Effect]] = {}
+        self.queued: dict[SessionId, dict[RunId, QueuedTurn]] = {}
         self.session_runs: dict[SessionId, list[RunId]] = {}
         self.runs: dict[RunId, RunRecord] = {}
         self.starts: dict[RunId, RunStartCommitted] = {}
@@ -92,3 +96,5 @@ class Tables:
         self.tokens = count(1)
         self.locks_looked_at = 0
         self.entries = EntryTables()
+        # By entity; what is known of a memory is what it is found by.
+        self.memories: dict[EntityId, dict[MemoryId, Looked]] = {}

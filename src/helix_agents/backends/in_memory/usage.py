@@ -10,7 +10,7 @@ from helix_agents.backends.in_memory.transaction import Transaction
 from helix_agents.domain import door
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
-from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, matches, roll_up
+from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageOfDay, UsageRollup, by_day, matches, roll_up
 from helix_agents.ports.usage_store import UsageStore
 
 
@@ -48,6 +48,12 @@ class InMemoryUsageStore(Handle):
             key=lambda entry: (entry.recorded_at, entry.run_id, entry.attempt, entry.step, entry.n), reverse=True
         )
         return page_of(found, offset, limit, own)
+
+    async def get_usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
+        asked = where or UsageFilter()
+        door.check_numbers(asked)
+        with self._reading() as tables:
+            return by_day(entry for entry in tables.usage.values() if matches(entry, asked))
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         with self._reading() as tables:

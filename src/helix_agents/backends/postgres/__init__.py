@@ -1,4 +1,4 @@
-"""Sessions, streams, locks, usage and entries in one Postgres database, for any number of processes."""
+"""Sessions, streams, locks, usage, entries and memories in one Postgres database, for any number of processes."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -12,6 +12,7 @@ from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.entries import PostgresEntryStore
 from helix_agents.backends.postgres.locks import PostgresLockManager
+from helix_agents.backends.postgres.memories import PostgresMemoryStore
 from helix_agents.backends.postgres.settings import PostgresSettings, parse_url
 from helix_agents.backends.postgres.store import PostgresStateStore
 from helix_agents.backends.postgres.streams import PostgresStreamManager
@@ -23,6 +24,7 @@ __all__ = [
     "Database",
     "PostgresEntryStore",
     "PostgresLockManager",
+    "PostgresMemoryStore",
     "PostgresSettings",
     "PostgresStateStore",
     "PostgresStreamManager",
@@ -48,4 +50,5 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
         locks=PostgresLockManager(database, namespace=namespace, clock=clock),
         usage=PostgresUsageStore(database, namespace=namespace, clock=clock),
         entries=PostgresEntryStore(database, namespace=namespace, clock=clock),
+        memories=PostgresMemoryStore(database, namespace=namespace, clock=clock),
     )

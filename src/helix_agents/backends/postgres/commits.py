@@ -15,6 +15,7 @@ from helix_agents.backends.postgres.entry_writes import (
 from helix_agents.backends.postgres.flags import drop_flag
 from helix_agents.backends.postgres.lineage import append_messages, load_custom_state
 from helix_agents.backends.postgres.pending import calls_below, change_calls, driven_calls, save_calls
+from helix_agents.backends.postgres.queues import take_queued
 from helix_agents.backends.postgres.rows import (
     SessionRow,
     children_of,
@@ -41,6 +42,7 @@ from helix_agents.backends.session_rows import record_of, version_of
 from helix_agents.domain import door
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import (
+    UNSETTLED,
     Committed,
     ParentLink,
     RunStartCommitted,
@@ -187,7 +189,8 @@ class PostgresCommits(PostgresSessions):
             await change_calls(connection, self._namespace, await calls_below(connection, row), abandon)
             await append_messages(connection, row, bodies, now)
             ended = [row.session_id]
-            for child in await children_of(connection, self._namespace, request.session_id):
+            # Who is at its end stays there: whoever begins it anew waits for the tree's lock.
+            for child in await children_of(connection, self._namespace, request.session_id, statuses=UNSETTLED):
                 below = await load_session(connection, self._namespace, child)
                 if is_unsettled(record_of(below)):
                     await self._settle(connection, below, request, now)
@@ -210,6 +213,8 @@ class PostgresCommits(PostgresSessions):
             await self._link_parent(connection, start.parent, now)
         row = await self._expected_session(connection, row, start, now)
         before = row.version
+        if start.queued:
+            await take_queued(connection, self._namespace, row.session_id, start.run_id)
         await settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
         back_to: int | None = None
         if start.rewind_to is not None:
@@ -265,7 +270,10 @@ class PostgresCommits(PostgresSessions):
     async def _settle(self, connection: Connection, row: SessionRow, request: SettleSession, now: int) -> None:
         await drop_flag(connection, self._namespace, row.session_id)
         run = settled_run(await current_run(connection, row), request, now)
+        before = row.version
         put(row, settled(record_of(row), request, now))
+        if request.writes and row.session_id == request.session_id:
+            await self._state_writes.log(connection, row, request.writes.ops, version_before=before)
         if run is not None:
             await store_current(connection, row, run)
         await save_session(connection, row)

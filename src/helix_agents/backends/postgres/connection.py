@@ -21,7 +21,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.ports.seam import Seam
 
-Value: TypeAlias = str | int | float | bool | Sequence[str | None] | Sequence[int | None] | None
+Value: TypeAlias = str | int | float | bool | Sequence[str | None] | Sequence[float | None] | None
 Row: TypeAlias = tuple[Any, ...]
 
 HAS_TO_BE_LOOKED_AT = "HX001"

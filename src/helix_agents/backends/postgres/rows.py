@@ -1,7 +1,7 @@
 """Rows of the sessions and runs tables, and the records they stand for."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -10,7 +10,7 @@ from helix_agents.backends.session_rows import RUN_COLUMNS, RUN_FIELDS, put_reco
 from helix_agents.domain.errors import RunAlreadyExistsError, SessionAlreadyExistsError, SessionNotFoundError
 from helix_agents.domain.records import decode_json, encode
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sessions import SessionState, SessionStatus
 
 # An index of labels takes some 8,000 bytes of one.
 LONGEST_LABEL = 4_000
@@ -168,16 +168,18 @@ async def lock_tree(connection: Connection, namespace: str, session_id: str) -> 
     return rows
 
 
-async def children_of(connection: Connection, namespace: str, session_id: str) -> list[str]:
-    """Every session below this one, parents before their children."""
+async def children_of(
+    connection: Connection, namespace: str, session_id: str, *, statuses: Sequence[SessionStatus] | None = None
+) -> list[str]:
+    """Every session below this one, parents before their children; of these statuses, if some are given."""
     found = await connection.all(
-        "WITH RECURSIVE below (id) AS ("
-        " SELECT session_id FROM __agents_sessions WHERE namespace = ?1 AND parent_session_id = ?2"
+        "WITH RECURSIVE below (id, status) AS ("
+        " SELECT session_id, status FROM __agents_sessions WHERE namespace = ?1 AND parent_session_id = ?2"
         " UNION"
-        " SELECT s.session_id FROM __agents_sessions s"
+        " SELECT s.session_id, s.status FROM __agents_sessions s"
         " JOIN below ON s.namespace = ?1 AND s.parent_session_id = below.id"
-        ") SELECT id FROM below WHERE id <> ?2",
-        (namespace, session_id),
+        ") SELECT id FROM below WHERE id <> ?2 AND (?3::text[] IS NULL OR status = ANY(?3::text[]))",
+        (namespace, session_id, None if statuses is None else list(statuses)),
     )
     return [row[0] for row in found]
 

@@ -71,6 +71,7 @@ def is_plain(start: StartRun, limit: int | None) -> bool:
         or start.drop_unanswered
         or start.entries
         or start.ref_updates
+        or start.queued
     )
 
 

@@ -10,6 +10,7 @@ from helix_agents.backends.postgres.flags import PostgresFlags
 from helix_agents.backends.postgres.messages import PostgresMessages
 from helix_agents.backends.postgres.migrations import schema_version
 from helix_agents.backends.postgres.pending import PostgresPending
+from helix_agents.backends.postgres.queues import PostgresQueues
 from helix_agents.backends.postgres.runs import PostgresRuns
 from helix_agents.backends.postgres.settings import parse_url
 from helix_agents.backends.postgres.staging import PostgresStaging
@@ -31,6 +32,7 @@ class PostgresStateStore(
     PostgresFlags,
     PostgresPending,
     PostgresEffects,
+    PostgresQueues,
 ):
     """Sessions in one Postgres database that any number of processes may use at once."""
 
@@ -97,6 +99,7 @@ _WITH_TEXT = (
     "__agents_pending_calls",
     "__agents_staging",
     "__agents_effects",
+    "__agents_queued_turns",
     "__agents_runs",
     "__agents_sub_session_refs",
     "__agents_interrupt_flags",

@@ -10,11 +10,12 @@ from helix_agents.backends.postgres.connection import Connection, Row, Value, as
 from helix_agents.backends.postgres.database import Database
 from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.rows import children_of, find_run
-from helix_agents.domain.door import check_usage
+from helix_agents.backends.usage_sums import day_of, usage_by_day
+from helix_agents.domain.door import check_numbers, check_usage
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import decode, encode
-from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, roll_up
+from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageOfDay, UsageRollup, in_order, roll_up
 from helix_agents.ports.clock import Clock
 
 _COLUMNS = (
@@ -40,6 +41,12 @@ INSERT INTO __agents_usage (namespace, {", ".join(_COLUMNS)}, body)
 SELECT ?1, e.* FROM unnest({", ".join(f"?{place}::{kind}[]" for place, kind in enumerate(_KINDS, 2))}) AS e
 ON CONFLICT DO NOTHING
 """
+
+
+# An entry without what users put into it, behind what is counted: that may hold a zero character, which no JSON of the
+# database can. No text before it can look like its name, as quotes in a text are escaped.
+_METADATA = """',"metadata":'"""
+_COUNTED = f"(CASE strpos(body, {_METADATA}) WHEN 0 THEN body ELSE split_part(body, {_METADATA}, 1) || '}}' END)::json"
 
 
 def usage_rows(entries: Iterable[UsageEntry], now: int) -> str:
@@ -93,6 +100,13 @@ class PostgresUsageStore(Part[Database]):
             limit=limit,
             item=entry_of,
         )
+
+    async def get_usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
+        asked = where or UsageFilter()
+        check_numbers(asked)
+        conditions, values = usage_conditions(await self._in_its_session(asked))
+        statement = usage_by_day(lambda *path: f"({_COUNTED} #>> '{{{','.join(path)}}}')", conditions)
+        return in_order(map(day_of, await self._db.all(statement, askable(self._namespace, *values))))
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         async def work(connection: Connection) -> UsageRollup:

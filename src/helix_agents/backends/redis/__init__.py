@@ -1,4 +1,4 @@
-"""Sessions, streams, locks and usage on Redis or Valkey, one server or a cluster, shared by many processes."""
+"""Sessions, streams, locks, usage and memories on Redis or Valkey, one server or a cluster, for many processes."""
 
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlunsplit
@@ -10,6 +10,7 @@ from helix_agents.ports.backend import Backend, Migrate
 try:
     from helix_agents.backends.redis.expiry import StateTTL, ttl_ms
     from helix_agents.backends.redis.locks import RedisLockManager
+    from helix_agents.backends.redis.memories import RedisMemoryStore
     from helix_agents.backends.redis.server import RedisServer, shown
     from helix_agents.backends.redis.store import RedisStateStore
     from helix_agents.backends.redis.streams import RedisStreamManager
@@ -21,6 +22,7 @@ except ModuleNotFoundError as missing:
 
 __all__ = [
     "RedisLockManager",
+    "RedisMemoryStore",
     "RedisServer",
     "RedisStateStore",
     "RedisStreamManager",
@@ -51,6 +53,7 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
         streams=RedisStreamManager(server, namespace=namespace, clock=clock, limits=stream_limits, **options),
         locks=RedisLockManager(server, namespace=namespace, clock=clock),
         usage=RedisUsageStore(server, namespace=namespace, clock=clock),
+        memories=RedisMemoryStore(server, namespace=namespace, clock=clock),
     )
 
 

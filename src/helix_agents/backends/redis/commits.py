@@ -9,6 +9,7 @@ from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.lineage import add_messages, add_writes, session_line, stand_at
 from helix_agents.backends.redis.pending import change_calls, driven_calls, put_call, tree_calls
+from helix_agents.backends.redis.queues import take_queued
 from helix_agents.backends.redis.rows import (
     RunEntry,
     Session,
@@ -75,6 +76,8 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
         known = await load_session(tx, start.session_id)
         check_expectations(start, known.value.record, known.value.run)
     session = known.value
+    if start.queued:
+        await take_queued(tx, known, start.run_id)
     settle_current_run(tx, known, start.replaced_status, start.replaced_reason)
     back_to: int | None = None
     if start.rewind_to is not None:
@@ -148,16 +151,16 @@ async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: Checkpo
     return version
 
 
-async def _settle(
-    tx: Transaction, known: Known[Session], request: SettleSession, messages: Sequence[Message] = ()
-) -> None:
+async def _settle(tx: Transaction, known: Known[Session], request: SettleSession) -> None:
     session = known.value
     run = settled_run(session.run, request, tx.now)
     if run is not None:
         put_run(tx, known, run)
     session.flag = None
     session.record = settled(session.record, request, tx.now)
-    add_messages(tx, known, messages)
+    if session.record.session_id == request.session_id:
+        add_messages(tx, known, request.append_messages)
+        await add_writes(tx, known, request.writes.ops)
     save_session(tx, known)
 
 
@@ -225,7 +228,7 @@ class RedisCommits(RedisSessions):
             if conflict is not None:
                 return conflict
             await change_calls(tx, await tree_calls(tx, request.session_id), abandon)
-            await _settle(tx, known, request, request.append_messages)
+            await _settle(tx, known, request)
             for member in (await find_sessions(tx, await tree(tx, request.session_id)))[1:]:
                 if is_unsettled(member.value.record):
                     await _settle(tx, member, request)

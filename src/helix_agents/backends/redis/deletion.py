@@ -85,6 +85,7 @@ async def _delete_one(tx: Transaction, space: Keyspace, known: Known[Session]) -
         slot.refs(session_id),
         slot.staging(session_id),
         slot.effects(session_id),
+        slot.queued(session_id),
         slot.usage(session_id),
         slot.usage_guard(session_id),
     ):

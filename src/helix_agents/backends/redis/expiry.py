@@ -73,7 +73,8 @@ class Expiry:
         of_stream = (slot.stream(stream_id), slot.chunks(stream_id))
         return [
             *(key(name) for key in (slot.session, slot.runs, slot.turns, slot.checkpoints, slot.refs, slot.staging)),
-            *(key(name) for key in (slot.effects, slot.usage, slot.usage_guard, slot.pending, slot.ended_calls)),
+            *(key(name) for key in (slot.effects, slot.queued, slot.usage, slot.usage_guard)),
+            *(key(name) for key in (slot.pending, slot.ended_calls)),
             *(key(segment) for segment in sorted(segments) for key in (slot.messages, slot.states)),
             *(of_stream if await self._space.locate(stream_id) == tx.tag else ()),
             slot.members,
@@ -91,6 +92,8 @@ async def _goes(tx: Transaction, known: Known[Session]) -> bool:
     if record.parent_session_id is not None or record.root_session_id != tx.tag or record.status == "paused":
         return False
     if run is not None and (run.status == "running" or run.status in SUSPENDED):
+        return False
+    if known.value.row.queued:
         return False
     if any(call.state in OPEN for call in (await load_calls(tx, tx.tag)).value.values()):
         return False

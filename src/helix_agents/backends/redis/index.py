@@ -23,6 +23,7 @@ GONE_LASTS_MS = 3_600_000
 # The orders entries stand in.
 SESSIONS = "sessions"
 STAGED = "staged"
+QUEUED = "queued"
 EXPIRING = "expiring"
 RUNNING = "running"
 DEADLINES = "deadlines"
@@ -30,6 +31,8 @@ READY = "ready"
 USED = "used"
 RESTING = "resting"
 VANISHING = "vanishing"
+MEMORIES = "memories"
+UNEMBEDDED = "unembedded"
 GONE = "gone"
 
 

@@ -23,7 +23,7 @@ class Slot(NamedTuple):
         return f"{self.prefix}{kind}:{name}"
 
     def session(self, session_id: str) -> str:
-        """The session itself: its row, current run, stop and remembered answer. Its revision guards the next six."""
+        """The session itself: its row, current run, stop and remembered answer. Its revision guards the next seven."""
         return self.key("s", session_id)
 
     def runs(self, session_id: str) -> str:
@@ -49,6 +49,10 @@ class Slot(NamedTuple):
     def effects(self, session_id: str) -> str:
         """The ledger by call."""
         return self.key("e", session_id)
+
+    def queued(self, session_id: str) -> str:
+        """Turns that wait, by run."""
+        return self.key("n", session_id)
 
     def usage(self, session_id: str) -> str:
         """What was used, by run, attempt, step and number."""

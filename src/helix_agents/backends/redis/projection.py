@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from helix_agents.backends.redis.expiry import Expiry
 from helix_agents.backends.redis.index import Entry, entry_id, gone
 from helix_agents.backends.redis.keyspace import Keyspace
+from helix_agents.backends.redis.memory_rows import MemoryKeys, counts_of, memories_entry, read_counts
 from helix_agents.backends.redis.pending import call_entry
 from helix_agents.backends.redis.rows import read_run, read_session, run_entry, run_row, session_entry, session_of
 from helix_agents.backends.redis.server import RedisServer
 from helix_agents.backends.redis.stream_rows import read_stream, stream_entry, stream_of
 from helix_agents.backends.redis.usage_rows import used_entry
 from helix_agents.domain.ids import SessionId, StreamId, ToolCallId, check_id
+from helix_agents.domain.memories import EntityId
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import decode
 from helix_agents.domain.usage import UsageEntry
@@ -33,6 +35,8 @@ class Projection:
                 return [await self._call(tag, root, call_id)]
             case "u", [session_id]:
                 return [await self._usage(tag, session_id)]
+            case "m", [entity]:
+                return [await self._memories(tag, entity)]
             case "h", [stream_id]:
                 return [await self._stream(tag, stream_id)]
             case _:
@@ -72,6 +76,13 @@ class Projection:
         if not rows:
             return gone(entry_id("u", tag, session_id), self._space.server.now_ms()), ran.at_us
         return used_entry(tag, session_id, [decode(row, UsageEntry).root_session_id for row in rows]), ran.at_us
+
+    async def _memories(self, tag: str, entity: EntityId) -> tuple[Entry, bytes]:
+        keys = MemoryKeys(self._space.slot(tag))
+        ran = await self._space.run("project", ((keys.head, "?", b""),), (read_counts(keys),), 0)
+        counts = counts_of(ran.replies[0])
+        revision = ran.revisions[0] if counts.sources else ran.at_us
+        return memories_entry(entity, counts, self._space.server.now_ms()), revision
 
     async def _stream(self, tag: str, stream_id: StreamId) -> tuple[Entry, bytes]:
         slot = self._space.slot(tag)

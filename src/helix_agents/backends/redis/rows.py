@@ -45,7 +45,7 @@ class SessionRow(Record):
 
     `name` is its own for ever, unlike its id; its checkpoints are named after it. `turn` is the highest so far.
     `staged` says that staging holds something, `stages` that it did since somebody last cleaned up, `used` that usage
-    does. `vanishes_at` is when all of it expires, if nobody changes it.
+    does. `queued` counts the turns that wait. `vanishes_at` is when all of it expires, if nobody changes it.
     """
 
     record: SessionState
@@ -58,6 +58,7 @@ class SessionRow(Record):
     staged: bool = False
     stages: bool = False
     used: bool = False
+    queued: int = 0
     vanishes_at: int | None = None
 
 
@@ -140,6 +141,7 @@ def _shown(row: SessionRow, run: RunRecord | None) -> tuple[Any, ...]:
         record.root_session_id,
         record.expires_at,
         row.stages,
+        row.queued > 0,
         row.vanishes_at,
         record.tags,
         record.metadata,
@@ -453,6 +455,8 @@ def session_entry(tag: str, session: Session) -> Entry:
     orders.extend((index.mark_order(key, record.metadata[key]), at) for key in MARKS if key in record.metadata)
     if session.row.stages:
         orders.append((index.STAGED, at))
+    if session.row.queued:
+        orders.append((index.QUEUED, at))
     if (vanishes_at := session.row.vanishes_at) is not None:
         orders.append((index.VANISHING, vanishes_at))
         told = msgspec.structs.replace(told, stream_id=record.stream_id)

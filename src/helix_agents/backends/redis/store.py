@@ -11,6 +11,7 @@ from helix_agents.backends.redis.keyspace import ServerClock
 from helix_agents.backends.redis.messages import RedisMessages
 from helix_agents.backends.redis.pending import RedisPending
 from helix_agents.backends.redis.projection import keyspace_on
+from helix_agents.backends.redis.queues import RedisQueues
 from helix_agents.backends.redis.runs import RedisRuns
 from helix_agents.backends.redis.server import RedisServer
 from helix_agents.backends.redis.staging import RedisStaging
@@ -30,6 +31,7 @@ class RedisStateStore(
     RedisFlags,
     RedisPending,
     RedisEffects,
+    RedisQueues,
 ):
     """Sessions on a Redis or Valkey server, or on a cluster of them, that many processes use at once."""
 

@@ -18,7 +18,7 @@ from helix_agents.domain import door
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import decode, encode
-from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, matches, roll_up
+from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageOfDay, UsageRollup, by_day, matches, roll_up
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.usage_store import UsageStore
 
@@ -68,15 +68,19 @@ class RedisUsageStore(Facet):
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[UsageEntry]:
         check_page(offset, limit)
-        if where is not None:
-            door.check_numbers(where)
-        asked = where or UsageFilter()
-        places = await self._places(await self._orders_for(asked))
-        if asked.session_id is not None:
-            places = [place for place in places if place[1] == asked.session_id]
-        found = [entry for entry in await self._entries(places) if matches(entry, asked)]
+        found = await self._matching(where or UsageFilter())
         found.sort(key=lambda each: (each.recorded_at, each.run_id, each.attempt, each.step, each.n), reverse=True)
         return Page(items=tuple(found[offset : offset + limit]), total=len(found), offset=offset, limit=limit)
+
+    async def get_usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
+        return by_day(await self._matching(where or UsageFilter()))
+
+    async def _matching(self, where: UsageFilter) -> list[UsageEntry]:
+        door.check_numbers(where)
+        places = await self._places(await self._orders_for(where))
+        if where.session_id is not None:
+            places = [place for place in places if place[1] == where.session_id]
+        return [entry for entry in await self._entries(places) if matches(entry, where)]
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         async def work(tx: Transaction) -> set[TaggedSession]:

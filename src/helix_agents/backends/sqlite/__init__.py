@@ -1,4 +1,4 @@
-"""The embedded default: sessions, streams, locks and usage in one SQLite file."""
+"""The embedded default: sessions, streams, locks, usage, entries and memories in one SQLite file."""
 
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, unquote
 from helix_agents.backends.sqlite.database import Database
 from helix_agents.backends.sqlite.entries import SQLiteEntryStore
 from helix_agents.backends.sqlite.locks import SQLiteLockManager
+from helix_agents.backends.sqlite.memories import SQLiteMemoryStore
 from helix_agents.backends.sqlite.store import SQLiteStateStore
 from helix_agents.backends.sqlite.streams import SQLiteStreamManager
 from helix_agents.backends.sqlite.usage import SQLiteUsageStore
@@ -16,6 +17,7 @@ __all__ = [
     "Database",
     "SQLiteEntryStore",
     "SQLiteLockManager",
+    "SQLiteMemoryStore",
     "SQLiteStateStore",
     "SQLiteStreamManager",
     "SQLiteUsageStore",
@@ -45,6 +47,7 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
         locks=SQLiteLockManager(database, namespace=namespace, clock=clock),
         usage=SQLiteUsageStore(database, namespace=namespace, clock=clock),
         entries=SQLiteEntryStore(database, namespace=namespace, clock=clock),
+        memories=SQLiteMemoryStore(database, namespace=namespace, clock=clock),
     )
 
 

@@ -15,6 +15,7 @@ from helix_agents.backends.sqlite.entry_rows import (
 from helix_agents.backends.sqlite.flags import drop_flag
 from helix_agents.backends.sqlite.lineage import append_messages, load_custom_state
 from helix_agents.backends.sqlite.pending import calls_below, change_calls, driven_calls, save_call
+from helix_agents.backends.sqlite.queues import take_queued
 from helix_agents.backends.sqlite.rows import (
     SessionRow,
     children_of,
@@ -122,6 +123,8 @@ class SQLiteCommits(SQLiteSessions):
             self._link_parent(connection, start.parent, now)
         row = self._expected_session(connection, row, start, now)
         before = row.version
+        if start.queued:
+            take_queued(connection, self._namespace, row.session_id, start.run_id)
         settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
         back_to: int | None = None
         if start.rewind_to is not None:
@@ -171,7 +174,10 @@ class SQLiteCommits(SQLiteSessions):
         if request.destroy_entries:
             delete_session_entries(connection, self._namespace, row.session_id)
         run = settled_run(current_run(connection, row), request, now)
+        before = row.version
         put_record(row, settled(record_of(row), request, now))
+        if request.writes and row.session_id == request.session_id:
+            self._state_writes.log(connection, row, request.writes.ops, version_before=before)
         if run is not None:
             store_current(connection, row, run)
         save_session(connection, row)

@@ -51,6 +51,7 @@ class Connection:
     ) -> None:
         self.path = path
         self.topics: set[str] = set()
+        self.has_vectors: bool | None = None
         self._seam = seam
         self._files: dict[str, FileId] = {}
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)

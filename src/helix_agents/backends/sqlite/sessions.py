@@ -53,6 +53,7 @@ _OWNED_TABLES = (
     "__agents_interrupt_flags",
     "__agents_pending_calls",
     "__agents_effects",
+    "__agents_queued_turns",
     "__agents_usage_entries",
 )
 

@@ -11,6 +11,7 @@ from helix_agents.backends.sqlite.flags import SQLiteFlags
 from helix_agents.backends.sqlite.messages import SQLiteMessages
 from helix_agents.backends.sqlite.migrations import schema_version
 from helix_agents.backends.sqlite.pending import SQLitePending
+from helix_agents.backends.sqlite.queues import SQLiteQueues
 from helix_agents.backends.sqlite.runs import SQLiteRuns
 from helix_agents.backends.sqlite.staging import SQLiteStaging
 from helix_agents.backends.sqlite.sub_sessions import SQLiteSubSessions
@@ -32,6 +33,7 @@ class SQLiteStateStore(
     SQLiteFlags,
     SQLitePending,
     SQLiteEffects,
+    SQLiteQueues,
 ):
     """Sessions in one SQLite file that several processes may use at once."""
 

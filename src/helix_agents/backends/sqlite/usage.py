@@ -20,10 +20,20 @@ from helix_agents.backends.sqlite.usage_rows import (
     usage_of_session,
     usage_of_steps,
 )
+from helix_agents.backends.usage_sums import day_of, usage_by_day
 from helix_agents.domain.door import check_numbers, check_usage
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
-from helix_agents.domain.usage import UsageEntry, UsageFilter, UsageRollup, matches, roll_up
+from helix_agents.domain.usage import (
+    UsageEntry,
+    UsageFilter,
+    UsageOfDay,
+    UsageRollup,
+    by_day,
+    in_order,
+    matches,
+    roll_up,
+)
 from helix_agents.ports.clock import Clock
 from helix_agents.system import SystemClock
 
@@ -81,6 +91,20 @@ class SQLiteUsageStore(Part[Database]):
                 limit=limit,
                 item=entry_of,
             )
+
+        return await self._db.read(work)
+
+    async def get_usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
+        check_numbers(where or UsageFilter())
+
+        def work(connection: Connection) -> tuple[UsageOfDay, ...]:
+            asked = self._of_its_session(connection, where or UsageFilter())
+            if asked.session_id is not None:
+                entries = usage_of_session(connection, self._namespace, asked.session_id)
+                return by_day(entry for entry in entries if matches(entry, asked))
+            conditions, values = usage_conditions(asked)
+            statement = usage_by_day(lambda *path: f"(body -> '$.{'.'.join(path)}')", conditions)
+            return in_order(map(day_of, connection.all(statement, (self._namespace, *values))))
 
         return await self._db.read(work)
 

@@ -102,6 +102,8 @@ async def serve_http(
 
     server = Leaving(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS))
     listening = listening or await asyncio.to_thread(socket.create_server, (host, port))
+    # Its connections have it from here; without it the body of an answer waits until the client has confirmed the head.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with listening:
         async with sweeping(gateway):
             if on_ready is not None:

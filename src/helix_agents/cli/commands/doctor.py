@@ -33,6 +33,7 @@ EXTRAS = {
     "vault": "tink",
     "mcp": "mcp",
     "tracing": "opentelemetry",
+    "vectors": "sqlite_vec",
     "anthropic": "anthropic",
     "openai": "openai",
     "google": "google.genai",

@@ -26,6 +26,7 @@ DEFAULT_USER = "helix"
 @click.option("--user", default=DEFAULT_USER, show_default=True, help="Whose sessions the token opens.")
 @click.option("--allow-unauthenticated", is_flag=True, help="Let everybody who reaches the port do everything.")
 @click.option("--cors-origin", "origins", multiple=True, help="A site whose pages may call this server.")
+@click.option("--console", is_flag=True, help="Serve a page for operators at /console.")
 @seconds_option("--grace", 20.0, "Seconds that running steps get when it ends.")
 @seconds_option("--lease", 15.0, "Seconds after which a dead instance is noticed.", above_zero=True)
 @seconds_option("--janitor", 15.0, "Seconds between two rounds of the janitor; 0 for none.")
@@ -42,6 +43,7 @@ def command(
     user: str,
     allow_unauthenticated: bool,
     origins: tuple[str, ...],
+    console: bool,
     grace: float,
     lease: float,
     janitor: float,
@@ -50,7 +52,7 @@ def command(
 
     MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry, or
     the module or file alone for all that it has; the current directory is importable. With --json the document comes as
-    soon as somebody would be answered: the url, the agents and the store.
+    soon as somebody would be answered: the url, the agents, the store, and the url of the console if there is one.
     """
     if not token and not allow_unauthenticated:
         raise click.UsageError(
@@ -71,8 +73,11 @@ def command(
 
     def ready(url: str) -> None:
         names = sorted(agent.name for agent in agents)
-        output.answer({"url": url, "agents": names, "store": shown_url(store_url)})
+        page = f"{url}/console" if console else None
+        output.answer({"url": url, "agents": names, "store": shown_url(store_url), "console": page})
         output.say(f"Serving on {url}")
+        if page is not None:
+            output.say(f"Console at {page}")
         output.note(f"{', '.join(names)}, on {shown_url(store_url)}; Ctrl-C leaves")
 
     serve(
@@ -82,6 +87,7 @@ def command(
         token=token,
         user=user,
         origins=origins,
+        console=console,
         on_ready=ready,
         deps=load_deps(deps),
         grace=grace,

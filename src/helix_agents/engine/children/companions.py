@@ -15,12 +15,12 @@ from helix_agents.agent.hook_events import BeforeToolEvent
 from helix_agents.domain.commits import ParentLink, SettleSession, StartRun
 from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError, SupersededError
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.messages import Message, ToolMessage, UserMessage
+from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, CreateSession, SessionState, StopKind
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
-from helix_agents.domain.writes import NO_WRITES, difference
+from helix_agents.domain.writes import NO_WRITES, apply_writes, difference
 from helix_agents.engine.children.detached import resume_detached
 from helix_agents.engine.children.errands import companion_run_id
 from helix_agents.engine.children.letting_go import child_id_of, let_go
@@ -40,7 +40,7 @@ from helix_agents.engine.requests.stopping import stop_companions
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.answers import tool_is_gone
 from helix_agents.engine.steps.executing import announce, open_call, settle, tell_before
-from helix_agents.engine.steps.salvage import end_of_last_step, salvage, salvaged_state
+from helix_agents.engine.steps.salvage import StepEnd, end_of_last_step, salvage, salvaged_state
 
 # Companions are spoken to in the round after the commit that announced them.
 _FIRST_ROUND = 1
@@ -415,8 +415,8 @@ class _CompanionCall:
         """
         run = await self._store.get_current_run(session.session_id)
         services = self._scope.services
-        dead = run if run is not None and run.status == "running" and session.suspension_context is None else None
-        state = await salvaged_state(services, agent.agent, session, dead)
+        left = await self._left_behind(agent, session, run)
+        state = apply_writes(session.custom_state, left.writes.ops)
         present = services.present_state(agent.agent, state, session.agent_version).custom_state
         return StartRun(
             session_id=session.session_id,
@@ -424,7 +424,7 @@ class _CompanionCall:
             expected_version=session.version,
             expected_run=run.fence if run is not None else None,
             writes=difference(session.custom_state, present),
-            append_messages=(*await self._left_behind(session, run, dead), UserMessage(content=message)),
+            append_messages=(*left.messages, UserMessage(content=message)),
             abandon_pending=True,
             workflow_id=services.name_workflow(
                 session.agent_type, session.session_id, run.turn + 1 if run is not None else 1
@@ -434,13 +434,13 @@ class _CompanionCall:
             replaced_reason="crashed",
         )
 
-    async def _left_behind(
-        self, session: SessionState, run: RunRecord | None, dead: RunRecord | None
-    ) -> tuple[Message, ...]:
+    async def _left_behind(self, agent: PersistentAgent, session: SessionState, run: RunRecord | None) -> StepEnd:
         """What its last turn did not come to say; of one that died, also the words that a reader saw."""
-        if dead is not None:
-            return await salvage(self._scope.services, session, dead)
-        return await end_of_last_step(self._store, session, run)
+        if run is None or run.status != "running" or session.suspension_context is not None:
+            return await end_of_last_step(self._store, session, run)
+        services = self._scope.services
+        state = await salvaged_state(services, agent.agent, session, run)
+        return StepEnd(await salvage(services, session, run), difference(session.custom_state, state))
 
     def _link(self, ref: SubSessionRef) -> ParentLink:
         """Only the parent's driver starts a companion, and the reference says for which call."""

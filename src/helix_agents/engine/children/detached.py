@@ -46,7 +46,7 @@ async def tell_finished_companions(scope: RunScope, step: int) -> None:
         end = end_of_call(scope, named, session, run)
         text = f"Companion {ref.name!r} ({ref.agent_type}) is {end.status}: {end.message.content}"
         notice = UserMessage(content=text, hidden=True, metadata={"helix": COMPANION_NOTICE})
-        scope.tell((notice,))
+        scope.tell_with_reply(notice)
         updates.append(end.ref_update)
     scope.settled_companions = tuple(updates)
 

@@ -1,13 +1,14 @@
 """Sessions that outlived their time are failed, with everything they hold, so that nothing waits for ever."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from helix_agents.domain.commits import SettleSession, is_expired
 from helix_agents.domain.errors import HelixError, SessionNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
+from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import (
     SessionFilter,
     SessionState,
@@ -54,6 +55,7 @@ async def expired_session_cleanup(
     workspace_providers: Mapping[str, WorkspaceProvider] | None = None,
     page_size: int = 200,
     logger: logging.Logger | None = None,
+    tell: Callable[[RunRecord], Awaitable[None]] | None = None,
 ) -> CleanupSummary:
     """Fail every session past its `expires_at` that is not at its end yet; one that resists does not stop the sweep.
 
@@ -62,6 +64,7 @@ async def expired_session_cleanup(
         workspace_providers: By the name under which sessions refer to them; their snapshots of a session go with it.
         page_size: How many sessions are listed at a time.
         logger: Told of sessions that resist; `helix_agents` if left out.
+        tell: Told of each run that nobody had gone on with since its process died, and that failed with its session.
     """
     log = logger or logging.getLogger("helix_agents")
     providers = workspace_providers or {}
@@ -78,7 +81,12 @@ async def expired_session_cleanup(
             # Somebody may have come back since it was found.
             if is_expired(session, now):
                 counts["snapshots_deleted"] += await _delete_snapshots(session, providers)
-                outcome = await state_store.settle_session(await _expiry(state_store, session, now))
+                run = await state_store.get_current_run(session_id)
+                outcome = await state_store.settle_session(await _expiry(state_store, session, run, now))
+                # Of one that waited, its end was told when it came to wait.
+                died = run if run is not None and run.status == "running" else None
+                if died is not None and tell is not None and isinstance(outcome, StatusChanged):
+                    await tell(died)
         except Exception:
             counts["errors"] += 1
             log.exception("session.cleanup_failed session_id=%r", session_id)
@@ -112,16 +120,17 @@ async def _expired(store: SessionStateStore, page_size: int, now: int) -> list[S
         found.extend(page.items)
         if not page.has_more:
             break
-    return [item.session_id for item in found if await _expires_alone(store, item, now)]
+    # A tree expires with its root, which is among them, or whose time was moved by whoever came back.
+    roots = {item.session_id for item in found if item.parent_session_id is None}
+    above = {item.root_session_id for item in found} - roots
+    left = {root for root in above if await _has_left_others(store, root, now)}
+    return [item.session_id for item in found if item.session_id in roots or item.root_session_id in left]
 
 
-async def _expires_alone(store: SessionStateStore, found: SessionSummary, now: int) -> bool:
-    """A tree expires with its root, whose time is moved by whoever comes back; a companion may outlive a root that is
-    at its end, and then nothing else ends it."""
-    if found.parent_session_id is None:
-        return True
+async def _has_left_others(store: SessionStateStore, root_session_id: SessionId, now: int) -> bool:
+    """Whether a root is at its end, and its time is over: a companion may outlive it, and nothing else ends that."""
     try:
-        root = await store.load_state(found.root_session_id)
+        root = await store.load_state(root_session_id)
     except HelixError:
         # It was deleted meanwhile, or cannot be read: then the tree is left as it is.
         return False
@@ -139,7 +148,8 @@ async def _delete_snapshots(session: SessionState, providers: Mapping[str, Works
     return len(snapshots)
 
 
-async def _expiry(store: SessionStateStore, session: SessionState, now: int) -> SettleSession:
+async def _expiry(store: SessionStateStore, session: SessionState, run: RunRecord | None, now: int) -> SettleSession:
+    end = await end_of_last_step(store, session, run)
     return SettleSession(
         session_id=session.session_id,
         expected=_LIVE,
@@ -150,6 +160,7 @@ async def _expiry(store: SessionStateStore, session: SessionState, now: int) -> 
         failure_reason=EXPIRED,
         run_status="failed",
         completion_reason=EXPIRED,
-        append_messages=await end_of_last_step(store, session, await store.get_current_run(session.session_id)),
+        append_messages=end.messages,
+        writes=end.writes,
         destroy_entries=True,
     )

@@ -5,14 +5,14 @@ import msgspec
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import HelixError, StateSizeExceededError
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.messages import Message
 from helix_agents.domain.runs import Fence, RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState, StatusChanged, StopKind
 from helix_agents.domain.texts import said_by
+from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.ending import end_stream
-from helix_agents.engine.steps.salvage import end_of_last_step, results_of_open_calls
+from helix_agents.engine.steps.salvage import StepEnd, end_of_last_step, end_of_open_calls
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.engine.steps.undriven import tell_failed
 from helix_agents.ports.state_store import SessionStateStore
@@ -49,6 +49,7 @@ async def _settlement(
     """The end of a run that nobody drives, of the session as it is now: whoever ends it too must not add the results of
     its open calls once more."""
     session = await store.load_state(session_id)
+    end = await end_of_open_calls(store, session)
     aborted = kind == "abort"
     return SettleSession(
         session_id=session_id,
@@ -59,7 +60,8 @@ async def _settlement(
         error=(reason or "The run was aborted.") if aborted else None,
         failure_reason=CANCELLED if aborted else None,
         interrupt_context=InterruptContext(reason=reason, run_id=run.run_id, at=store.now_ms()),
-        append_messages=await results_of_open_calls(store, session),
+        append_messages=end.messages,
+        writes=end.writes,
         run_status="failed" if aborted else "interrupted",
         completion_reason=CANCELLED if aborted else "interrupted",
     )
@@ -111,6 +113,7 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
     run = await store.get_run(fence.run_id)
     has_failed = False
     if run is None or run.status == "running":
+        end = await _end_of_last_step(services, session_id, run)
         settlement = SettleSession(
             session_id=session_id,
             expected=("active", "paused"),
@@ -118,14 +121,16 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
             status="failed",
             error=said_by(problem),
             failure_reason=code,
-            append_messages=await _end_of_last_step(services, session_id, run),
+            append_messages=end.messages,
+            writes=end.writes,
             completion_reason=code,
         )
         try:
             settled = await store.settle_session(settlement)
         except StateSizeExceededError:
             # What is left of the step is too large for the store, which may be why the run failed.
-            settled = await store.settle_session(msgspec.structs.replace(settlement, append_messages=()))
+            without = msgspec.structs.replace(settlement, append_messages=(), writes=NO_WRITES)
+            settled = await store.settle_session(without)
         has_failed = isinstance(settled, StatusChanged)
     ended = await store.get_run(fence.run_id)
     if ended is not None:
@@ -134,7 +139,7 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
         await tell_failed(services, session_id, fence, code, said_by(problem))
 
 
-async def _end_of_last_step(services: Services, session_id: SessionId, run: RunRecord | None) -> tuple[Message, ...]:
+async def _end_of_last_step(services: Services, session_id: SessionId, run: RunRecord | None) -> StepEnd:
     """What a run leaves that had gone on with an open step, or had recorded one. What cannot be read is left as it is:
     it may be the reason why nobody can drive the run."""
     try:
@@ -143,4 +148,4 @@ async def _end_of_last_step(services: Services, session_id: SessionId, run: RunR
         if unreadable.retryable:
             raise
         log_exception("run.end_unread", unreadable, session_id=session_id)
-        return ()
+        return StepEnd(())

@@ -24,6 +24,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.pending import is_overdue
+from helix_agents.domain.queued import QueuedTurn, keeps_others_waiting
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.session_changes import version_at
@@ -175,6 +176,7 @@ async def plan_execute(
     new: NewSession,
     *,
     expires_in_ms: int | None = None,
+    run_id: RunId | None = None,
 ) -> StartRun:
     """Begin a turn with these messages, whatever the session did before.
 
@@ -187,13 +189,78 @@ async def plan_execute(
     standing = await read_standing(services, session_id)
     expires_at = _expiry(services, agent, expires_in_ms)
     if standing is None:
-        start = _first_turn(services, agent, session_id, messages, new, expires_at)
+        start = _first_turn(services, agent, session_id, messages, new, expires_at, run_id)
         return start if new.branch is None else await _on_branch(services, agent, start, new.branch, new.state)
     if new.required or new.branch is not None:
         raise SessionAlreadyExistsError(session_id)
     _check_agent(agent, standing.session)
     writes = await _checked_state(services, agent, standing, new.state)
-    return await _next_turn(services, agent, standing, expires_at, messages, writes=writes)
+    return await _next_turn(services, agent, standing, expires_at, messages, writes=writes, run_id=run_id)
+
+
+async def waits_behind(
+    services: Services, agent: AnyAgent, session_id: SessionId
+) -> Literal["a turn", "others"] | None:
+    """What a turn that disturbs nobody has to wait for: one that goes on, waits for somebody, or died and is to be gone
+    on with; or others that came before it, in a session that somebody stopped. None where it may begin.
+
+    Raises:
+        NotARootSessionError, AgentMismatchError: it cannot begin at all.
+    """
+    session = await _find_root(services.store, session_id)
+    if session is None:
+        return None
+    _check_agent(agent, session)
+    if keeps_others_waiting(await services.store.get_current_run(session_id)):
+        return "a turn"
+    return "others" if await services.store.list_queued(session_id) else None
+
+
+def queued_turn(
+    services: Services,
+    agent: AnyAgent,
+    session_id: SessionId,
+    messages: tuple[UserMessage, ...],
+    *,
+    state: Any,
+    expires_in_ms: int | None,
+    run_id: RunId | None,
+) -> QueuedTurn:
+    """A turn that is to wait, with everything that whoever begins it needs."""
+    return QueuedTurn(
+        session_id=session_id,
+        run_id=run_id or services.ids.new("run"),
+        messages=messages,
+        state=None if state is None else _given_state(agent, state),
+        expires_in_ms=expires_in_ms,
+    )
+
+
+async def plan_queued(services: Services, agent: AnyAgent, turn: QueuedTurn, *, held_too: bool) -> StartRun | None:
+    """Begin a turn that waited; its start takes it from the queue.
+
+    None while it has to wait: for a turn that waits for somebody or whose process died, and, unless `held_too`, in a
+    session that somebody stopped, until somebody goes on.
+
+    Raises:
+        SessionNotFoundError, AgentAlreadyRunningError, NotARootSessionError, AgentMismatchError,
+        StateSchemaChangedError: it cannot begin; nothing was written.
+    """
+    standing = await _known(services, turn.session_id)
+    session = standing.session
+    if standing.crashed is not None or standing.suspended or (_is_held(session) and not held_too):
+        return None
+    _check_agent(agent, session)
+    writes = await _checked_state(services, agent, standing, turn.state)
+    expires_at = _expiry(services, agent, turn.expires_in_ms)
+    return await _next_turn(
+        services, agent, standing, expires_at, turn.messages, writes=writes, run_id=turn.run_id, queued=True
+    )
+
+
+def _is_held(session: SessionState) -> bool:
+    """Whether somebody stopped what the session did, and nobody went on since."""
+    return session.status in ("interrupted", "paused") or session.failure_reason == CANCELLED
 
 
 async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> StartRun | None:
@@ -337,8 +404,9 @@ def _first_turn(
     messages: tuple[UserMessage, ...],
     new: NewSession,
     expires_at: int | None,
+    run_id: RunId | None,
 ) -> StartRun:
-    run_id = services.ids.new("run")
+    run_id = run_id or services.ids.new("run")
     return StartRun(
         session_id=session_id,
         run_id=run_id,
@@ -471,11 +539,13 @@ async def _latest_sequence(services: Services, session: SessionState) -> int:
     return info.latest_sequence if info is not None else 0
 
 
-def _start(services: Services, standing: Standing, common: dict[str, Any], **fields: Any) -> StartRun:
+def _start(
+    services: Services, standing: Standing, common: dict[str, Any], *, run_id: RunId | None = None, **fields: Any
+) -> StartRun:
     run = standing.run
     return StartRun(
         session_id=standing.session.session_id,
-        run_id=services.ids.new("run"),
+        run_id=run_id or services.ids.new("run"),
         expected_version=standing.session.version,
         expected_run=run.fence if run is not None else None,
         previous_run_id=run.run_id if run is not None else None,

@@ -1,13 +1,22 @@
 """The model effect: build the request, stream the reply, plan its calls, and keep all of it until the commit."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, LLMRetryEvent
-from helix_agents.domain.errors import ContextTooLongError, HelixError, InvalidStateError, ModelError
-from helix_agents.domain.summaries import summarised_by
+from helix_agents.domain.errors import (
+    ContextTooLongError,
+    HelixError,
+    InvalidStateError,
+    ModelError,
+    SkillsUnavailableError,
+)
+from helix_agents.domain.messages import AssistantMessage, Message
+from helix_agents.domain.records import JSON
+from helix_agents.domain.summaries import NOT_SUMMARISED
 from helix_agents.domain.texts import said_by
 from helix_agents.engine.children.detached import tell_finished_companions
 from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
@@ -17,6 +26,8 @@ from helix_agents.engine.scope import Notes, RunScope
 from helix_agents.engine.steps.compacting import fewer_messages, messages_to_show
 from helix_agents.engine.steps.news import tell_news
 from helix_agents.engine.steps.planning import plan_reply
+from helix_agents.engine.steps.remembering import recall
+from helix_agents.engine.steps.skills import settle_skills, with_skills
 from helix_agents.engine.steps.stop_watch import undisturbed
 from helix_agents.engine.steps.streaming import ReplyStream
 from helix_agents.ports.llm import ModelRequest, ReplyDone
@@ -35,7 +46,7 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
         return await _ask(scope, ask.step)
     except FailRun as decision:
         return await _failed(scope, ask, Failure("hook_failed_run", decision.reason))
-    except (ModelError, InvalidStateError) as problem:
+    except (ModelError, InvalidStateError, SkillsUnavailableError) as problem:
         return await _failed(scope, ask, Failure(problem.code, said_by(problem), problem.retryable))
     except HelixError:
         raise
@@ -45,84 +56,126 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
         return await _failed(scope, ask, Failure("internal_error", f"{type(problem).__name__}: {said_by(problem)}"))
 
 
+class _Asking:
+    """One question to the model: what instructions and hooks see, and what they change and count."""
+
+    def __init__(self, scope: RunScope, step: int) -> None:
+        self.scope = scope
+        self.step = step
+        self.notes = Notes()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Begin from the state as it is after what hooks wrote meanwhile, all of which is noted."""
+        self.draft = self.scope.draft()
+        self.context = self.scope.context(self.step, self.draft, self.notes)
+
+
 async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
-    told = len(scope.notices)
     await tell_finished_companions(scope, step)
-    notes = Notes()
-    draft = scope.draft()
-    context = scope.context(step, draft, notes)
-    await tell_news(scope, context, notes)
-    messages = scope.transcript if scope.shown is None else await messages_to_show(scope, scope.shown, step)
+    asking = _Asking(scope, step)
+    await tell_news(scope, asking.context, asking.notes)
+    if scope.agent.memory is not None:
+        await recall(scope, asking.context)
+    skills = scope.agent.skill_provider
+    if skills is not None:
+        await settle_skills(scope, skills)
+    messages: Sequence[Message] = scope.transcript
+    if scope.shown is not None:
+        messages = await messages_to_show(scope, scope.shown, step)
+        asking.look_again()
     if scope.stop.requested.is_set():
         return Stopped()
-    request = ModelRequest(
-        agent_type=scope.agent.name,
-        session_id=scope.session.session_id,
-        run_id=scope.run.run_id,
-        step=step,
-        instructions=await scope.agent.write_instructions(context),
-        messages=messages,
-        tools=scope.agent.tool_specs,
-        settings=scope.agent.settings,
-    )
-    name = scope.model.name
+    request = await _request(asking, messages)
     if scope.hooks.wants("before_llm_call"):
-        await scope.fire(context, BeforeLLMCallEvent(model=name, request=request))
+        await scope.fire(asking.context, BeforeLLMCallEvent(model=scope.model.name, request=request))
     begun = scope.services.clock.now_ms()
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
         asked = _surrounded if scope.hooks.wants("around_llm_call") else _with_retries
-        done = await asked(scope, step, request, stream)
-        reply, tokens = done.reply, done.usage
-        took = scope.services.clock.now_ms() - begun
-        if scope.shown is not None:
-            scope.shown.was_read(tokens.prompt)
-        if done.answered_by not in (None, name):
-            log_event("model.fallback", session_id=scope.session.session_id, model=name, answered_by=done.answered_by)
-            name = done.answered_by
-        if scope.hooks.wants("after_llm_call"):
-            await scope.fire(context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
-        plan = await plan_reply(scope, step, reply, notes)
-        spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
-        resting = RestingReply(
-            message=msgspec.structs.replace(reply, id=scope.step_id(step)),
-            calls=tuple(plan.calls),
-            rejections=plan.rejections,
-            previews=plan.previews,
-            writes=draft.writes(),
-            usage=(spent, *scope.counted(step, notes)),
-            **_told(scope, told, begun),
-        )
+        done = await asked(asking, request, stream)
+        resting = await _planned(asking, done, begun)
         await scope.said()
         await scope.desk.put_reply(scope.step_id(step), resting)
         return Reply(calls=resting.calls)
     assert cut.happened
     partial = stream.partial()
     if partial is not None:
-        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial, **_told(scope, told, begun)))
+        await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial, **_told(scope, begun)))
     return Stopped()
 
 
-def _told(scope: RunScope, before: int, begun: int) -> dict[str, Any]:
+async def _request(asking: _Asking, messages: Sequence[Message]) -> ModelRequest:
+    scope = asking.scope
+    instructions = await scope.agent.write_instructions(asking.context)
+    return ModelRequest(
+        agent_type=scope.agent.name,
+        session_id=scope.session.session_id,
+        run_id=scope.run.run_id,
+        step=asking.step,
+        instructions=instructions if scope.agent.skill_provider is None else with_skills(scope, instructions),
+        messages=messages,
+        tools=scope.agent.tool_specs,
+        settings=scope.agent.settings,
+    )
+
+
+async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply:
+    """The reply with what follows from it: hooks have heard of it, its calls are planned, what it took is counted."""
+    scope, step, reply, tokens = asking.scope, asking.step, done.reply, done.usage
+    took = scope.services.clock.now_ms() - begun
+    name = _answered_by(scope, done)
+    if scope.shown is not None:
+        scope.shown.was_read(tokens.prompt)
+    if scope.hooks.wants("after_llm_call"):
+        await scope.fire(asking.context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
+    plan = await plan_reply(scope, step, reply, asking.notes)
+    spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
+    return RestingReply(
+        message=msgspec.structs.replace(reply, id=scope.step_id(step), metadata=_metadata(scope, reply)),
+        calls=tuple(plan.calls),
+        rejections=plan.rejections,
+        previews=plan.previews,
+        writes=asking.draft.writes(),
+        usage=(spent, *scope.counted(step, asking.notes)),
+        **_told(scope, begun),
+    )
+
+
+def _answered_by(scope: RunScope, done: ReplyDone) -> str:
+    name = scope.model.name
+    if done.answered_by is None or done.answered_by == name:
+        return name
+    log_event("model.fallback", session_id=scope.session.session_id, model=name, answered_by=done.answered_by)
+    return done.answered_by
+
+
+def _metadata(scope: RunScope, reply: AssistantMessage) -> dict[str, JSON]:
+    """That a summary was asked for in vain stands in the transcript: whoever goes on does not ask in every step."""
+    failed_at = None if scope.shown is None else scope.shown.failed_at
+    return reply.metadata if failed_at is None else {**reply.metadata, NOT_SUMMARISED: failed_at}
+
+
+def _told(scope: RunScope, begun: int) -> dict[str, Any]:
     """What the model was told before it replied, which the commit makes part of the transcript, and which try it was
     that asked."""
     return {
         "writer": scope.writer.writer,
         "begun_at": begun,
-        # A summary has a note of its own.
-        "notices": tuple(each for each in scope.notices[before:] if summarised_by(each) is None),
+        "notices": tuple(scope.told_with_reply),
         "companions": scope.settled_companions,
         "entries": scope.news_changes,
     }
 
 
-async def _surrounded(scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
+async def _surrounded(asking: _Asking, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
     """Ask within what hooks put around it."""
+    scope = asking.scope
     clock, name = scope.services.clock, scope.model.name
     begun = clock.now_ms()
-    with scope.around(step, AroundLLMCallEvent(model=name, request=request)) as around:
+    with scope.around(asking.step, AroundLLMCallEvent(model=name, request=request)) as around:
         around.begin()
-        done = await _with_retries(scope, step, request, stream)
+        done = await _with_retries(asking, request, stream)
         around.outcome = AfterLLMCallEvent(
             model=done.answered_by or name,
             reply=done.reply,
@@ -132,8 +185,9 @@ async def _surrounded(scope: RunScope, step: int, request: ModelRequest, stream:
     return done
 
 
-async def _with_retries(scope: RunScope, step: int, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
+async def _with_retries(asking: _Asking, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
     """Ask until there is a reply or no hope of one; what a failed call said is discarded for every reader."""
+    scope, step = asking.scope, asking.step
     options = scope.services.options
     failures = 0
     while True:
@@ -141,9 +195,12 @@ async def _with_retries(scope: RunScope, step: int, request: ModelRequest, strea
             with Contained(f"Model {scope.model.name!r}"):
                 return await stream.run(request)
         except ContextTooLongError:
-            fewer = None if scope.shown is None else await fewer_messages(scope, scope.shown, step)
+            fewer = None
+            if scope.shown is not None:
+                fewer = await fewer_messages(scope, scope.shown, step, asking.draft.writes())
             if fewer is None:
                 raise
+            asking.look_again()
             request = msgspec.structs.replace(request, messages=fewer)
             stream.reset()
             await undisturbed(scope.discard_step(step))

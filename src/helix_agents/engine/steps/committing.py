@@ -63,6 +63,7 @@ from helix_agents.engine.steps.executing import after_tool
 from helix_agents.engine.steps.fitting import fit_together
 from helix_agents.engine.steps.news import tell_rest
 from helix_agents.engine.steps.outcomes import decide, end_batch, work_out
+from helix_agents.engine.steps.remembering import learn
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.engine.steps.stop_watch import look_for_stop
 
@@ -100,6 +101,8 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
     batch = request.batch
     step_id = scope.step_id(batch.step)
     reply = await scope.desk.find_reply(step_id) if batch.round == 0 else None
+    if reply is not None:
+        scope.take_reply(reply)
     results = await scope.desk.results(step_id)
     order = in_order_of_work(batch.calls)
     work = StepWork(
@@ -220,6 +223,8 @@ def _refusal(
 async def _tell_end(scope: RunScope, work: StepWork) -> None:
     """How the run ends is decided: hooks and capabilities hear of it before the commit, readers with it."""
     await _tell_end_hooks(scope, work)
+    if scope.agent.memory is not None and work.ended == "completed":
+        await learn(scope, work)
     comes_to_rest = work.ended == "completed" or work.suspended
     work.entries = await tell_rest(scope, work.batch.step) if comes_to_rest else ()
     await announce_end(scope, work)

@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.compaction import Compaction
-from helix_agents.agent.failures import Contained, ControlFlow
+from helix_agents.agent.failures import Contained, ControlFlow, FailRun
+from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, HookEvent
 from helix_agents.domain.errors import ContextTooLongError, HelixError, ModelError
 from helix_agents.domain.messages import AssistantMessage, Image, Message, Text, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.summaries import summarised_by, summary_message
 from helix_agents.domain.texts import storable
-from helix_agents.domain.usage import TokenCount
+from helix_agents.domain.usage import UsageEntry
+from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp
 from helix_agents.engine.desk import COMPACTING, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
@@ -23,6 +25,8 @@ from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, Repl
 
 # A summary of less than this part of the whole is not worth a question.
 LEAST_GAIN = 8
+# By this part of what is too much a conversation has to grow before a summary is asked for that could not be made.
+GROWTH = 4
 # How often the part to be summarised is halved because it is itself more than the model reads.
 MOST_HALVINGS = 5
 MOST_CHARACTERS_OF_A_RESULT = 20_000
@@ -35,70 +39,95 @@ _LATEST = "What the user said last before this, word for word:"
 async def messages_to_show(scope: RunScope, shown: Shown, step: int) -> Sequence[Message]:
     """What the model is shown in this step; where that would be too much, the oldest part is summarised first."""
     compaction = scope.agent.compaction
-    assert compaction is not None
     shown.follow()
-    if shown.tokens > compaction.above_tokens:
+    if compaction is not None and shown.tokens > compaction.above_tokens and not _was_asked_for(shown, compaction):
         worth = compaction.above_tokens // LEAST_GAIN
         with scope.stop.cutting():
             await _compact(scope, step, compaction, shown, keep_tokens=compaction.kept, worth_tokens=worth)
     return shown.follow()
 
 
-async def fewer_messages(scope: RunScope, shown: Shown, step: int) -> Sequence[Message] | None:
-    """What the model is shown after it refused the step as too long; None where it cannot be less."""
+def _was_asked_for(shown: Shown, compaction: Compaction) -> bool:
+    """Whether nobody could make a summary of about the same messages: who is down is not asked in every step."""
+    return shown.failed_at is not None and shown.tokens < shown.failed_at + compaction.above_tokens // GROWTH
+
+
+async def fewer_messages(scope: RunScope, shown: Shown, step: int, written: StepWrites) -> Sequence[Message] | None:
+    """What the model is shown after it refused the step as too long; None where it cannot be less. What hooks have
+    `written` in this step is kept with the summary, which comes after it."""
     compaction = scope.agent.compaction
-    assert compaction is not None
+    if compaction is None:
+        return None
     keep = min(compaction.kept, shown.tokens // 4)
-    return shown.follow() if await _compact(scope, step, compaction, shown, keep_tokens=keep) else None
+    is_less = await _compact(scope, step, compaction, shown, keep_tokens=keep, written=written)
+    return shown.follow() if is_less else None
 
 
 async def _compact(
-    scope: RunScope, step: int, compaction: Compaction, shown: Shown, *, keep_tokens: int, worth_tokens: int = 0
+    scope: RunScope,
+    step: int,
+    compaction: Compaction,
+    shown: Shown,
+    *,
+    keep_tokens: int,
+    worth_tokens: int = 0,
+    written: StepWrites = NO_WRITES,
 ) -> bool:
-    """Have the oldest messages summarised; the summary waits for the step's commit, and a repeated effect finds it."""
+    """Have the oldest messages summarised; the summary waits for the step's commit, and a repeated effect finds it.
+
+    Raises:
+        FailRun: a hook wants the run to fail.
+    """
     messages = shown.follow()
     until = shown.cut(keep_tokens)
     size = sum(map(about_tokens, messages[:until]))
     if until is None or size < worth_tokens:
         return False
     about: dict[str, Any] = {"session_id": scope.session.session_id, "step": step}
-    summaries = _Summaries(scope, step, compaction)
-    begun = scope.services.clock.now_ms()
+    summaries = _Summaries(scope, step, compaction, written)
     try:
-        with Contained(f"Model {summaries.model.name!r}"):
-            text = await summaries.summarise(messages[:until])
+        text = await summaries.summarise(messages[:until])
     except (Exception, ControlFlow) as problem:
-        if isinstance(problem, HelixError) and not isinstance(problem, ModelError):
+        if isinstance(problem, FailRun) or (isinstance(problem, HelixError) and not isinstance(problem, ModelError)):
             raise
         log_exception("history.compaction_failed", problem, **about)
-        return False
+        return await _gave_up(scope, step, shown, summaries)
     summarised = shown.summarised(until)
     if not any(map(_is_spoken, messages[until:])):
         text += _latest_words(scope.transcript[: summarised.messages], compaction.kept)
     summary = summary_message(f"{_OPENING}\n\n{text}", summarised)
     if about_tokens(summary) >= min(size, compaction.above_tokens):
         log_event("history.summary_too_long", level=logging.WARNING, **about)
-        return False
-    took = scope.services.clock.now_ms() - begun
-    source = {"source_type": "tokens", "source_name": summaries.name, "tokens": summaries.tokens}
-    spent = scope.usage_entry(step, **source, amount=took)
-    await scope.note(step, f"{COMPACTING}{summarised.messages}", Note(notices=(summary,), usage=(spent,)))
+        return await _gave_up(scope, step, shown, summaries)
+    await scope.note(step, f"{COMPACTING}{summarised.messages}", summaries.noted(summary))
     log_event("history.compacted", **about, messages=summarised.messages)
     return True
 
 
-class _Summaries:
-    """Whoever writes the summaries of one agent, and what that took."""
+async def _gave_up(scope: RunScope, step: int, shown: Shown, summaries: "_Summaries") -> bool:
+    """There is no summary; what it took all the same is counted."""
+    shown.failed_at = shown.tokens
+    spent = summaries.noted()
+    if spent.usage or spent.writes:
+        await scope.note(step, f"{COMPACTING}none", spent)
+    return False
 
-    def __init__(self, scope: RunScope, step: int, compaction: Compaction) -> None:
+
+class _Summaries:
+    """Whoever writes the summaries of one agent, what that took, and what hooks wrote that were told of it, after what
+    they had written before."""
+
+    def __init__(self, scope: RunScope, step: int, compaction: Compaction, written: StepWrites) -> None:
+        self._scope = scope
+        self._step = step
         if compaction.model is None:
-            self.model: LLMAdapter = scope.model
+            self._model: LLMAdapter = scope.model
             settings = msgspec.structs.replace(scope.agent.settings, stop_sequences=())
         else:
-            self.model = scope.services.adapter_of(compaction.model)
+            self._model = scope.services.adapter_of(compaction.model)
             settings = ModelSettings()
-        self.name = self.model.name
-        self.tokens = TokenCount()
+        self._written: list[WriteOp] = list(written.ops)
+        self._usage: list[UsageEntry] = []
         self._request = ModelRequest(
             agent_type=scope.agent.name,
             session_id=scope.session.session_id,
@@ -114,6 +143,7 @@ class _Summaries:
 
         Raises:
             ModelError: there is no summary.
+            FailRun: a hook wants the run to fail.
         """
         try:
             return await self._ask("\n\n".join(_told(messages)))
@@ -124,20 +154,43 @@ class _Summaries:
         begins = await self.summarise(messages[:half], halvings - 1)
         return await self.summarise([UserMessage(content=begins, hidden=True), *messages[half:]], halvings - 1)
 
+    def noted(self, *made: UserMessage) -> Note:
+        """What the commit has to know of it."""
+        return Note(notices=made, usage=tuple(self._usage), writes=StepWrites(ops=tuple(self._written)))
+
     async def _ask(self, told: str) -> str:
         # As text and without tools: there are providers that take no calls in a request that offers none.
         request = msgspec.structs.replace(self._request, messages=(UserMessage(content=told),))
-        async with aclosing(self.model.ask(request)) as events:
+        scope, name = self._scope, self._model.name
+        await self._tell(BeforeLLMCallEvent(model=name, request=request, purpose="summary"))
+        with scope.around(self._step, AroundLLMCallEvent(model=name, request=request, purpose="summary")) as around:
+            around.begin()
+            begun = scope.services.clock.now_ms()
+            with Contained(f"Model {name!r}"):
+                done = await self._answer(request)
+            took = scope.services.clock.now_ms() - begun
+            about: dict[str, Any] = {"model": done.answered_by or name, "duration_ms": took, "purpose": "summary"}
+            answered = around.outcome = AfterLLMCallEvent(reply=done.reply, usage=done.usage, **about)
+        source = {"source_type": "tokens", "source_name": answered.model, "tokens": done.usage}
+        self._usage.append(scope.usage_entry(self._step, **source, amount=took))
+        await self._tell(answered)
+        text = storable(done.reply.text).strip()
+        if text and done.reply.stop_reason != "length":
+            return text
+        what = "is cut off at the token limit" if text else "says nothing"
+        raise ModelError(name, f"its summary {what}")
+
+    async def _answer(self, request: ModelRequest) -> ReplyDone:
+        async with aclosing(self._model.ask(request)) as events:
             async for event in events:
                 if isinstance(event, ReplyDone):
-                    self.tokens += event.usage
-                    self.name = event.answered_by or self.name
-                    text = storable(event.reply.text).strip()
-                    if text and event.reply.stop_reason != "length":
-                        return text
-                    what = "is cut off at the token limit" if text else "says nothing"
-                    raise ModelError(self.model.name, f"its summary {what}")
-        raise ModelError(self.model.name, "the stream ended without a whole reply")
+                    return event
+        raise ModelError(self._model.name, "the stream ended without a whole reply")
+
+    async def _tell(self, event: HookEvent) -> None:
+        left = await self._scope.fire_with_draft(self._step, event, StepWrites(ops=tuple(self._written)))
+        self._written.extend(left.writes.ops)
+        self._usage.extend(left.usage)
 
 
 def _is_spoken(message: Message) -> bool:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from helix_agents.domain.messages import Message, ToolMessage, UserMessage
+from helix_agents.domain.recollections import RECOLLECTION
+from helix_agents.domain.skills import SKILLS
 from helix_agents.domain.summaries import SUMMARY
 
 INVALID_ARGUMENTS = "invalid_arguments"
@@ -19,7 +21,7 @@ COMPANION_NOTICE = "companion_notice"
 LATE_ANSWER = "late_answer"
 """Marks the hidden message that tells a model of an answer nobody waited for any more."""
 
-_BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, SUMMARY))
+_BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, SUMMARY, SKILLS, RECOLLECTION))
 
 
 class Corrections:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.context import Approval, ToolContext
-from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.failures import ControlFlow, FailRun, OutcomeUnknown, RetryTool, ToolFailed
 from helix_agents.agent.hook_events import (
     AfterToolEvent,
     AroundToolEvent,
@@ -26,7 +26,7 @@ from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import EDITED_INPUT, ToolCall, ToolMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.texts import said_by
-from helix_agents.domain.transcript import PERHAPS
+from helix_agents.domain.transcript import OUTCOME_UNKNOWN, PERHAPS
 from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.desk import BEFORE, Note, RestingResult, StepLost
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall, in_order_of_work
@@ -51,7 +51,10 @@ async def execute(
     values: Mapping[str, Any],
     approval: Approval | None = None,
 ) -> RestingResult | None:
-    """Call the function and make a result of whatever happens; None when it was cut by a stop."""
+    """Call the function and make a result of whatever happens; None when it was cut by a stop.
+
+    Readers are told of it, unless nobody knows what happened: what follows from that is not decided here.
+    """
     given = tool.dump_input(values)
     if not scope.hooks.wants("around_tool"):
         return await _execute(scope, batch, planned, tool, values, given, approval)
@@ -102,7 +105,8 @@ async def _execute(
     message = _message(scope, planned, content, problem)
     if beside:
         message = msgspec.structs.replace(message, metadata=beside)
-    await announce(scope, step, message, writes)
+    if not isinstance(problem, OutcomeUnknown):
+        await announce(scope, step, message, writes)
     spent = scope.usage_entry(step, source_type="tool", source_name=tool.name, amount=took, success=problem is None)
     return RestingResult(
         message=message,
@@ -142,7 +146,7 @@ async def _call(
             async with limit or _NO_LIMIT:
                 in_thread = scope.services.in_thread
                 returned = await tool.call(context, values, in_thread=in_thread, apart=scope.keeps_tools_apart)
-        except (Exception, RetryTool, ToolFailed, FailRun) as raised:
+        except (Exception, ControlFlow) as raised:
             # A function may also meet somebody else's time limit, which is a problem like any other.
             is_late = isinstance(raised, TimeoutError) and limit is not None and limit.expired()
             problem = _TookTooLong() if is_late else raised
@@ -246,6 +250,8 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
             code, content = RETRY_REQUESTED, _text_of(scope, problem)
         case ToolFailed() | FailRun():
             code, content = "tool_failed", _text_of(scope, problem)
+        case OutcomeUnknown():
+            code, content = OUTCOME_UNKNOWN, f"{_text_of(scope, problem).rstrip('.')}; {PERHAPS}."
         case _TookTooLong():
             code, content = "tool_timeout", f"Tool {planned.tool_name!r} did not finish in time: {PERHAPS}."
         case StateSizeExceededError():

@@ -26,6 +26,7 @@ from helix_agents.domain.messages import EDITED_INPUT, ToolMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import OUTCOME_UNKNOWN, RUN_STOPPED, cut_short, outcome_unknown
+from helix_agents.domain.usage import UsageEntry
 from helix_agents.engine.children.ends import known_of_children
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
@@ -39,6 +40,8 @@ T = TypeVar("T")
 
 # How long after a store did not answer it is asked again, in seconds; twice as long each time.
 _FIRST_WAIT = 0.1
+# How often a tool is run again that says itself, each time, that nobody knows what happened.
+_MOST_RERUNS = 2
 
 
 async def run_tool(
@@ -63,7 +66,8 @@ async def run_tool(
         cut = cut_short(planned.tool_call_id, tool.name, RUN_STOPPED)
         await settle(scope, batch, _of_edited(RestingResult(message=cut, told=False), tool, values, approval))
         return _stopped(planned)
-    return await settle(scope, batch, msgspec.structs.replace(result, consumes=True) if approved else result)
+    result = msgspec.structs.replace(result, consumes=True) if approved else result
+    return await (_settle_known if _says_unknown(result) else settle)(scope, batch, result)
 
 
 async def _run_once(
@@ -91,6 +95,8 @@ async def _run_once(
         rerun=rerun,
     )
     store = scope.services.store
+    said: RestingResult | None = None
+    runs = 0
     while True:
         # The same try may announce itself twice: it has run nothing in between.
         try:
@@ -101,13 +107,23 @@ async def _run_once(
             raise
         match announced:
             case EffectBegun():
-                return await _run_begun(scope, batch, planned, tool, values, approval, request)
+                spent = () if said is None else said.usage
+                ended = await _run_begun(scope, batch, planned, tool, values, approval, request, spent)
+                if isinstance(ended, CallOutcome):
+                    return ended
+                said, runs = ended, runs + 1
+                # Another name for whoever asks the ledger now, as if it had come after a process that died.
+                request = msgspec.structs.replace(request, owner=scope.services.ids.new("owner"), rerun=False)
             case EffectFinished(effect=effect):
                 return await _settle_known(scope, batch, decode(encode(effect.result), RestingResult))
             case EffectUnknown(effect=effect):
-                outcome = await _resolve_unknown(scope, batch, planned, tool, values, effect, approval)
+                unknown = said or _of_edited(unknown_result(planned), tool, values, approval)
+                unknown = msgspec.structs.replace(unknown, once=True)
+                outcome = await _resolve_unknown(scope, batch, planned, tool, values, effect, approval, unknown)
                 if outcome is not None:
                     return outcome
+                if runs > _MOST_RERUNS:
+                    return await _settle_known(scope, batch, unknown)
                 if scope.stop.requested.is_set():
                     return _stopped(planned)
                 request = msgspec.structs.replace(request, rerun=True)
@@ -127,7 +143,10 @@ async def _run_begun(
     values: Mapping[str, Any],
     approval: Approval | None,
     request: BeginEffect,
-) -> CallOutcome:
+    spent: tuple[UsageEntry, ...],
+) -> CallOutcome | RestingResult:
+    """Run a tool whose intent is stored, and record what it came to. Where the tool itself says that nobody knows, that
+    is what the ledger says from now on, and the answer is how it was said. `spent` was used by earlier tries."""
     session_id, call_id, run, owner = scope.session.session_id, planned.tool_call_id, scope.run, request.owner
     finish: Callable[[], Awaitable[object]] | None = None
     renewing = asyncio.create_task(_keep_alive(scope, planned, owner))
@@ -136,8 +155,12 @@ async def _run_begun(
         if result is None:
             # Cut while it ran: whether it took effect is not known, and saying "not executed" would be a guess.
             result = _of_edited(unknown_result(planned), tool, values, approval)
-        result = msgspec.structs.replace(result, once=True)
-        finish = partial(scope.services.store.finish_effect, session_id, call_id, owner, decode_json(encode(result)))
+        result = msgspec.structs.replace(result, once=True, usage=(*spent, *result.usage))
+        if _says_unknown(result):
+            finish = partial(scope.services.store.renew_effect, session_id, call_id, owner, 0)
+        else:
+            rested = decode_json(encode(result))
+            finish = partial(scope.services.store.finish_effect, session_id, call_id, owner, rested)
         finished = await _insisting(scope, finish)
     except (Exception, asyncio.CancelledError):
         renewing.cancel()
@@ -152,7 +175,12 @@ async def _run_begun(
         # It is too late: whoever declared the outcome unknown, or ran it again, answers for the call.
         log_event("effect.late_result", tool=tool.name, tool_call_id=call_id, session_id=session_id)
         raise SupersededError(session_id, run.run_id, run.attempt, f"another try answers for call {call_id!r}")
-    return await settle(scope, batch, result)
+    return result if _says_unknown(result) else await settle(scope, batch, result)
+
+
+def _says_unknown(result: RestingResult) -> bool:
+    """Whether the tool itself said that nobody knows what happened, and was not merely cut."""
+    return result.ran and result.message.code == OUTCOME_UNKNOWN
 
 
 async def _leave(scope: RunScope, request: BeginEffect, finish: Callable[[], Awaitable[object]] | None = None) -> None:
@@ -218,9 +246,10 @@ async def _resolve_unknown(
     values: Mapping[str, Any],
     effect: Effect,
     approval: Approval | None,
+    unknown: RestingResult,
 ) -> CallOutcome | None:
-    """What the tool's policy makes of a call nobody knows the outcome of; None means: run it again."""
-    unknown = msgspec.structs.replace(_of_edited(unknown_result(planned), tool, values, approval), once=True)
+    """What the tool's policy makes of a call nobody knows the outcome of; None means: run it again. `unknown` is its
+    result where the policy finds no other."""
     policy = tool.unknown_outcome or "ask"
     log_event("effect.unknown", tool=tool.name, tool_call_id=planned.tool_call_id, policy=str(policy))
     if policy == "retry":
@@ -247,7 +276,8 @@ async def _resolve_unknown(
                 return None
             case Happened():
                 message = ToolMessage(tool_call_id=planned.tool_call_id, tool_name=tool.name, content=content)
-                known = RestingResult(message=message, once=True, usage=scope.counted(batch.step, notes))
+                usage = (*unknown.usage, *scope.counted(batch.step, notes))
+                known = RestingResult(message=message, once=True, usage=usage)
                 return await _settle_known(scope, batch, _of_edited(known, tool, values, approval))
             case StillUnknown():
                 pass
@@ -256,6 +286,7 @@ async def _resolve_unknown(
         return await _settle_known(scope, batch, unknown)
     asked = Note(
         round=batch.round,
+        usage=unknown.usage,
         unknown=True,
         input=tool.dump_input(values),
         edited=approval is not None and approval.edited,

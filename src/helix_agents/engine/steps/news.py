@@ -27,7 +27,7 @@ async def tell_news(scope: RunScope, context: RunContext[Any, Any], notes: Notes
             log_exception("capability.news_failed", problem, session_id=scope.session.session_id)
             continue
         for text in texts:
-            scope.tell((news_message(text),))
+            scope.tell_with_reply(news_message(text))
     scope.news_changes = tuple(notes.entries)
     notes.entries.clear()
 

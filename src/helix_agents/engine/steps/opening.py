@@ -82,10 +82,7 @@ async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> R
             await scope.desk.put_reply(step_id, resting)
     resting = await scope.desk.find_reply(step_id)
     if resting is not None:
-        scope.tell(resting.notices)
-        scope.settled_companions = resting.companions
-        scope.news_told, scope.news_changes = True, resting.entries
-        scope.take_entries(resting.entries)
+        scope.take_reply(resting)
     return resting
 
 

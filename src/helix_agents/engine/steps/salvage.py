@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,22 +17,35 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import RUN_STOPPED, cut_short, heal, held_results, not_executed, open_tail
-from helix_agents.domain.writes import AppendToNonListError, apply_writes
+from helix_agents.domain.writes import NO_WRITES, AppendToNonListError, StepWrites, apply_writes
+from helix_agents.engine.children.ends import known_of_children
+from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.log import log_event
 from helix_agents.engine.requests.snapshot import take_snapshot
 from helix_agents.engine.scope import step_id_of
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.answers import answered_message
-from helix_agents.engine.steps.ledger import begun_results, known_of_open_calls
+from helix_agents.engine.steps.ledger import begun_results
 from helix_agents.engine.store_desk import recorded_reply, recorded_results
 from helix_agents.ports.state_store import SessionStateStore
+
+
+class StepEnd(NamedTuple):
+    """What is kept of a step that nobody goes on with: what the transcript has to say of it, and what those of its
+    calls changed in the state that have a result on record. Whoever keeps the one keeps the other, in one commit."""
+
+    messages: tuple[Message, ...]
+    writes: StepWrites = NO_WRITES
 
 
 async def salvage(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...]:
     """The words a reader saw, the results that were recorded, and for the rest that nobody knows how far they came."""
     found = await _find_reply(services.store, session, run)
     if found is not None:
-        return _with_results(*found, await _known_of(services.store, session.session_id, found[0]))
+        reply, staged = found
+        begun = await begun_results(services.store, session.session_id)
+        known = await _known_of(services.store, session.session_id, reply.tool_calls, begun)
+        return _with_results(reply, staged, known)
     snapshot = await take_snapshot(services.store, services.streams, session.session_id)
     reply = next((message for message in snapshot.partial if isinstance(message, AssistantMessage)), None)
     if reply is None:
@@ -51,15 +65,33 @@ async def salvaged_state(
         return session.custom_state
     reply, staged = found
     done = recorded_results(staged) | await begun_results(services.store, session.session_id)
-    ops = [op for call in reply.tool_calls if call.id in done for op in done[call.id].writes.ops]
+    writes = _writes_that_fit(services.store, session, _writes_of(reply.tool_calls, done))
+    state = apply_writes(session.custom_state, writes.ops)
     try:
-        state = apply_writes(session.custom_state, ops)
-        check_size(session.session_id, "state", len(encode(state)), services.store.limits.state_bytes)
         services.present_state(agent, state, session.agent_version)
-    except (AppendToNonListError, StateSizeExceededError, StateSchemaChangedError) as refused:
-        log_event("state.write_refused", logging.WARNING, session_id=session.session_id, reason=str(refused))
+    except StateSchemaChangedError as refused:
+        _log_refused(session, refused)
         return session.custom_state
     return state
+
+
+def _writes_of(calls: Iterable[ToolCall], done: Mapping[ToolCallId, RestingResult]) -> StepWrites:
+    return StepWrites(ops=tuple(op for call in calls if call.id in done for op in done[call.id].writes.ops))
+
+
+def _writes_that_fit(store: SessionStateStore, session: SessionState, writes: StepWrites) -> StepWrites:
+    """These writes, or none where the store would refuse them: what else is kept of the step must not be lost by it."""
+    try:
+        state = apply_writes(session.custom_state, writes.ops)
+        check_size(session.session_id, "state", len(encode(state)), store.limits.state_bytes)
+    except (AppendToNonListError, StateSizeExceededError) as refused:
+        _log_refused(session, refused)
+        return NO_WRITES
+    return writes
+
+
+def _log_refused(session: SessionState, refused: Exception) -> None:
+    log_event("state.write_refused", logging.WARNING, session_id=session.session_id, reason=str(refused))
 
 
 async def is_on_record(services: Services, session: SessionState, run: RunRecord) -> bool:
@@ -67,37 +99,47 @@ async def is_on_record(services: Services, session: SessionState, run: RunRecord
     return await _find_reply(services.store, session, run) is not None
 
 
-async def end_of_last_step(
-    store: SessionStateStore, session: SessionState, run: RunRecord | None
-) -> tuple[Message, ...]:
-    """What has to stand in the transcript before anything new, where nobody goes on with a session's last run: a step
-    that it did not come to commit and that has begun what cannot be undone, or the results of calls that a suspension
-    left open."""
+async def end_of_last_step(store: SessionStateStore, session: SessionState, run: RunRecord | None) -> StepEnd:
+    """What has to stand before anything new, where nobody goes on with a session's last run: a step that it did not
+    come to commit and that has begun what cannot be undone, or the results of calls that a suspension left open."""
     if run is not None and session.suspension_context is None:
         found = await _find_reply(store, session, run)
-        known = {} if found is None else await _known_of(store, session.session_id, found[0])
-        if found is not None and known:
-            return _with_results(*found, known)
-    return await results_of_open_calls(store, session)
+        if found is not None:
+            reply, staged = found
+            begun = await begun_results(store, session.session_id)
+            known = await _known_of(store, session.session_id, reply.tool_calls, begun)
+            if known:
+                writes = _writes_of(reply.tool_calls, recorded_results(staged) | begun)
+                return StepEnd(_with_results(reply, staged, known), _writes_that_fit(store, session, writes))
+    return await end_of_open_calls(store, session)
 
 
-async def results_of_open_calls(store: SessionStateStore, session: SessionState) -> tuple[Message, ...]:
+async def end_of_open_calls(store: SessionStateStore, session: SessionState) -> StepEnd:
     """What ends a suspended step that nobody goes on with: results that were held, what clients answered, "unknown" for
     calls that were begun, "cut short" for those that a session below works on, "not executed" for the others, and then
     what the user said while they were open."""
     page = await store.get_messages(session.session_id, limit=200)
     newest_first = [stored.message for stored in page.items]
     calls = open_tail(newest_first)
-    known = await _known_results(store, session, newest_first, calls) if calls else {}
-    results = (known.get(call.id) or not_executed((call,), RUN_STOPPED)[0] for call in calls)
     entered = session.suspension_context.entry_messages if session.suspension_context is not None else ()
-    return (*results, *entered)
+    if not calls:
+        return StepEnd(entered)
+    begun = await begun_results(store, session.session_id)
+    known = await _known_results(store, session, newest_first, calls, begun)
+    results = (known.get(call.id) or not_executed((call,), RUN_STOPPED)[0] for call in calls)
+    # A result that somebody gave, or that was held, has nothing to do with what the ledger says the call changed.
+    used = {call_id: result for call_id, result in begun.items() if known[call_id] is result.message}
+    return StepEnd((*results, *entered), _writes_that_fit(store, session, _writes_of(calls, used)))
 
 
 async def _known_results(
-    store: SessionStateStore, session: SessionState, newest_first: Iterable[Message], calls: tuple[ToolCall, ...]
+    store: SessionStateStore,
+    session: SessionState,
+    newest_first: Iterable[Message],
+    calls: tuple[ToolCall, ...],
+    begun: Mapping[ToolCallId, RestingResult],
 ) -> dict[ToolCallId, ToolMessage]:
-    known = await known_of_open_calls(store, session.session_id, {call.id: call.name for call in calls})
+    known = await _known_of(store, session.session_id, calls, begun)
     # A session that was settled with the one above it does not say any more which step was open; its reply does.
     reply = next(message for message in newest_first if isinstance(message, AssistantMessage))
     for call in calls:
@@ -110,9 +152,14 @@ async def _known_results(
 
 
 async def _known_of(
-    store: SessionStateStore, session_id: SessionId, reply: AssistantMessage
+    store: SessionStateStore,
+    session_id: SessionId,
+    calls: Iterable[ToolCall],
+    begun: Mapping[ToolCallId, RestingResult],
 ) -> dict[ToolCallId, ToolMessage]:
-    return await known_of_open_calls(store, session_id, {call.id: call.name for call in reply.tool_calls})
+    """What the sessions came to that were begun for these calls, and what the ledger says has `begun`."""
+    below = await known_of_children(store, session_id, {call.id: call.name for call in calls})
+    return below | {call_id: result.message for call_id, result in begun.items()}
 
 
 def _with_results(

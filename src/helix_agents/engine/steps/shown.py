@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
 from helix_agents.domain.records import encode
-from helix_agents.domain.summaries import Summarised, summarised_by
+from helix_agents.domain.skills import skills_told_by
+from helix_agents.domain.summaries import Summarised, not_summarised_at, summarised_by
 
 BYTES_PER_TOKEN = 4
 TOKENS_PER_MESSAGE = 4
@@ -18,7 +19,11 @@ _NOWHERE = -1
 
 
 class Shown:
-    """The messages to show, kept in step with a transcript that grows; only what is new in it is looked at."""
+    """The messages to show, kept in step with a transcript that grows; only what is new in it is looked at.
+
+    `failed_at` is about how many tokens they were when a summary of them was asked for last and could not be made.
+    `skills` is what was told of skills last, which is shown in the instructions; None where nothing was.
+    """
 
     def __init__(self, transcript: Sequence[Message]) -> None:
         self._transcript = transcript
@@ -28,6 +33,8 @@ class Shown:
         self._sizes: list[int] = []
         self._size = 0
         self._read, self._size_read = 0, 0
+        self.failed_at: int | None = None
+        self.skills: str | None = None
 
     def follow(self) -> list[Message]:
         """The messages to show, with what the transcript has gained. The list only grows; once a summary comes, it is
@@ -70,6 +77,10 @@ class Shown:
         return Summarised(messages=self._places[until], replies=before + replies)
 
     def _take(self, place: int, message: Message) -> None:
+        told = skills_told_by(message)
+        if told is not None:
+            self.skills = told
+            return
         summarised = summarised_by(message)
         if summarised is not None:
             kept = [at for at, where in enumerate(self._places) if where >= summarised.messages]
@@ -78,8 +89,10 @@ class Shown:
             self._sizes = [self._sizes[at] for at in kept]
             self._size = sum(self._sizes)
             self._read = self._size_read = 0
+            self.failed_at = None
             self._put(0, _NOWHERE, message)
         else:
+            self.failed_at = not_summarised_at(message) or self.failed_at
             self._put(len(self._messages), place, message)
 
     def _put(self, at: int, place: int, message: Message) -> None:

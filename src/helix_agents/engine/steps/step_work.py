@@ -88,6 +88,14 @@ class StepWork:
             return result.message
         return self.held.get(call.tool_call_id) or self.begun.get(call.tool_call_id) or _not_executed(call)
 
+    def mark_last(self, key: str, value: JSON) -> None:
+        """Have the commit's last message say something of itself."""
+        last = self.messages[-1]
+        marked = self.messages[-1] = msgspec.structs.replace(last, metadata={**last.metadata, key: value})
+        if isinstance(marked, ToolMessage) and (result := self.results.get(marked.tool_call_id)) is not None:
+            self.results[marked.tool_call_id] = msgspec.structs.replace(result, message=marked)
+            self._take_new()
+
     def fail(self, failure: Failure) -> None:
         """The run ends here, as failed."""
         self.failure = failure

@@ -167,10 +167,12 @@ async def take_writer(scope: RunScope, *, join: bool) -> None:
         await before.close()
 
 
-async def take_notes_of_calls(scope: RunScope, batch: OpenBatch) -> None:
-    """Have in hand what calls noted that ran elsewhere."""
+async def take_notes_of_others(scope: RunScope, batch: OpenBatch) -> None:
+    """Have in hand what effects of the step noted that ran elsewhere. A call may have noted something new since; what
+    else is in hand is not taken twice, as the model would be told it twice."""
     for name, note in (await scope.desk.notes(scope.step_id(batch.step))).items():
-        if note.round == batch.round and not name.startswith((OPENING, ASKING, COMPACTING)):
+        of_a_call = not name.startswith((OPENING, ASKING, COMPACTING))
+        if note.round == batch.round and (of_a_call or not scope.has_note(name)):
             scope.take_note(name, note)
 
 

@@ -19,14 +19,14 @@ def open_anthropic(name: str, *, api_key: str | None = None, base_url: str | Non
     Raises:
         MissingExtraError: the extra `anthropic` is not installed.
     """
-    _require(name, "anthropic", "anthropic")
+    require(name, "anthropic", "anthropic")
 
     def build(http: "AsyncClient") -> "Model[Any]":
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
 
         provider = AnthropicProvider(api_key=api_key, base_url=base_url, http_client=http)
-        return AnthropicModel(_model_of(name), provider=provider)
+        return AnthropicModel(model_of(name), provider=provider)
 
     return PydanticAIModel(name, build)
 
@@ -37,14 +37,14 @@ def open_openai(name: str, *, api_key: str | None = None, base_url: str | None =
     Raises:
         MissingExtraError: the extra `openai` is not installed.
     """
-    _require(name, "openai", "openai")
+    require(name, "openai", "openai")
 
     def build(http: "AsyncClient") -> "Model[Any]":
         from pydantic_ai.models.openai import OpenAIResponsesModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
         provider = OpenAIProvider(api_key=api_key, base_url=base_url, http_client=http)
-        return OpenAIResponsesModel(_model_of(name), provider=provider)
+        return OpenAIResponsesModel(model_of(name), provider=provider)
 
     return PydanticAIModel(name, build)
 
@@ -55,7 +55,7 @@ def open_openai_chat(name: str, *, api_key: str | None = None, base_url: str | N
     Raises:
         MissingExtraError: the extra `openai` is not installed.
     """
-    _require(name, "openai", "openai")
+    require(name, "openai", "openai")
 
     def build(http: "AsyncClient") -> "Model[Any]":
         from pydantic_ai.providers.openai import OpenAIProvider
@@ -63,7 +63,7 @@ def open_openai_chat(name: str, *, api_key: str | None = None, base_url: str | N
         from helix_agents.llm.pydantic_ai.chat_totals import TotalsOfChat
 
         provider = OpenAIProvider(api_key=api_key, base_url=base_url, http_client=http)
-        return TotalsOfChat(_model_of(name), provider=provider)
+        return TotalsOfChat(model_of(name), provider=provider)
 
     return PydanticAIModel(name, build)
 
@@ -74,23 +74,29 @@ def open_google(name: str, *, api_key: str | None = None, base_url: str | None =
     Raises:
         MissingExtraError: the extra `google` is not installed.
     """
-    _require(name, "google", "google.genai")
+    require(name, "google", "google.genai")
 
     def build(http: "AsyncClient") -> "Model[Any]":
         from pydantic_ai.models.google import GoogleModel
         from pydantic_ai.providers.google import GoogleProvider
 
         provider = GoogleProvider(api_key=api_key, base_url=base_url, http_client=http)
-        return GoogleModel(_model_of(name), provider=provider)
+        return GoogleModel(model_of(name), provider=provider)
 
     return PydanticAIModel(name, build)
 
 
-def _model_of(name: str) -> str:
+def model_of(name: str) -> str:
+    """The provider's own name of a model."""
     return name.partition(":")[2]
 
 
-def _require(name: str, extra: str, driver: str) -> None:
+def require(name: str, extra: str, driver: str) -> None:
+    """Refuse a model whose provider's library is missing.
+
+    Raises:
+        MissingExtraError: names the cure.
+    """
     if not (_installed("pydantic_ai") and _installed(driver)):
         raise MissingExtraError(f"Model {name!r}", extra)
 

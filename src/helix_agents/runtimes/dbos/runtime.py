@@ -62,6 +62,9 @@ NOT_OURS = (ConflictError, SessionNotFoundError)
 TIDY_SECONDS = 600.0
 """How often workflows that ended long ago are looked for."""
 
+LATEST_RECORD_MS = 600_000
+"""How long after a run's last commit its process may still be about to tell DBOS of it."""
+
 MOST_AT_ONCE = 1_000
 """How many of them one round of the janitor lets go of, which has more to see to; the next one goes on."""
 
@@ -245,8 +248,26 @@ class DBOSRuntime(OwnedRuns):
             gone += some
             if gone >= MOST_AT_ONCE:
                 self._tidied_at = -TIDY_SECONDS
-                break
+                return gone
+        return gone + await self._forget_untold(self._retention_ms)
+
+    async def _forget_untold(self, retention_ms: int) -> int:
+        """Have DBOS forget turns that ended without its knowing: a process died between the last commit and that."""
+        gone = seen = 0
+        while some := await self._questions.ask(workflows.begun_before(self._prefix, retention_ms, seen)):
+            over = [left.name for left in some if await self._is_over(left, retention_ms)]
+            if over:
+                await self._questions.ask(workflows.forget(over))
+            gone, seen = gone + len(over), seen + len(some) - len(over)
         return gone
+
+    async def _is_over(self, left: workflows.Left, retention_ms: int) -> bool:
+        """Whether the store knows that nobody goes on with a workflow, and has known it for so long. A run that it does
+        not know may be one of another store."""
+        run = await self.services.store.get_run(left.run_id)
+        if run is None or run.ended_at is None or run.status == "running":
+            return False
+        return run.ended_at <= self.services.store.now_ms() - max(retention_ms, LATEST_RECORD_MS)
 
     # -- starting workflows
 

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import Context
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dbos import DBOS, SetWorkflowID, WorkflowStatus
 
+from helix_agents.domain.ids import RunId
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_exception
@@ -34,6 +35,9 @@ SHORTEST_KEPT_SECONDS, LONGEST_KEPT_SECONDS = 0.5, 30.0
 MEETING_SECONDS = 30.0
 
 TURNS = "helix_turn_"
+
+# A program has workflows of its own, whose ids may begin in the same way.
+_TURN_NAMES = [f"{TURNS}{number}" for number in range(1, EFFECT_SEQUENCE + 1)]
 
 # How many turns DBOS is made to forget at once; all that it knows of them is deleted in one transaction.
 FORGOTTEN_AT_ONCE = 100
@@ -221,6 +225,34 @@ async def cancel_earlier(run: RunRecord) -> None:
     await DBOS.cancel_workflows_async(names, cancel_children=True)
 
 
+class Left(NamedTuple):
+    """A workflow that DBOS takes for one that is going on, and the run that it was started for."""
+
+    name: str
+    run_id: RunId
+
+
+async def begun_before(prefix: str, retention_ms: int, offset: int) -> list[Left]:
+    """Some of the turns that were begun so long ago and that DBOS takes for going on, the oldest first."""
+    before = datetime.fromtimestamp(time.time() - retention_ms / 1000, UTC)
+    found = await DBOS.list_workflows_async(
+        name=_TURN_NAMES,
+        workflow_id_prefix=f"{prefix}__",
+        status=["PENDING"],
+        end_time=before.isoformat(),
+        has_parent=False,
+        offset=offset,
+        limit=FORGOTTEN_AT_ONCE,
+        load_output=False,
+    )
+    return [Left(each.workflow_id, each.input["args"][2]) for each in found if each.input is not None]
+
+
+async def forget(names: list[str]) -> None:
+    """Have DBOS forget turns, each with its calls."""
+    await DBOS.delete_workflows_async(names, delete_children=True)
+
+
 async def forget_ended(prefix: str, retention_ms: int) -> int:
     """Have DBOS forget some turns that ended so long ago, each with its calls; answers how many, none at last.
 
@@ -228,8 +260,7 @@ async def forget_ended(prefix: str, retention_ms: int) -> int:
     """
     before = datetime.fromtimestamp(time.time() - retention_ms / 1000, UTC)
     ended = await DBOS.list_workflows_async(
-        # A program has workflows of its own, whose ids may begin in the same way.
-        name=[f"{TURNS}{number}" for number in range(1, EFFECT_SEQUENCE + 1)],
+        name=_TURN_NAMES,
         workflow_id_prefix=f"{prefix}__",
         status=["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"],
         completed_before=before.isoformat(),
@@ -239,7 +270,7 @@ async def forget_ended(prefix: str, retention_ms: int) -> int:
         load_output=False,
     )
     if ended:
-        await DBOS.delete_workflows_async([each.workflow_id for each in ended], delete_children=True)
+        await forget([each.workflow_id for each in ended])
     return len(ended)
 
 

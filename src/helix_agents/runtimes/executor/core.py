@@ -9,7 +9,6 @@ import msgspec
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.durations import Duration, optional_milliseconds
-from helix_agents.agent.fallback_model import FallbackModel
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
 from helix_agents.agent.registry import AgentRegistry
@@ -21,7 +20,6 @@ from helix_agents.domain.errors import (
     HelixError,
     NotARootSessionError,
     NothingToResumeError,
-    SessionAlreadyExistsError,
     StillWaitingError,
 )
 from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId, check_id
@@ -40,6 +38,7 @@ from helix_agents.domain.sessions import (
     SessionState,
     StopKind,
 )
+from helix_agents.domain.usage import UsageFilter, UsageOfDay
 from helix_agents.engine.children.detached import resume_detached
 from helix_agents.engine.children.meant_agents import find_agent
 from helix_agents.engine.effects import Ops
@@ -49,9 +48,7 @@ from helix_agents.engine.requests.rewinding import rewind
 from helix_agents.engine.requests.start_plans import (
     NewSession,
     ResumeMode,
-    began_with,
     check_owner,
-    plan_execute,
     plan_resume,
     plan_retry,
     plan_rewind,
@@ -62,15 +59,16 @@ from helix_agents.engine.requests.submitting import submit
 from helix_agents.engine.services import DAY_MS, EngineOptions, Services
 from helix_agents.engine.steps.ending import repair_stream
 from helix_agents.ports.llm import LLMAdapter
-from helix_agents.ports.models import open_model
 from helix_agents.ports.state_store import SessionStateStore, check_complete
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.inputs import (
+    IfRunning,
     Input,
     check_agent,
+    check_if_running,
     check_of_one_call,
     check_resume,
     messages_of,
@@ -80,12 +78,20 @@ from helix_agents.runtimes.executor.inputs import (
 )
 from helix_agents.runtimes.executor.janitor import Janitor, Swept
 from helix_agents.runtimes.executor.left_to_others import LeftToOthers
+from helix_agents.runtimes.executor.models import Models
 from helix_agents.runtimes.executor.recovery import Recovered, recover, take_over
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.sessions import Sessions
-from helix_agents.runtimes.executor.settings import ExecutorSettings, check_settings, checked_agents
+from helix_agents.runtimes.executor.settings import (
+    ExecutorSettings,
+    check_memory_has_a_place,
+    check_settings,
+    checked_agents,
+)
 from helix_agents.runtimes.executor.starting import start_run
+from helix_agents.runtimes.executor.turn_queue import TurnQueue
+from helix_agents.runtimes.executor.turns import Turns, WantedTurn
 from helix_agents.runtimes.executor.waking import Waker
 from helix_agents.system import RandomIds, jitter
 
@@ -108,12 +114,13 @@ class ExecutorCore:
         check_complete(state)
         check_settings(type(self), settings)
         self.locks = settings.get("locks")
+        self.memories = settings.get("memories")
         self._runtime = runtime
         self._usage = usage
         self._grace = settings.get("grace", 20.0)
         self._janitor_seconds = settings.get("janitor_seconds", 15.0)
         self._on_close = settings.get("on_close")
-        self._models: dict[str, LLMAdapter] = {}
+        self._models = Models()
         self._is_open = False
         self._services = Services(
             store=state,
@@ -121,7 +128,7 @@ class ExecutorCore:
             agents=AgentRegistry(checked_agents(type(self), agents)),
             clock=state,
             ids=RandomIds(),
-            adapter_of=self._adapter_of,
+            adapter_of=self._models.adapter_of,
             sleep=asyncio.sleep,
             jitter=jitter,
             in_thread=asyncio.to_thread,
@@ -131,6 +138,7 @@ class ExecutorCore:
             is_here=lambda run: runtime.find(run.run_id) is not None,
             name_workflow=runtime.name_workflow,
             entries=settings.get("entries"),
+            memories=settings.get("memories"),
             attend_remotes=self._attend_remotes,
             hooks=settings.get("hooks"),
             options=settings.get("options") or EngineOptions(),
@@ -146,12 +154,29 @@ class ExecutorCore:
         self._left = LeftToOthers(runtime)
         self._remotes = Remotes(self._services, resume=self._resume_by_name)
         self._waker = Waker(self._services, begin=self._begin_quietly, leaves=self._left.leaves)
+        self._queue = TurnQueue(
+            self._services,
+            begin=self._begin_quietly,
+            leaves=self._left.leaves,
+            find=runtime.find,
+            in_background=runtime.in_background,
+        )
+        self._turns = Turns(
+            self._services,
+            usage=usage,
+            queue=self._queue,
+            begin=self._begin,
+            handle_of=self._handle,
+            get_handle=self.get_handle,
+            stop=partial(self._stop, reason="another message came", kind="interrupt"),
+        )
         self.janitor = Janitor(
             self._services,
             resume=self._resume_by_name,
             resume_companions=self._resume_companions_by_name,
             recover=self.recover,
             wake=self._waker.wake,
+            begin_queued=self._queue.begin_all,
             tidy=runtime.tidy,
             remotes=self._remotes,
             resume_grace_ms=settings.get("resume_grace_ms", 30_000),
@@ -201,6 +226,7 @@ class ExecutorCore:
         expires_in: Duration | None = None,
         idempotency_key: str | None = None,
         only_new: bool = False,
+        if_running: IfRunning = "reject",
         hooks: SomeHooks = None,
         model: str | LLMAdapter | None = None,
     ) -> RunHandle[OutputT]:
@@ -210,8 +236,14 @@ class ExecutorCore:
         that exists is left alone, whoever made it and however lately. With `branch`, the session begins as a copy of
         another one; `user_id`, `tags` and `metadata` are those of a new session, too.
 
+        A turn that goes on is not disturbed (`if_running="reject"`). With `"enqueue"` this one waits, in the store,
+        until those before it are over, also one that waits for somebody; it begins once, in whichever process, and its
+        handle waits with it. With `"interrupt"` the turn that goes on is stopped, keeping what it did, and this one
+        begins after it.
+
         Raises:
             AgentAlreadyRunningError: the session has a turn that is going on.
+            QueueFullError: too many wait already.
             InvalidInputError: a message is none, or what else was given is not what it should be.
             AgentMismatchError: the session, or the one it is to be a branch of, was begun with another agent.
             NotARootSessionError: its parent drives it.
@@ -221,13 +253,9 @@ class ExecutorCore:
             ExecutorClosedError, OtherEventLoopError: this process begins nothing any more, or not in this event loop.
         """
         self._know(agent)
-        session_id = self._services.ids.new("session") if session_id is None else check_id(session_id)
+        check_if_running(if_running, hooks, model)
         if branch is not None:
             check_id(branch.from_session_id)
-        messages = messages_of(input, idempotency_key)
-        begun = None if only_new else await self._begun_with(agent, session_id, idempotency_key)
-        if begun is not None:
-            return begun
         new = NewSession(
             branch=branch,
             state=state,
@@ -236,16 +264,21 @@ class ExecutorCore:
             metadata=metadata_of(metadata),
             required=only_new,
         )
-        expires = optional_milliseconds(expires_in, "execute", "expires_in")
-        try:
-            start = await plan_execute(self._services, agent, session_id, messages, new, expires_in_ms=expires)
-            return await self._begin(agent, start, hooks=hooks, model=model)
-        except (ConflictError, SessionAlreadyExistsError):
-            # It may have been the same call that was faster.
-            begun = None if only_new else await self._begun_with(agent, session_id, idempotency_key)
-            if begun is None:
-                raise
+        wanted = WantedTurn(
+            session_id=self._services.ids.new("session") if session_id is None else check_id(session_id),
+            messages=messages_of(input, idempotency_key),
+            new=new,
+            expires_in_ms=optional_milliseconds(expires_in, "execute", "expires_in"),
+            key=None if only_new else idempotency_key,
+        )
+        begun = await self._turns.begun(agent, wanted)
+        if begun is not None:
             return begun
+        if if_running == "enqueue" and branch is None and not only_new:
+            self._adapter(agent, None, None)
+            return await self._turns.after_others(agent, wanted)
+        begin = self._turns.instead_of_others if if_running == "interrupt" else self._turns.now
+        return await begin(agent, wanted, hooks=hooks, model=model)
 
     async def resume(
         self,
@@ -288,7 +321,9 @@ class ExecutorCore:
             return handle
         if isinstance(start, RunRecord):
             return await self._take_over(agent, start, hooks=hooks, model=model)
-        return await self._begin(agent, start, hooks=hooks, model=model)
+        handle = await self._begin(agent, start, hooks=hooks, model=model)
+        self._queue.goes_on(session_id, after_a_pause=True)
+        return handle
 
     async def retry(
         self,
@@ -370,6 +405,10 @@ class ExecutorCore:
         """What waits, across all sessions."""
         return await self._services.store.list_pending(where, offset=offset, limit=limit)
 
+    async def usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
+        """What was used across all sessions, added up per day (in UTC), agent and source; the newest day first."""
+        return await self._usage.get_usage_by_day(where)
+
     async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
         """Stop the run that is going, keeping what it did; a session that waits is settled as interrupted.
 
@@ -398,8 +437,10 @@ class ExecutorCore:
         return await self.janitor.sweep()
 
     async def idle(self) -> None:
-        """Wait until this process drives no run."""
+        """Wait until this process drives no run, and begins none that waited for the end of another here."""
         await self._runtime.idle()
+        while await self._queue.may_begin():
+            await self._runtime.idle()
 
     async def close(self) -> None:
         """Start nothing new, give running steps their grace, then let go of what is left."""
@@ -413,21 +454,18 @@ class ExecutorCore:
 
     async def _let_go(self) -> None:
         await self._runtime.let_go()
-        for model in self._models.values():
-            close = getattr(model, "close", None)
-            if close is None:
-                continue
-            try:
-                await close()
-            except Exception as problem:
-                # Anybody may write an adapter; the store is closed all the same.
-                log_exception("model.not_closed", problem, model=model.name)
+        await self._models.close()
         for agent in self._services.agents.everyone():
             for tool in agent.all_tools:
                 try:
                     await tool.close()
                 except Exception as problem:
                     log_exception("tool.not_closed", problem, tool=tool.name)
+            if agent.memory is not None:
+                try:
+                    await agent.memory.close()
+                except Exception as problem:
+                    log_exception("memory.not_closed", problem, agent=agent.name)
         if self._on_close is not None:
             await self._on_close()
 
@@ -447,7 +485,9 @@ class ExecutorCore:
         adapter = self._adapter(agent, model, hooks)
         owned = msgspec.structs.replace(start, owner=self._runtime.owner, call_hooks=hooks is not None)
         starting = start_run(self._services, self._runtime, owned, hooks=hooks, model=adapter)
-        return self._handle(agent, await self._to_the_end(starting))
+        run = await self._to_the_end(starting)
+        self._queue.goes_on(run.session_id)
+        return self._handle(agent, run)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something that must not stop half-way when its caller is cancelled.
@@ -514,14 +554,6 @@ class ExecutorCore:
             self._runtime.drive_detached(run)
         return len(runs)
 
-    async def _begun_with(
-        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, key: str | None
-    ) -> RunHandle[OutputT] | None:
-        """The current run, if its turn began with this key."""
-        if key is None or not await began_with(self._services.store, session_id, key):
-            return None
-        return await self.get_handle(agent, session_id)
-
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
         session = await self._services.store.load_state(check_id(session_id))
         if session.parent_session_id is not None:
@@ -543,27 +575,15 @@ class ExecutorCore:
         refused before anything is written, as is one whose driver, in another process, would not get what is given.
 
         Raises:
-            InvalidInputError, UnknownModelError, MissingExtraError: it cannot be begun like this.
+            InvalidInputError, UnknownModelError, MissingExtraError, DefinitionError: it cannot be begun like this.
         """
         check_of_one_call(hooks, model, works=self._runtime.works)
-        adapter = None if model is None else self._adapter_of(model)
-        if adapter is None and self._runtime.works:
-            for each in AgentRegistry([agent]).everyone():
-                for used in each.models:
-                    self._adapter_of(used)
-        return adapter
-
-    def _adapter_of(self, model: str | LLMAdapter) -> LLMAdapter:
-        if isinstance(model, str):
-            return self._opened(model)
-        return model.opened(self._adapter_of) if isinstance(model, FallbackModel) else model
-
-    def _opened(self, name: str) -> LLMAdapter:
-        """The model of this name, opened once and closed with the executor."""
-        adapter = self._models.get(name)
-        if adapter is None:
-            adapter = self._models[name] = open_model(name)
-        return adapter
+        check_memory_has_a_place(agent, self.memories)
+        if model is not None:
+            return self._models.adapter_of(model)
+        if self._runtime.works:
+            self._models.open_all_of(agent)
+        return None
 
 
 _: type[AgentExecutor] = ExecutorCore

@@ -64,6 +64,15 @@ class RunHandle(Generic[OutputT]):
         return self._run.run_id
 
     @property
+    def was_queued(self) -> bool:
+        """Whether it had to wait for its turn when it was sent; what is asked of it then waits too."""
+        return False
+
+    async def begun(self) -> "RunHandle[OutputT]":
+        """The run itself, once it has begun: at once, unless it had to wait for its turn."""
+        return self
+
+    @property
     def is_driven_here(self) -> bool:
         """Whether this process drives the run: as long as it does, nobody has to look after it."""
         return self._run.owner is not None and self._driver is not None and not self._driver.done()

@@ -11,14 +11,15 @@ from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import Answer, AnswerOutcome, PendingCall, PendingFilter
+from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.sub_sessions import SubSessionRef
-from helix_agents.domain.usage import UsageRollup
+from helix_agents.domain.usage import UsageFilter, UsageOfDay, UsageRollup
 from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.engine.requests.start_plans import ResumeMode
 from helix_agents.ports.locks import LockManager
-from helix_agents.runtimes.executor.inputs import Input
+from helix_agents.runtimes.executor.inputs import IfRunning, Input
 from helix_agents.runtimes.executor.recovery import Recovered
 
 
@@ -33,6 +34,10 @@ class HostedRun(Protocol):
     @property
     def run_id(self) -> RunId:
         """Which of its runs."""
+        ...
+
+    async def begun(self) -> "HostedRun":
+        """The run itself, once it has begun: at once, unless it had to wait for its turn."""
         ...
 
     def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]:
@@ -98,8 +103,26 @@ class HostedSessions(Protocol):
         """Where the session can be rewound to or branched from, newest first."""
         ...
 
+    async def branch(
+        self, session_id: SessionId, new_session_id: SessionId, *, checkpoint_id: CheckpointId | None = None
+    ) -> SessionState:
+        """A new session with the messages and state that this one has, or had at a checkpoint.
+
+        Raises:
+            SessionNotFoundError, SessionAlreadyExistsError, CheckpointNotFoundError: it cannot be made.
+        """
+        ...
+
     async def snapshot(self, session_id: SessionId) -> SessionSnapshot:
         """Messages and state, and from where in the stream to read on: nothing is missed, nothing is told twice."""
+        ...
+
+    async def queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
+        """The turns that wait in a session, in the order in which they came."""
+        ...
+
+    async def drop_queued(self, session_id: SessionId, run_id: RunId) -> bool:
+        """Take a turn from the queue; False when it does not wait, or not any more."""
         ...
 
     async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None:
@@ -145,15 +168,18 @@ class AgentExecutor(Protocol):
         metadata: dict[str, str] | None = None,
         idempotency_key: str | None = None,
         only_new: bool = False,
+        if_running: IfRunning = "reject",
     ) -> HostedRun:
         """Begin a turn, in a new session or as the next one of an existing one; of many concurrent callers one does.
 
         The turn is stored when this answers, and goes on whatever becomes of its caller; that of a process that died
         goes on with `recover`. With an `idempotency_key`, the same call again gives the handle of the turn it began.
-        With `only_new`, a session that exists is left alone.
+        With `only_new`, a session that exists is left alone. While a turn goes on, this one is refused, or waits for
+        it, or stops it, as `if_running` says.
 
         Raises:
             AgentAlreadyRunningError: the session has a turn that is going on.
+            QueueFullError: too many wait already.
             AgentMismatchError: it was begun with another agent.
             NotARootSessionError: its parent drives it.
             SessionAlreadyExistsError: it was to be a new one, and is there already.
@@ -192,6 +218,14 @@ class AgentExecutor(Protocol):
         """
         ...
 
+    async def rewind(self, session_id: SessionId, checkpoint_id: CheckpointId) -> SessionState:
+        """Bring a session back to a checkpoint and leave it there, interrupted; resume goes on from there.
+
+        Raises:
+            SessionNotFoundError, CheckpointNotFoundError, AgentAlreadyRunningError, NotARootSessionError: it cannot.
+        """
+        ...
+
     async def get_handle(self, agent: AnyAgent, session_id: SessionId) -> HostedRun | None:
         """A handle on the session's current run, whoever drives it; None when it never had one."""
         ...
@@ -211,6 +245,10 @@ class AgentExecutor(Protocol):
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[PendingCall]:
         """What waits, across all sessions."""
+        ...
+
+    async def usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
+        """What was used across all sessions, added up per day, agent and source."""
         ...
 
     async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:

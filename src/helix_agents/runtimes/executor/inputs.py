@@ -1,7 +1,7 @@
 """What a caller hands to an executor: nothing looks at the types of what user code gives, so it is looked at here."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -12,11 +12,16 @@ from helix_agents.domain.door import check_input
 from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import CheckpointId, check_id
 from helix_agents.domain.messages import UserMessage, is_blank
+from helix_agents.domain.recollections import is_recollection
 from helix_agents.domain.records import check_given
+from helix_agents.domain.skills import SKILLS
 from helix_agents.domain.summaries import summarised_by
 from helix_agents.engine.requests.start_plans import ResumeMode
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
+
+IfRunning: TypeAlias = Literal["reject", "enqueue", "interrupt"]
+"""What becomes of a message that comes while a turn goes on."""
 
 
 def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]:
@@ -33,6 +38,10 @@ def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]
         check_input(message, UserMessage, "message", "give a text, a UserMessage(content=…), or a list of UserMessage")
         if summarised_by(message) is not None:
             raise InvalidInputError("message", "its metadata says that it is a summary, which only the engine writes")
+        if message.metadata.get("helix") == SKILLS:
+            raise InvalidInputError("message", "its metadata says that it tells of skills, which only the engine does")
+        if is_recollection(message):
+            raise InvalidInputError("message", "its metadata says that it is a memory, which only the engine tells")
         if is_blank(message.content):
             raise InvalidInputError("message", "it says nothing; give a text that is not blank, or a file")
     if key is None or not messages:
@@ -111,6 +120,20 @@ def check_resume(mode: ResumeMode, message: Input | None, checkpoint_id: Checkpo
         if checkpoint_id is None:
             raise InvalidInputError("mode", "'from_checkpoint' needs checkpoint_id=…, or \"beginning\"")
         check_id(checkpoint_id, "checkpoint id")
+
+
+def check_if_running(given: IfRunning, hooks: SomeHooks, model: object) -> None:
+    """Refuse a word that says nothing, and hooks and a model for a turn that another process may begin.
+
+    Raises:
+        InvalidInputError: it cannot be done like this.
+    """
+    if given not in get_args(IfRunning):
+        known = ", ".join(map(repr, get_args(IfRunning)))
+        raise InvalidInputError("if_running", f"there is no {cast('object', given)!r}, only {known}")
+    if given == "enqueue" and not (hooks is None and model is None):
+        what = "hooks and a model of one call live in this process, and a turn that waits may begin in another"
+        raise InvalidInputError("argument", f"{what}; give them to the agent")
 
 
 def check_of_one_call(hooks: SomeHooks, model: object, *, works: bool) -> None:

@@ -5,15 +5,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from helix_agents.domain.errors import ConflictError, NothingToResumeError, StillWaitingError
+from helix_agents.domain.errors import ConflictError, NothingToResumeError, StillWaitingError, StoreClosedError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import READY, PendingFilter, ready_since
 from helix_agents.domain.records import Record
+from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.remote.stops import StopsPaid
-from helix_agents.engine.requests.cleanup import CleanupSummary, expired_session_cleanup, is_over
+from helix_agents.engine.requests.cleanup import EXPIRED, CleanupSummary, expired_session_cleanup, is_over
 from helix_agents.engine.services import Services
+from helix_agents.engine.steps.undriven import tell_failed
 from helix_agents.runtimes.executor.recovery import MOST_AT_ONCE, Recovered
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.waking import Woken
@@ -32,6 +34,7 @@ class Swept(Record):
     stops_paid: int = 0
     stops_abandoned: int = 0
     woken: int = 0
+    dequeued: int = 0
     pruned_workflows: int = 0
 
 
@@ -46,6 +49,7 @@ class Janitor:
         resume_companions: Callable[[SessionId], Awaitable[int]],
         recover: Callable[[], Awaitable[Recovered]],
         wake: Callable[[], Awaitable[Woken]],
+        begin_queued: Callable[[], Awaitable[int]],
         tidy: Callable[[], Awaitable[int]],
         remotes: Remotes,
         resume_grace_ms: int,
@@ -56,6 +60,7 @@ class Janitor:
         self._resume_companions = resume_companions
         self._recover = recover
         self._wake = wake
+        self._begin_queued = begin_queued
         self._tidy = tidy
         self._remotes = remotes
         self._resume_grace_ms = resume_grace_ms
@@ -67,6 +72,8 @@ class Janitor:
             await asyncio.sleep(interval_seconds)
             try:
                 await self.sweep()
+            except StoreClosedError:
+                return
             except Exception as problem:
                 # Whatever it is: there is nobody else here who would see to what is stuck.
                 log_exception("janitor.failed", problem)
@@ -75,6 +82,7 @@ class Janitor:
         """One round. What goes wrong in one part of it keeps no other part from being done.
 
         Raises:
+            StoreClosedError: this process leaves, and has closed its store in mid-round.
             Exception: what went wrong first.
         """
         problems: list[Exception] = []
@@ -82,17 +90,21 @@ class Janitor:
         async def part(work: Awaitable[T], otherwise: T) -> T:
             try:
                 return await work
+            except StoreClosedError:
+                raise
             except Exception as problem:
                 problems.append(problem)
                 return otherwise
 
         expired = await part(self._expire_calls(), 0)
         recovered = await part(self._recover(), Recovered())
-        cleanup = await part(expired_session_cleanup(self._services.store), CleanupSummary())
+        cleanup = await part(expired_session_cleanup(self._services.store, tell=self._tell_expired), CleanupSummary())
         await part(self._sweep_capabilities(), None)
+        await part(self._sweep_memories(), None)
         stops = await part(self._remotes.pay_stops(), StopsPaid())
         resumed = await part(self._remotes.resume_answered(), 0)
         resumed += await part(self._resume_waiting(), 0)
+        dequeued = await part(self._begin_queued(), 0)
         pruned = await part(self._services.streams.prune(self._stream_retention_ms), 0)
         woken = await part(self._wake(), Woken())
         workflows = await part(self._tidy(), 0)
@@ -109,8 +121,12 @@ class Janitor:
             stops_paid=stops.paid,
             stops_abandoned=stops.abandoned,
             woken=woken.sessions,
+            dequeued=dequeued,
             pruned_workflows=workflows,
         )
+
+    async def _tell_expired(self, run: RunRecord) -> None:
+        await tell_failed(self._services, run.session_id, run.fence, EXPIRED, "The session expired.")
 
     async def _expire_calls(self) -> int:
         expired = 0
@@ -131,6 +147,16 @@ class Janitor:
                 await bundle.sweep(entries, partial(is_over, self._services.store))
             except Exception as problem:
                 log_exception("janitor.sweep_failed", problem)
+
+    async def _sweep_memories(self) -> None:
+        """Let the memory of every agent here look after what nobody finished."""
+        store = self._services.memories
+        if store is None:
+            return
+        memories = {id(agent.memory): agent.memory for agent in self._services.agents.everyone()}
+        for memory in memories.values():
+            if memory is not None:
+                await memory.sweep(store)
 
     async def _resume_waiting(self) -> int:
         """Answered or expired suspensions that nobody resumed, of sessions and of their companions.

@@ -68,6 +68,7 @@ class OpeningExecutor(Generic[ExecutorT_co]):
                 usage=backend.usage,
                 locks=backend.locks,
                 entries=backend.entries,
+                memories=backend.memories,
                 on_close=backend.close,
                 **self._settings,
             )

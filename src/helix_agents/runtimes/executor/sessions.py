@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.door import check_merge
-from helix_agents.domain.ids import SessionId, StreamId, check_id
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StreamId, check_id, check_new_session_id
 from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
+from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import SessionFilter, SessionState, SessionSummary
+from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.writes import Merged, StepWrites
 from helix_agents.engine.requests.snapshot import SessionSnapshot, take_snapshot
@@ -80,6 +81,20 @@ class Sessions:
         """Where the session can be rewound to or branched from, newest first."""
         return await self._store.list_checkpoints(check_id(session_id), offset=offset, limit=limit)
 
+    async def branch(
+        self, session_id: SessionId, new_session_id: SessionId, *, checkpoint_id: CheckpointId | None = None
+    ) -> SessionState:
+        """A new session with the messages, state, agent and user of this one, as it is now or was at a checkpoint; both
+        go on independently.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+            SessionAlreadyExistsError: the new id is taken.
+            CheckpointNotFoundError: it has no such checkpoint.
+        """
+        source = BranchPoint(from_session_id=check_id(session_id), checkpoint_id=checkpoint_id)
+        return await self._store.clone_session(source, check_new_session_id(new_session_id))
+
     async def snapshot(self, session_id: SessionId) -> SessionSnapshot:
         """What a page shows after a refresh, and from where it reads on."""
         return await take_snapshot(self._store, self._streams, check_id(session_id))
@@ -98,6 +113,14 @@ class Sessions:
         if agent is not None:
             agent.check_writes(session.custom_state, session.agent_version, writes)
         return await self._store.merge_custom_state(session_id, writes)
+
+    async def queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
+        """The turns that wait in a session, in the order in which they came."""
+        return await self._store.list_queued(check_id(session_id))
+
+    async def drop_queued(self, session_id: SessionId, run_id: RunId) -> bool:
+        """Take a turn from the queue; False when it does not wait, or not any more."""
+        return await self._store.drop_queued(check_id(session_id), check_id(run_id, "run id"))
 
     async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None:
         """Remove the session, everything below it, here and at other services, and their streams; idempotent.

@@ -9,10 +9,12 @@ from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.agent_checks import check_hooks
 from helix_agents.agent.choices import check_whole
 from helix_agents.agent.hooks import SomeHooks, each_hooks
+from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.services import EngineOptions, OpenDeps
 from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.locks import LockManager
+from helix_agents.ports.memory_store import MemoryStore
 
 
 class RunSettings(TypedDict, total=False):
@@ -31,6 +33,7 @@ class ExecutorSettings(RunSettings, total=False):
 
     locks: LockManager | None
     entries: EntryStore | None
+    memories: MemoryStore | None
     on_close: Callable[[], Awaitable[None]] | None
 
 
@@ -44,7 +47,7 @@ class OpenSettings(RunSettings, total=False):
 
 
 # What opening a backend gives, and nobody says.
-_PARTS = {"self", "runtime", "settings", "state", "streams", "usage", "locks", "entries", "on_close"}
+_PARTS = {"self", "runtime", "settings", "state", "streams", "usage", "locks", "entries", "memories", "on_close"}
 
 
 def checked_agents(kind: type[Any], agents: Iterable[AnyAgent]) -> Iterable[AnyAgent]:
@@ -60,6 +63,22 @@ def checked_agents(kind: type[Any], agents: Iterable[AnyAgent]) -> Iterable[AnyA
         if not isinstance(each, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(kind.__name__, f"{each!r} in agents is no Agent.")
     return given
+
+
+def check_memory_has_a_place(agent: AnyAgent, memories: MemoryStore | None) -> None:
+    """Refuse an agent that remembers, or one below it, where nothing could be remembered.
+
+    Raises:
+        DefinitionError: names it, and what to do.
+    """
+    if memories is not None:
+        return
+    for each in AgentRegistry([agent]).everyone():
+        if each.memory is not None:
+            raise DefinitionError(
+                f"Agent {each.name!r}",
+                "it has a memory, and this executor has no place for one; open it by a URL, or give it memories=….",
+            )
 
 
 def check_room(kind: type[Any], **limits: int | None) -> None:

@@ -41,6 +41,10 @@ async def start_run(
             runtime.in_background(_submit_if_started(services, runtime, start, hooks, model))
         raise
     run = started.run
+    if run.owner != start.owner or run.status != "running":
+        # The same turn was begun before: in another process, which drives it, or here, and is over. Where nobody owns
+        # runs, whoever submits one that is driven does nothing.
+        return run
     if run.start_sequence and started.stream is None:
         await _reactivate_stream(services, run)
     session = first_begun(start, started)

@@ -33,6 +33,7 @@ class Executor(ExecutorCore):
         usage: Where usage is counted.
         locks: For what your own code coordinates; the engine needs none.
         entries: Where state capabilities keep what they know.
+        memories: Where agents keep what they remember.
         on_close: Awaited when the executor was closed.
         agents: What this process can run, and recover by name.
         deps: Opens what tools need from the process, once for each run: a function of the session's id and its user

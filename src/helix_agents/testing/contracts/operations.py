@@ -10,7 +10,7 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.sessions import BranchPoint, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.ports.state_store import SessionStateStore
-from helix_agents.testing.scenes import child_ref, commit, effect, said, set_key, staged, step_meta
+from helix_agents.testing.scenes import child_ref, commit, effect, queued, said, set_key, staged, step_meta
 
 Operation: TypeAlias = Callable[[SessionStateStore, SessionId], Awaitable[Any]]
 
@@ -55,6 +55,8 @@ ROWS_OF_OTHERS: Mapping[str, Operation] = {
     "check_interrupt_flag": lambda store, session: store.check_interrupt_flag(session),
     "clear_interrupt_flag": lambda store, session: store.clear_interrupt_flag(session),
     "begin_effect": lambda store, session: store.begin_effect(replace(effect("c-2"), session_id=session)),
+    "queue_turn": lambda store, session: store.queue_turn(queued("r-queued", session_id=session)),
+    "drop_queued": lambda store, session: store.drop_queued(session, "r-queued"),
 }
 """Writes that leave the session record alone."""
 
@@ -72,6 +74,7 @@ READS: Mapping[str, Operation] = {
     "find_interrupt_flag": lambda store, session: store.find_interrupt_flag(session),
     "wait_for_interrupt": lambda store, session: store.wait_for_interrupt(session, 0),
     "list_effects": lambda store, session: store.list_effects(session),
+    "list_queued": lambda store, session: store.list_queued(session),
     "clone_session": lambda store, session: store.clone_session(BranchPoint(from_session_id=session), "clone"),
 }
 """What is asked of one session, and cloning, which leaves its source alone."""

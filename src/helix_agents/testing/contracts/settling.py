@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from helix_agents.domain.commits import SettleSession
-from helix_agents.domain.errors import SupersededError
+from helix_agents.domain.commits import SettleSession, StartRun
+from helix_agents.domain.errors import InvalidWriteError, SupersededError
 from helix_agents.domain.sessions import InterruptContext, StatusChanged, StatusConflict
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
@@ -18,10 +18,12 @@ from helix_agents.testing.scenes import (
     SESSION,
     announce_in_child,
     answer,
+    append_to,
     commit,
     fence_of,
     of_child,
     said,
+    set_key,
     start,
     start_child,
     suspend,
@@ -55,6 +57,23 @@ class SettlingContract(StoreContract):
         assert await store.list_unresumed(0) == ()
         with pytest.raises(SupersededError):
             await commit(store, 2)
+
+    @proves("settle.state-writes")
+    async def test_settling_keeps_what_is_known_to_have_changed(self, store: SessionStateStore) -> None:
+        await start(store, writes=set_key("name", "Cy"))
+        await commit(store, 1, writes=append_to("sent", "ann"))
+        await start_child(store)
+        below = (await store.load_state("child")).custom_state
+        before = await observe(store, SESSION, "child")
+        with pytest.raises(InvalidWriteError):
+            await store.settle_session(_request(writes=append_to("name", "x"), append_messages=(said("bye"),)))
+        assert await observe(store, SESSION, "child") == before
+        assert (await store.settle_session(_request(writes=append_to("sent", "bob")))).ok
+        kept = {"name": "Cy", "sent": ["ann", "bob"]}
+        assert (await store.load_state(SESSION)).custom_state == kept
+        assert (await store.load_state("child")).custom_state == below
+        await store.start_run(StartRun(session_id=SESSION, run_id="r-2", writes=append_to("sent", "cy")))
+        assert (await store.load_state(SESSION)).custom_state == {**kept, "sent": ["ann", "bob", "cy"]}
 
     @proves("settle.ends-the-tree")
     async def test_settling_ends_the_sessions_below(self, store: SessionStateStore, clock: ManualClock) -> None:

@@ -11,6 +11,7 @@ from helix_agents.testing.contracts.listing import ListingContract
 from helix_agents.testing.contracts.messages import MessagesContract
 from helix_agents.testing.contracts.pending import PendingContract
 from helix_agents.testing.contracts.processes import KillsContract, ProcessesContract
+from helix_agents.testing.contracts.queues import QueuesContract
 from helix_agents.testing.contracts.races import RacesContract
 from helix_agents.testing.contracts.recovery import RecoveryContract
 from helix_agents.testing.contracts.runs import RunsContract
@@ -39,6 +40,7 @@ class StateStoreContract(
     FlagsContract,
     PendingContract,
     EffectsContract,
+    QueuesContract,
     CommitsContract,
     SettlingContract,
     WholeStoreContract,

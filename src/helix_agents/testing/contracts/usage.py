@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from helix_agents.domain.errors import InvalidPageError, StaleStateError, StoreClosedError, UnstorableValueError
 from helix_agents.domain.sessions import BranchPoint, CreateSession
-from helix_agents.domain.usage import SourceTotal, TokenCount, UsageEntry, UsageFilter, UsageRollup
+from helix_agents.domain.usage import DAY_MS, SourceTotal, TokenCount, UsageEntry, UsageFilter, UsageRollup, by_day
 from helix_agents.ports.backend import Backend
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.handles import Closable, Handles
@@ -224,6 +224,41 @@ class UsageStoreContract(PartsContract):
         for offset, limit in ((-1, 50), (0, 0), (0, 201)):
             with pytest.raises(InvalidPageError):
                 await parts.usage.query_usage(offset=offset, limit=limit)
+
+    @proves("usage.by-day")
+    async def test_usage_is_added_up_per_day_agent_and_source(self, parts: Backend, clock: ManualClock) -> None:
+        clock.advance(3 * DAY_MS - clock.now_ms() % DAY_MS)
+        await start(parts.state, create=CreateSession(agent_type="writer", user_id="ann"))
+        today = (
+            spent(amount=2.5, user_id="ann"),
+            spent(1, user_id="ann", source_type="tool", tokens=None, success=False),
+        )
+        await commit(parts.state, usage=today)
+        yesterday, before = clock.now_ms() - 1, clock.now_ms() - DAY_MS - 1
+        earlier = [replace(FULL, n=n, recorded_at=at) for n, at in enumerate((yesterday, yesterday - 5, before))]
+        await parts.usage.record_usage([*earlier, used(9, recorded_at=yesterday), used(8, "b", recorded_at=yesterday)])
+
+        found = await parts.usage.get_usage_by_day()
+        assert [(each.day, each.agent_type, each.source_type, each.calls, each.failures) for each in found] == [
+            (clock.now_ms(), "writer", "tokens", 1, 0),
+            (clock.now_ms(), "writer", "tool", 1, 1),
+            (clock.now_ms() - DAY_MS, None, "tokens", 2, 0),
+            (clock.now_ms() - DAY_MS, "writer", "custom", 2, 2),
+            (clock.now_ms() - 2 * DAY_MS, "writer", "custom", 1, 1),
+        ]
+        assert [each.amount for each in found] == [2.5, 0, 0, 3.0, 1.5]
+        assert found[3].tokens == TokenCount(prompt=2, completion=4, reasoning=6, cached=8, total=2**41)
+        everything = (await parts.usage.query_usage()).items
+        assert found == by_day(everything)
+        for narrowed in (
+            UsageFilter(user_id="ann"),
+            UsageFilter(session_id=SESSION),
+            UsageFilter(run_id="r-9"),
+            UsageFilter(recorded_from=yesterday),
+        ):
+            entries = (await parts.usage.query_usage(narrowed)).items
+            assert await parts.usage.get_usage_by_day(narrowed) == by_day(entries)
+        assert await parts.usage.get_usage_by_day(UsageFilter(user_id="nobody")) == ()
 
     @proves("usage.rolled-up")
     async def test_a_rollup_adds_up_the_tree_below_a_session(self, parts: Backend) -> None:

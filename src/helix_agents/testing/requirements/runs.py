@@ -146,6 +146,21 @@ _EFFECTS = promised_by(
     },
 )
 
+_QUEUES = promised_by(
+    "queue",
+    {
+        "queues.in-order": "Turns wait in the order in which they came, those of several processes too.",
+        "queues.same-again": "A turn of a run id that waits already is answered as it is, and nothing is changed.",
+        "queues.behind-something": "Where its run began, or the session is free and nobody waits, no turn is put in.",
+        "queues.bounded": "MOST_QUEUED turns may wait in a session; one more is refused.",
+        "queues.taken-by-its-start": "A start that says so takes its turn from the queue in its own commit.",
+        "queues.begun-or-dropped": "Of dropping a turn and beginning its run exactly one happens.",
+        "queues.not-the-records": "What waits is nobody's version: a run that goes on is not disturbed by it.",
+        "queues.go-with-their-session": "Deleting a session takes what waits in it along; a branch begins without.",
+        "queues.found": "list_queues gives every session in which something waits, by id, and no other.",
+    },
+)
+
 _COMMITS = promised_by(
     "step commit",
     {
@@ -178,6 +193,7 @@ _SETTLING = promised_by(
     {
         "settle.ends-everything": "settle_session sets status, error, reason and messages, ends the current run and "
         "drops what waits, in one commit.",
+        "settle.state-writes": "State writes are part of that commit: they stand with it, or nothing is settled.",
         "settle.ends-the-tree": "The same happens to every session below it that is not settled.",
         "settle.conflict-is-truthful": "If status, version or run is not the expected one, nothing changes and the "
         "answer says what is stored.",
@@ -192,6 +208,7 @@ RUNS = requirements(
     _FLAGS,
     _PENDING,
     _EFFECTS,
+    _QUEUES,
     _COMMITS,
     _SETTLING,
 )

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.ports.backend import Backend, open_backend
-from helix_agents.testing.scenes import SESSION, child_ref, commit, effect, said, start
+from helix_agents.testing.scenes import SESSION, child_ref, commit, effect, said, start, start_child
 from helix_agents.testing.seams import CountingSeam
 from helix_agents.testing.stream_scenes import STREAM, delta, open_writer, write
 
@@ -54,3 +55,26 @@ async def test_how_a_stream_stands_is_one_statement(postgres_url: str):
         assert full is not None
         assert (empty.first_sequence, empty.latest_sequence) == (1, 0)
         assert (full.first_sequence, full.latest_sequence) == (1, 2)
+
+
+async def test_the_end_of_a_session_costs_nothing_for_those_below_that_are_at_their_end(postgres_url: str):
+    """A long conversation has had many sub-agents, nearly all of them done."""
+    seam, costs = CountingSeam(), list[int]()
+    async with await open_backend(postgres_url, seam=seam) as backend:
+        store = backend.state
+        await start(store)
+        for parent, many in (("few", 1), ("many", 6)):
+            await start_child(store, parent)
+            for child in (f"{parent}-{number}" for number in range(many)):
+                await start_child(store, child, parent)
+                await store.update_run_status(f"r-{child}", "completed")
+                await store.update_status(child, "completed")
+            await start_child(store, f"{parent}-open", parent)
+            seam.reset()
+            assert (
+                await store.settle_session(SettleSession(session_id=parent, expected=("active",), status="failed"))
+            ).ok
+            costs.append(seam.count)
+            assert (await store.load_state(f"{parent}-open")).status == "failed"
+            assert (await store.load_state(f"{parent}-0")).status == "completed"
+    assert costs[0] == costs[1], costs

@@ -14,7 +14,7 @@ SLOWLY_MS = 60_000
 
 
 async def lock_keys(client: Any, backend: Any) -> list[bytes]:
-    return [key async for key in client.scan_iter(match=f"{backend.state.server.prefix}:*lock*")]
+    return [key async for key in client.scan_iter(match=f"{backend.state.server.prefix}:*lock*", count=10_000)]
 
 
 async def test_a_lock_is_kept_for_its_lease_and_a_day(redis_service: RedisService) -> None:

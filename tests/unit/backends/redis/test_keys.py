@@ -163,6 +163,6 @@ async def test_nothing_is_left_of_a_deleted_tree_in_its_slot(redis_service: Redi
         await live_through_everything(backend)
         prefix = backend.state.server.prefix  # pyright: ignore[reportAttributeAccessIssue]
     client = Redis.from_url(redis_service.url, decode_responses=True)
-    left = [key async for key in client.scan_iter(match=f"{prefix}:*")]
+    left = [key async for key in client.scan_iter(match=f"{prefix}:*", count=10_000)]
     await client.aclose()
     assert [key for key in left if "{tree/" in key and "{tree//lock" not in key] == []

@@ -38,7 +38,7 @@ async def test_only_what_a_branch_sees_is_left_of_a_deleted_session(store: Redis
         if table == "segments":
             return [name for name in await client.hkeys(slot.segments) if name != b"#"]
         begins = {"messages": slot.messages(""), "state_log": slot.states(""), "checkpoints": slot.checkpoints("")}
-        keys = [key async for key in client.scan_iter() if key.decode().startswith(begins[table])]
+        keys = [key async for key in client.scan_iter(count=10_000) if key.decode().startswith(begins[table])]
         return [row for key in keys for row in await client.lrange(key, 0, -1)]
 
     await check_what_is_left(store, rows)
@@ -113,4 +113,4 @@ async def test_whole_lines_as_they_were_stored_before_are_read(store: RedisState
     await store.delete_session("s")
     assert len(await store.load_transcript("branch")) == 4
     await store.delete_session("branch")
-    assert [key async for key in client.scan_iter(match=f"{slot.prefix}*")] == []
+    assert [key async for key in client.scan_iter(match=f"{slot.prefix}*", count=10_000)] == []

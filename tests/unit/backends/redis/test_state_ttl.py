@@ -62,7 +62,7 @@ async def expiries(client: Redis, url: str, tag: str = SESSION) -> set[int]:
     """When the keys of a slot expire: -1 never."""
     prefix = url.partition("prefix=")[2]
     slot = Keys(prefix, "").slot(tag).prefix.replace("{", "[{]")
-    keys = [key async for key in client.scan_iter(match=f"{slot}*")]
+    keys = [key async for key in client.scan_iter(match=f"{slot}*", count=10_000)]
     assert keys
     return {await client.pexpiretime(key) for key in keys}
 

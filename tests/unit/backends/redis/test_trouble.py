@@ -152,7 +152,7 @@ async def test_a_server_that_keeps_what_has_no_expiry_is_taken(
     async with await open_backend(service.url) as backend:
         await start(backend.state)
         await commit(backend.state, messages=[said("hi")])
-    keys = [key async for key in client.scan_iter()]
+    keys = [key async for key in client.scan_iter(count=10_000)]
     assert {await client.ttl(key) for key in keys} == {-1}, "nothing may expire by itself"
 
 
@@ -184,7 +184,7 @@ async def test_a_full_server_that_evicts_what_expires_takes_no_lock_from_its_hol
         with pytest.raises(LockHeldError):
             await other.locks.acquire("door", ttl_ms=600_000)
         await backend.locks.release(lock)
-        keys = [key async for key in client.scan_iter(match="*lock*")]
+        keys = [key async for key in client.scan_iter(match="*lock*", count=10_000)]
         assert [await client.ttl(key) > 0 for key in keys] == [True], "what nobody holds is forgotten"
 
 
@@ -264,7 +264,7 @@ async def test_a_session_with_a_part_gone_is_corrupt_and_never_a_smaller_one(
         await client.hdel(SLOT.session(SESSION), "row")  # pyright: ignore[reportGeneralTypeIssues]
     elif part in ("messages", "states"):
         kind = SLOT.messages("") if part == "messages" else SLOT.states("")
-        keys = [key async for key in client.scan_iter(match=kind.replace("{", "[{]") + "*")]
+        keys = [key async for key in client.scan_iter(match=kind.replace("{", "[{]") + "*", count=10_000)]
         assert len(keys) == 1
         await client.delete(*keys)
     else:

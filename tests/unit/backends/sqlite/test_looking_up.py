@@ -21,6 +21,7 @@ NO_TABLE = re.compile(r"SCAN (counted|paged|below|entry|CONSTANT ROW|__agents_us
 # Few whatever there is in the store, and looked at together.
 FEW = (
     "INDEX __agents_runs_running (namespace=?)",
+    "INDEX __agents_queued_turns_by_run (namespace=?)",
     "__agents_leases USING PRIMARY KEY (namespace=?)",
     "__agents_entry_heads USING PRIMARY KEY (namespace=?)",
 )

@@ -13,8 +13,11 @@ from helix_agents.testing.contracts.executor.janitors import JanitorsContract
 from helix_agents.testing.contracts.executor.long_conversations import LongConversationsContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
+from helix_agents.testing.contracts.executor.queueing import QueueingContract
 from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
+from helix_agents.testing.contracts.executor.remembering import RememberingContract
 from helix_agents.testing.contracts.executor.returning import ReturningContract
+from helix_agents.testing.contracts.executor.skills import SkillsContract
 from helix_agents.testing.contracts.executor.stopping import StoppingContract
 from helix_agents.testing.contracts.executor.sub_agents import SubAgentsContract
 from helix_agents.testing.contracts.executor.tools import ToolsContract
@@ -30,10 +33,13 @@ class ExecutorContract(
     ToolsContract,
     ModelsContract,
     LongConversationsContract,
+    SkillsContract,
+    RememberingContract,
     WaitingContract,
     WakingContract,
     DeadlinesContract,
     StoppingContract,
+    QueueingContract,
     ReturningContract,
     EntryTableContract,
     HooksContract,

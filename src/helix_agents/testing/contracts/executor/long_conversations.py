@@ -1,12 +1,18 @@
 """Scenarios of conversations that outgrow their model: what it is shown is summarised, what is stored is not."""
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.compaction import Compaction
+from helix_agents.agent.context import RunContext
+from helix_agents.agent.failures import FailRun
+from helix_agents.agent.hook_events import AfterLLMCallEvent
+from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import ContextTooLongError, InvalidInputError, ModelUnavailableError
 from helix_agents.domain.messages import Message, UserMessage
@@ -36,6 +42,13 @@ PAGE = "All about tides. " * 25
 async def look_up(what: str) -> str:
     """Look something up."""
     return PAGE
+
+
+class _Spent(BaseModel):
+    """What a hook counts."""
+
+    tokens: int = 0
+    purposes: list[str] = []
 
 
 class _Reads(LLMAdapter):
@@ -136,12 +149,51 @@ class LongConversationsContract(ScenarioContract):
         handle = await helix.execute(_agent(_Reads(most=0), _summariser()), "High tide?", SESSION)
         assert (await failed(handle)).code == "context_too_long"
 
-    async def test_a_summary_that_cannot_be_made_costs_nothing_but_itself(self, helix: Executor) -> None:
+    async def test_a_summary_that_cannot_be_made_costs_nothing_but_itself_and_is_not_asked_for_in_every_step(
+        self, open_executor: OpenExecutor
+    ) -> None:
         model = _Reads()
         down = ScriptedModel(lambda _: ModelUnavailableError("summariser", "no route"), name="summariser")
-        await _ask(helix, _agent(model, down), "High tide?", "Low tide?")
-        assert down.asked
-        assert lines(model.shown[-1])[0] == "user: High tide?"
+        agent = _agent(model, down, above_tokens=1_000)
+        async with open_executor() as helix:
+            await _ask(helix, agent, "High tide? " + 12 * PAGE)
+            assert down.asked == 1
+        async with open_executor() as helix:
+            # Whoever goes on knows that it was asked for, and asks when there is a good deal more.
+            await _ask(helix, agent, "And?")
+            assert down.asked == 1
+            await _ask(helix, agent, "Low tide? " + 3 * PAGE)
+            assert down.asked == 2
+        assert lines(model.shown[-1])[0].startswith("user: High tide?")
+
+    async def test_hooks_see_what_a_summary_used(self, helix: Executor) -> None:
+        def count(ctx: RunContext[Any, Any], event: AfterLLMCallEvent) -> None:
+            ctx.state.tokens += event.usage.total
+            ctx.state.purposes.append(event.purpose)
+
+        hooks = Hooks(after_llm_call=count)
+        for most, above in ((None, 300), (6, 100_000)):
+            session_id = f"{SESSION}-{above}"
+            summariser = _summariser()
+            agent = _agent(_Reads(most), summariser, above_tokens=above, keep_tokens=None)
+            agent = replace(agent, state=_Spent, hooks=hooks)
+            for question in ("High tide?", "Low tide?"):
+                await completed(await helix.execute(agent, question, session_id))
+            spent = (await helix.sessions.get(session_id)).custom_state
+            handle = await helix.get_handle(agent, session_id)
+            assert handle is not None
+            assert spent["tokens"] == (await handle.usage()).tokens.total
+            assert spent["purposes"].count("summary") == summariser.asked >= 1
+            assert spent["purposes"].count("reply") == 4
+
+    async def test_a_hook_may_fail_the_run_for_what_a_summary_used(self, helix: Executor) -> None:
+        def refuse(ctx: RunContext[Any, Any], event: AfterLLMCallEvent) -> None:
+            if event.purpose == "summary":
+                raise FailRun("the budget is spent")
+
+        agent = replace(_agent(_Reads(), _summariser()), hooks=Hooks(after_llm_call=refuse))
+        failure = await failed(await helix.execute(agent, "High tide? " + 3 * PAGE, SESSION))
+        assert (failure.code, failure.error) == ("hook_failed_run", "the budget is spent")
 
     async def test_a_turn_of_many_steps_keeps_the_words_that_it_began_with(self, helix: Executor) -> None:
         def read_on(request: ModelRequest) -> Any:

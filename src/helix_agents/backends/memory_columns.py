@@ -1,0 +1,49 @@
+"""How a memory lies in the columns of a table, the same in every database."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+from helix_agents.domain.memories import EntityId, MemoryRecord
+from helix_agents.domain.records import decode_json, encode
+
+MEMORY = "entity, id, source, text, metadata, session_id, version, created_at, updated_at, embedded_by"
+"""The columns of a memory, in the order of `memory_of`."""
+
+
+def memory_of(row: Sequence[Any]) -> MemoryRecord:
+    """A memory from its columns."""
+    entity, memory_id, source, text, metadata, session_id, version, created_at, updated_at, embedded_by = row
+    return MemoryRecord(
+        id=memory_id,
+        entity=entity,
+        source=source,
+        text=text,
+        metadata=decode_json(metadata),
+        session_id=session_id,
+        version=version,
+        created_at=created_at,
+        updated_at=updated_at,
+        embedded_by=embedded_by or None,
+    )
+
+
+def columns_of(memory: MemoryRecord) -> tuple[Any, ...]:
+    """A memory as its columns."""
+    return (
+        memory.entity,
+        memory.id,
+        memory.source,
+        memory.text,
+        encode(memory.metadata).decode(),
+        memory.session_id,
+        memory.version,
+        memory.created_at,
+        memory.updated_at,
+        memory.embedded_by or "",
+    )
+
+
+def scope_word(namespace: str, entity: EntityId) -> str:
+    """One word that stands for an entity of a namespace in an index of words."""
+    return sha256(encode([namespace, entity])).hexdigest()[:32]

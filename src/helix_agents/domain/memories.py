@@ -1,0 +1,241 @@
+"""Memories: what is known of somebody beyond one conversation, and what a write to it means."""
+
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from helix_agents.domain.door import check_name, check_number
+from helix_agents.domain.errors import InvalidInputError, MemoryChangedError, MemoryNotFoundError, UnstorableValueError
+from helix_agents.domain.ids import SessionId, check_id
+from helix_agents.domain.records import JSON, Record, check_json, check_record
+
+MemoryId: TypeAlias = str
+EntityId: TypeAlias = str
+"""Whom memories belong to: a user, a team, a customer. Nobody finds those of another one."""
+
+EmbeddingStatus: TypeAlias = Literal["pending", "complete"]
+
+MOST_CHARACTERS = 8_000
+"""Of one memory. A memory is a fact or two; longer texts are documents, and most embedders read no more at once."""
+
+MOST_METADATA_BYTES = 16_000
+
+
+class MemoryRecord(Record):
+    """One memory of an entity.
+
+    `source` says where it comes from, such as the agent that saved it, `session_id` from which conversation. `version`
+    counts its changes. Its words are found from the moment it is saved; its meaning once `embedded_by` names the
+    embedder that has read it, until its text changes.
+    """
+
+    id: MemoryId
+    entity: EntityId
+    source: str
+    text: str
+    metadata: dict[str, JSON] = {}
+    session_id: SessionId | None = None
+    version: int = 1
+    created_at: int = 0
+    updated_at: int = 0
+    embedded_by: str | None = None
+
+    @property
+    def day(self) -> str:
+        """The day since when it says this, in UTC: what is known of somebody grows old."""
+        return datetime.fromtimestamp(self.updated_at / 1000, UTC).date().isoformat()
+
+    @property
+    def embedding_status(self) -> EmbeddingStatus:
+        """Whether it can be found by its meaning yet."""
+        return "pending" if self.embedded_by is None else "complete"
+
+
+class SaveMemory(Record):
+    """A memory to be kept. Under an id that is there already it takes the place of what was there."""
+
+    id: MemoryId
+    entity: EntityId
+    source: str
+    text: str
+    metadata: dict[str, JSON] = {}
+    session_id: SessionId | None = None
+
+
+class SavedMemory(Record):
+    """What became of a save: a memory was `created`, the one under its id `replaced`, or the same text was `known`."""
+
+    outcome: Literal["created", "replaced", "known"]
+    memory: MemoryRecord
+
+
+class UpdateMemory(Record):
+    """A change of one memory; what is None stays. With `expected_version`, only if nobody changed it since."""
+
+    entity: EntityId
+    id: MemoryId
+    text: str | None = None
+    metadata: dict[str, JSON] | None = None
+    expected_version: int | None = None
+
+
+class MemoryEmbedding(NamedTuple):
+    """What an embedder made of one version of a memory's text."""
+
+    entity: EntityId
+    id: MemoryId
+    version: int
+    embedded_by: str
+    vector: bytes
+
+
+class NearMemory(Record):
+    """A memory, and how near its meaning is: 1 is the same, 0 has nothing to do with it."""
+
+    memory: MemoryRecord
+    similarity: float
+
+
+class MemoryEntity(Record):
+    """How many memories an entity has from one source."""
+
+    entity: EntityId
+    source: str
+    memories: int
+
+
+def digest_of(text: str) -> bytes:
+    """By this two memories of one source are known to say the same: blanks and letter case apart."""
+    return sha256(" ".join(text.split()).casefold().encode("utf-8", "surrogatepass")).digest()
+
+
+def check_text(text: object) -> None:
+    """Refuse a text that is no memory.
+
+    Raises:
+        InvalidInputError: it is empty, too long, or cannot be stored; says what to do.
+    """
+    if not isinstance(text, str):
+        raise InvalidInputError("memory", f"its text is of type {type(text).__name__}")
+    if not text.strip():
+        raise InvalidInputError("memory", "its text is blank")
+    if len(text) > MOST_CHARACTERS:
+        problem = f"its text has {len(text)} characters, at most {MOST_CHARACTERS} are kept; save the facts in it"
+        raise InvalidInputError("memory", problem)
+    if "\0" in text:
+        raise InvalidInputError("memory", "its text holds a zero character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        raise InvalidInputError("memory", f"its text is no valid Unicode: {problem.reason}") from problem
+
+
+def check_metadata(metadata: object) -> None:
+    """Refuse metadata that a store could not give back.
+
+    Raises:
+        UnstorableValueError, InvalidInputError: it is no JSON object, or too large.
+    """
+    if not isinstance(metadata, dict):
+        raise UnstorableValueError("metadata of a memory", f"it is of type {type(metadata).__name__}, no dict")
+    check_json(metadata, "metadata of a memory")
+    size = len(msgspec.json.encode(metadata))
+    if size > MOST_METADATA_BYTES:
+        raise InvalidInputError("memory", f"its metadata has {size} bytes, at most {MOST_METADATA_BYTES} are kept")
+
+
+def check_save(request: SaveMemory) -> None:
+    """Whatever comes with a new memory."""
+    check_id(request.entity, "entity")
+    check_id(request.id, "memory id")
+    check_id(request.source, "source")
+    if request.session_id is not None:
+        check_id(request.session_id)
+    check_text(request.text)
+    check_metadata(request.metadata)
+    check_record(request)
+
+
+def check_update(request: UpdateMemory) -> None:
+    """Whatever comes with a change of one."""
+    check_id(request.entity, "entity")
+    check_id(request.id, "memory id")
+    if request.text is not None:
+        check_text(request.text)
+    if request.metadata is not None:
+        check_metadata(request.metadata)
+    check_record(request)
+    if request.expected_version is not None:
+        check_number(request.expected_version, "version of a memory")
+
+
+def check_embedding(embedding: MemoryEmbedding) -> None:
+    """Whatever an embedder hands in."""
+    check_id(embedding.entity, "entity")
+    check_id(embedding.id, "memory id")
+    check_number(embedding.version, "version of a memory")
+    check_name(embedding.embedded_by, "name of an embedder")
+    if not embedding.embedded_by:
+        raise InvalidInputError("embedding", "it does not say who made it")
+    if not embedding.vector or len(embedding.vector) % 4:
+        raise InvalidInputError("embedding", f"{len(embedding.vector)} bytes are no vector of 32-bit numbers")
+
+
+def plan_save(
+    request: SaveMemory, *, under_id: MemoryRecord | None, same_text: MemoryRecord | None, now: int
+) -> SavedMemory:
+    """What a save comes to, by what is stored: the memory under its id, and one of its source that says the same."""
+    if under_id is not None:
+        if under_id.text == request.text and under_id.metadata == request.metadata:
+            return SavedMemory(outcome="known", memory=under_id)
+        return SavedMemory(outcome="replaced", memory=_with(under_id, request.text, request.metadata, now))
+    if same_text is not None:
+        return SavedMemory(outcome="known", memory=same_text)
+    memory = MemoryRecord(
+        id=request.id,
+        entity=request.entity,
+        source=request.source,
+        text=request.text,
+        metadata=request.metadata,
+        session_id=request.session_id,
+        created_at=now,
+        updated_at=now,
+    )
+    return SavedMemory(outcome="created", memory=memory)
+
+
+def plan_update(request: UpdateMemory, stored: MemoryRecord | None, now: int) -> MemoryRecord:
+    """The memory as a change leaves it; the same object where nothing changes.
+
+    Raises:
+        MemoryNotFoundError: the entity has no such memory.
+        MemoryChangedError: somebody changed it since `expected_version`.
+    """
+    if stored is None:
+        raise MemoryNotFoundError(request.entity, request.id)
+    if request.expected_version is not None and request.expected_version != stored.version:
+        raise MemoryChangedError(request.id, request.expected_version, stored.version)
+    text = stored.text if request.text is None else request.text
+    metadata = stored.metadata if request.metadata is None else request.metadata
+    if text == stored.text and metadata == stored.metadata:
+        return stored
+    return _with(stored, text, metadata, now)
+
+
+def fits(embedding: MemoryEmbedding, stored: MemoryRecord | None) -> bool:
+    """Whether an embedding is of the text that is stored."""
+    return stored is not None and stored.version == embedding.version
+
+
+def _with(stored: MemoryRecord, text: str, metadata: dict[str, JSON], now: int) -> MemoryRecord:
+    embedded_by = stored.embedded_by if text == stored.text else None
+    return msgspec.structs.replace(
+        stored,
+        text=text,
+        metadata=metadata,
+        version=stored.version + 1,
+        updated_at=max(now, stored.updated_at),
+        embedded_by=embedded_by,
+    )

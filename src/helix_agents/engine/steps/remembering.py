@@ -1,0 +1,194 @@
+"""What an agent remembers across conversations: told when the user speaks, and learned when a turn ends."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from helix_agents.agent.context import RunContext
+from helix_agents.agent.failures import Contained, ControlFlow
+from helix_agents.agent.memory import AgentMemory, Lesson
+from helix_agents.domain.errors import ModelError
+from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
+from helix_agents.domain.recollections import (
+    REMEMBERED,
+    is_learned_from,
+    is_recollection,
+    recollection_message,
+    told_in,
+)
+from helix_agents.domain.records import JSON
+from helix_agents.domain.texts import storable
+from helix_agents.domain.usage import TokenCount
+from helix_agents.engine.desk import REMEMBERING, Note
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.steps.step_work import StepWork
+from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
+
+# Of a conversation that memories are made of; what was said last counts most.
+MOST_CHARACTERS_LEARNED_FROM = 40_000
+
+
+async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
+    """Tell the model what is remembered that has to do with what the user just said; once for each time they speak.
+
+    Whether it is due follows from the transcript, and what was told is part of it with the step's commit.
+
+    Raises:
+        DefinitionError, Exception: whose memory it is could not be found out.
+    """
+    memory = scope.agent.memory
+    if memory is None or not memory.recalls:
+        return
+    question = _just_said(scope.transcript)
+    if not question:
+        return
+    shown = scope.transcript if scope.shown is None else scope.shown.follow()
+    with scope.stop.cutting():
+        found = await memory.recall(context, question, told_in(shown))
+        if found:
+            scope.tell_with_reply(recollection_message(found))
+            log_event("memory.recalled", session_id=scope.session.session_id, memories=len(found))
+
+
+def _just_said(transcript: Sequence[Message]) -> str:
+    """What the user said since the last reply; nothing where that was answered with a recollection already."""
+    said: list[str] = []
+    for message in reversed(transcript):
+        if not isinstance(message, UserMessage):
+            break
+        if is_recollection(message):
+            return ""
+        if not message.hidden:
+            said.append(_words(message))
+    return "\n".join(filter(None, reversed(said)))
+
+
+async def learn(scope: RunScope, work: StepWork) -> None:
+    """Have a model look for something to remember in what was said since it last did, and keep it.
+
+    The turn's last message says what was kept, in the commit that ends the turn. Whatever goes wrong is logged, and the
+    turn ends without it; the next one is looked at together with it.
+    """
+    memory = scope.agent.memory
+    if memory is None or memory.learns_every is None or not _may_be_marked(work):
+        return
+    if scope.remembered is None:
+        try:
+            await _learn(scope, work, memory)
+        except (Exception, ControlFlow) as problem:
+            log_exception("memory.not_learned", problem, session_id=scope.session.session_id, step=work.batch.step)
+    if scope.remembered is not None:
+        work.mark_last(REMEMBERED, list(scope.remembered))
+
+
+async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
+    assert memory.learns_every is not None
+    said = _unlearned([*scope.transcript, *work.messages[len(scope.notices) :]])
+    if sum(isinstance(each, UserMessage) for each in said) < memory.learns_every:
+        return
+    step, round_ = work.batch.step, work.batch.round
+    context = scope.context(step, scope.draft(), Notes())
+    lessons = _Lessons(scope, step, memory)
+    begun = scope.services.clock.now_ms()
+    with scope.stop.cutting():
+        lesson = await memory.lesson(context, _told(said))
+        if lesson is None:
+            return
+        with Contained(f"Model {lessons.model.name!r}"):
+            answer = await lessons.ask(lesson)
+        kept = () if answer is None else await memory.learn(context, lesson, answer, scope.step_id(step))
+        took = scope.services.clock.now_ms() - begun
+        source = {"source_type": "tokens", "source_name": lessons.name, "tokens": lessons.tokens}
+        spent = scope.usage_entry(step, **source, amount=took)
+        note = Note(round=round_, usage=(spent,), remembered=tuple(kept))
+        await scope.note(step, REMEMBERING, note)
+        log_event("memory.learned", session_id=scope.session.session_id, memories=len(kept))
+
+
+class _Lessons:
+    """Whoever looks for something to remember, and what that took."""
+
+    def __init__(self, scope: RunScope, step: int, memory: AgentMemory) -> None:
+        if memory.model is None:
+            self.model: LLMAdapter = scope.model
+            settings = msgspec.structs.replace(scope.agent.settings, stop_sequences=())
+        else:
+            self.model = scope.services.adapter_of(memory.model)
+            settings = ModelSettings()
+        self.name = self.model.name
+        self.tokens = TokenCount()
+        self._request = ModelRequest(
+            agent_type=scope.agent.name,
+            session_id=scope.session.session_id,
+            run_id=scope.run.run_id,
+            step=step,
+            instructions="",
+            messages=(),
+            settings=memory.settings or settings,
+        )
+
+    async def ask(self, lesson: Lesson) -> dict[str, JSON] | None:
+        """What the model wants kept; None if nothing.
+
+        Raises:
+            ModelError: there is no whole reply.
+        """
+        request = msgspec.structs.replace(
+            self._request,
+            instructions=lesson.instructions,
+            messages=(UserMessage(content=lesson.text),),
+            tools=(lesson.tool,),
+        )
+        async with aclosing(self.model.ask(request)) as events:
+            async for event in events:
+                if isinstance(event, ReplyDone):
+                    self.tokens += event.usage
+                    self.name = event.answered_by or self.name
+                    return self._wanted(event.reply, lesson)
+        raise ModelError(self.model.name, "the stream ended without a whole reply")
+
+    def _wanted(self, reply: AssistantMessage, lesson: Lesson) -> dict[str, JSON] | None:
+        call = next((each for each in reply.tool_calls if each.name == lesson.tool.name), None)
+        if call is None:
+            if reply.stop_reason == "length":
+                raise ModelError(self.model.name, "what it wants remembered is cut off at the token limit")
+            return None
+        if isinstance(call.arguments, dict):
+            return call.arguments
+        raise ModelError(self.model.name, f"what it wants remembered is no JSON: {call.arguments[:200]!r}")
+
+
+def _unlearned(messages: Sequence[Message]) -> list[UserMessage | AssistantMessage]:
+    """What was said since memories were last made of the conversation, as far as it was said aloud."""
+    said: list[UserMessage | AssistantMessage] = []
+    for message in reversed(messages):
+        if is_learned_from(message):
+            break
+        match message:
+            case AssistantMessage(text=text) if text:
+                said.append(message)
+            case UserMessage(hidden=False):
+                said.append(message)
+            case _:
+                pass
+    return said[::-1]
+
+
+def _told(said: Sequence[UserMessage | AssistantMessage]) -> str:
+    lines = (
+        f"Assistant: {each.text}" if isinstance(each, AssistantMessage) else f"User: {_words(each)}" for each in said
+    )
+    return storable("\n\n".join(lines)[-MOST_CHARACTERS_LEARNED_FROM:])
+
+
+def _words(message: UserMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content.strip()
+    return "\n".join(part.text for part in message.content if isinstance(part, Text)).strip()
+
+
+def _may_be_marked(work: StepWork) -> bool:
+    return bool(work.messages) and isinstance(work.messages[-1], AssistantMessage | ToolMessage)

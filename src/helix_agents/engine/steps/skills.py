@@ -1,0 +1,77 @@
+"""Which skills a run tells its model of: asked for once, before its first question, and recorded with the reply."""
+
+import logging
+from collections.abc import Sequence
+
+from helix_agents.agent.failures import Contained, ControlFlow
+from helix_agents.agent.skills import problem_with_skill, skills_fragment
+from helix_agents.domain.errors import SkillsUnavailableError
+from helix_agents.domain.skills import skills_message
+from helix_agents.domain.texts import said_by, storable
+from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.shown import Shown
+from helix_agents.ports.skills import SkillInfo, SkillProvider
+
+
+async def settle_skills(scope: RunScope, provider: SkillProvider) -> None:
+    """Have the run's skills on record. What an earlier reply of the run was told stands, whoever goes on with it.
+
+    Raises:
+        SkillsUnavailableError: the provider does not say which there are.
+    """
+    last = scope.last_reply()
+    if last is not None and (last.id or "").rpartition(".")[0] == scope.run.run_id:
+        return
+    with scope.stop.cutting():
+        fragment = await _ask(scope, provider)
+        shown = _shown(scope)
+        if fragment != (shown.skills or ""):
+            scope.tell_with_reply(skills_message(fragment))
+
+
+def with_skills(scope: RunScope, instructions: str) -> str:
+    """The agent's instructions, and after them what is on record of its skills."""
+    told = _shown(scope).skills
+    return "\n\n".join(part for part in (instructions, told) if part)
+
+
+async def _ask(scope: RunScope, provider: SkillProvider) -> str:
+    wanted = sorted({*scope.agent.preload_skills})
+    try:
+        with Contained("The provider of skills"):
+            listed = _usable(scope, await provider.list_skills())
+            active = [await provider.get_skill(name) for name in wanted if name in listed]
+    except (Exception, ControlFlow) as problem:
+        log_exception("skills.unavailable", problem, session_id=scope.session.session_id)
+        raise SkillsUnavailableError(scope.agent.name, f"{type(problem).__name__}: {said_by(problem)}") from problem
+    loaded = [each for each in active if each is not None]
+    known = {each.name for each in loaded}
+    for name in wanted:
+        if name not in known:
+            _warn(scope, "skills.preload_unknown", name, "there is no such skill")
+    return storable(skills_fragment(list(listed.values()), loaded))
+
+
+def _usable(scope: RunScope, listed: Sequence[SkillInfo]) -> dict[str, SkillInfo]:
+    """The skills by name; one that a model could not ask for, or nobody could choose, is left out."""
+    found: dict[str, SkillInfo] = {}
+    for each in listed:
+        problem = problem_with_skill(each.name, each.description)
+        if problem is None:
+            found[each.name] = each
+        else:
+            _warn(scope, "skills.left_out", each.name, problem)
+    return found
+
+
+def _warn(scope: RunScope, event: str, name: str, reason: str) -> None:
+    about = {"agent": scope.agent.name, "session_id": scope.session.session_id}
+    log_event(event, level=logging.WARNING, **about, skill=name, reason=reason)
+
+
+def _shown(scope: RunScope) -> Shown:
+    shown = scope.shown
+    assert shown is not None
+    shown.follow()
+    return shown

@@ -1,0 +1,244 @@
+"""What an agent remembers across conversations, and of whom, as one frozen definition."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from helix_agents.agent.calling import call_quick, is_generator
+from helix_agents.agent.choices import check_switch, check_whole
+from helix_agents.agent.context import RunContext
+from helix_agents.agent.memory import AgentMemory, Lesson
+from helix_agents.agent.tools import Tool
+from helix_agents.domain.errors import DefinitionError, UnsupportedBackendError
+from helix_agents.domain.ids import check_id
+from helix_agents.domain.memories import EntityId, MemoryId, MemoryRecord
+from helix_agents.domain.records import JSON
+from helix_agents.engine.log import log_exception
+from helix_agents.memory.executors import EmbeddingExecutor, InlineEmbeddingExecutor
+from helix_agents.memory.learning import REMEMBER, MemoryGeneration, keep, question_about
+from helix_agents.memory.memory_manager import LEAST_SIMILARITY, MemoryManager
+from helix_agents.memory.tools import SAVE_MEMORY, SEARCH_MEMORY, Desk, save_tool, search_tool
+from helix_agents.ports.embeddings import EmbeddingAdapter, open_embedder
+from helix_agents.ports.llm import LLMAdapter, ModelSettings
+from helix_agents.ports.memory_store import MemoryStore
+
+EntityOf: TypeAlias = Callable[[RunContext[Any, Any]], Awaitable[str | None] | str | None]
+
+# What was saved just now is probably being embedded by whoever saved it.
+LEFT_ALONE_MS = 60_000
+# How many related memories the model sees that makes new ones.
+MOST_KNOWN = 20
+# What was said last says best what a conversation is about, and embedders read no more at once.
+_ASKED_WITH = 4_000
+_MOST_ASKED = 60
+_TOOLS = (SEARCH_MEMORY, SAVE_MEMORY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Lets an agent remember across conversations: `Agent(memory=Memory())`.
+
+    Memories belong to an entity: the session's user unless said otherwise. Whenever the user speaks, what is remembered
+    that has to do with it is told to the model as a hidden message, each memory once as long as the model still sees
+    it, and again when it has changed. A session that belongs to nobody has no memories and gets none.
+
+    Args:
+        entity: Whose memories they are: a function of the run. None is for nobody; `ctx.user_id` unless given.
+        sources: Which memories of the entity it gets to see, by where they come from; all unless given.
+        save_as: The source of what it saves; its agent's name unless given.
+        embedder: What reads the meaning of memories, by name such as `"openai:text-embedding-3-small"`, or an adapter.
+            Without one, they are found by their words.
+        embedding_executor: When that happens; before a save is answered unless given.
+        retrieve: Whether the model is told what is remembered without asking.
+        limit: How many memories it is told at once, at most.
+        max_characters: How much text these may be together.
+        min_similarity: How near the meaning of a memory has to be that shares no word with the question, from -1 to 1.
+        tools: Whether the model gets `search_memory` and `save_memory`, or which of them.
+        generation: Whether a model makes memories of what was said.
+
+    Raises:
+        DefinitionError: it could not work; says why.
+    """
+
+    entity: EntityOf | None = None
+    sources: Sequence[str] | None = None
+    save_as: str | None = None
+    embedder: str | EmbeddingAdapter | None = None
+    embedding_executor: EmbeddingExecutor | None = None
+    retrieve: bool = True
+    limit: int = 8
+    max_characters: int = 4_000
+    min_similarity: float = LEAST_SIMILARITY
+    tools: bool | Sequence[str] = True
+    generation: MemoryGeneration | None = None
+
+    def __post_init__(self) -> None:
+        given = vars(self)
+        if self.entity is not None and (not callable(given["entity"]) or is_generator(self.entity)):
+            raise DefinitionError("Memory", f"entity={self.entity!r} is no function of the run, such as lambda ctx: ….")
+        if isinstance(given["sources"], str):
+            raise DefinitionError("Memory", f"sources={self.sources!r} is no list; write sources=[…].")
+        for source in (*(self.sources or ()), *(() if self.save_as is None else (self.save_as,))):
+            check_id(source, "source")
+        check_switch("Memory", "retrieve", self.retrieve)
+        check_whole("Memory", "limit", self.limit, 1)
+        check_whole("Memory", "max_characters", self.max_characters, 1)
+        if isinstance(self.min_similarity, bool) or not -1 <= self.min_similarity <= 1:
+            raise DefinitionError("Memory", f"min_similarity={self.min_similarity!r} has to be from -1 to 1.")
+        if not isinstance(given["generation"], MemoryGeneration | None):
+            raise DefinitionError("Memory", f"generation={self.generation!r} is no MemoryGeneration(…).")
+        if isinstance(given["embedder"], str):
+            prefix, colon, name = given["embedder"].partition(":")
+            if not (prefix and colon and name):
+                problem = f'embedder={self.embedder!r} names no provider; write "openai:text-embedding-3-small".'
+                raise DefinitionError("Memory", problem)
+        elif self.embedder is not None and not callable(getattr(self.embedder, "embed", None)):
+            raise DefinitionError("Memory", f"embedder={self.embedder!r} is neither a name nor an embedder.")
+        if not isinstance(given["tools"], bool) and not {*given["tools"]} <= {*_TOOLS}:
+            raise DefinitionError("Memory", f"tools={self.tools!r} is neither True nor False; there are {_TOOLS}.")
+
+    @property
+    def all_tools(self) -> Sequence[Tool[..., Any]]:
+        """`search_memory` and `save_memory`, as far as the model gets them."""
+        return self._made_tools
+
+    @cached_property
+    def _made_tools(self) -> tuple[Tool[..., Any], ...]:
+        wanted = _TOOLS if self.tools is True else self.tools or ()
+        sources = None if self.sources is None else tuple(self.sources)
+        made = (search_tool(self._desk, sources, self.min_similarity), save_tool(self._desk))
+        return tuple(each for each in made if each.name in wanted)
+
+    @property
+    def recalls(self) -> bool:
+        """Whether the model is told what is remembered."""
+        return self.retrieve
+
+    @property
+    def learns_every(self) -> int | None:
+        """After how many turns memories are made of them."""
+        return None if self.generation is None else self.generation.every_turns
+
+    @property
+    def model(self) -> str | LLMAdapter | None:
+        """Who makes them."""
+        return None if self.generation is None else self.generation.model
+
+    @property
+    def settings(self) -> ModelSettings | None:
+        """How that model should answer."""
+        return None if self.generation is None else self.generation.settings
+
+    async def recall(
+        self, context: RunContext[Any, Any], question: str, told: Mapping[MemoryId, int]
+    ) -> Sequence[MemoryRecord]:
+        """What is remembered that has to do with a question. Where nothing can be found out, that is logged, and the
+        answer is nothing.
+
+        Raises:
+            DefinitionError, MissingExtraError, Exception: whose memories they are, or by which embedder they are found,
+                cannot be said.
+        """
+        desk = await self._desk(context)
+        if desk.entity is None:
+            return ()
+        try:
+            # Some of the best may have been told already.
+            hits = await desk.manager.search(
+                desk.entity,
+                question,
+                sources=self.sources,
+                limit=min(self.limit * 2, _MOST_ASKED),
+                min_similarity=self.min_similarity,
+            )
+        except Exception as problem:
+            log_exception("memory.recall_failed", problem, session_id=context.session_id)
+            return ()
+        found: list[MemoryRecord] = []
+        room = self.max_characters
+        for memory in (each.memory for each in hits):
+            if told.get(memory.id) == memory.version or len(memory.text) > room:
+                continue
+            room -= len(memory.text)
+            found.append(memory)
+            if len(found) == self.limit:
+                break
+        return found
+
+    async def lesson(self, context: RunContext[Any, Any], conversation: str) -> Lesson | None:
+        """What a model is asked that makes memories; it is shown those that it may change: its own."""
+        assert self.generation is not None
+        desk = await self._desk(context)
+        if desk.entity is None:
+            return None
+        hits = await desk.manager.search(
+            desk.entity,
+            conversation[-_ASKED_WITH:],
+            sources=(desk.source,),
+            limit=MOST_KNOWN,
+            min_similarity=self.min_similarity,
+        )
+        known = tuple(each.memory for each in hits)
+        text = question_about(conversation, known)
+        return Lesson(desk.entity, self.generation.instructions, text, REMEMBER, known)
+
+    async def learn(
+        self, context: RunContext[Any, Any], lesson: Lesson, answer: Mapping[str, JSON], once: str
+    ) -> Sequence[MemoryId]:
+        """Keep what a model found."""
+        desk = await self._desk(context)
+        return await keep(
+            desk.manager,
+            lesson.entity,
+            lesson.known,
+            answer,
+            source=desk.source,
+            session_id=context.session_id,
+            once=once,
+        )
+
+    async def sweep(self, store: MemoryStore) -> None:
+        """Embed what nobody came to: its process died, or the embedder was down."""
+        if self.embedder is not None:
+            await self._manager(store).process_unembedded_memories(older_than_ms=LEFT_ALONE_MS, only_pending=True)
+
+    async def close(self) -> None:
+        """Finish embeddings that are under way, and let go of an embedder that was opened here by its name."""
+        await self._executor.shutdown()
+        opened = vars(self).pop("_embedder", None) if isinstance(self.embedder, str) else None
+        close = getattr(opened, "close", None)
+        if close is not None:
+            await close()
+
+    async def _desk(self, context: RunContext[Any, Any]) -> Desk:
+        store = context.link.memories
+        if store is None:
+            raise UnsupportedBackendError("This backend", "memories")
+        return Desk(self._manager(store), await self._entity(context), self.save_as or context.agent)
+
+    async def _entity(self, context: RunContext[Any, Any]) -> EntityId | None:
+        """Whose memories a run is about; a function that gives anything but an id or None is not guessed about."""
+        if self.entity is None:
+            return context.user_id
+        found = await call_quick("The entity of a memory", self.entity, context)
+        if found is None:
+            return None
+        if not isinstance(found, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            problem = f"its function gave a {type(found).__name__}; it has to give an id, or None for nobody."
+            raise DefinitionError("The entity of a memory", problem)
+        return check_id(found, "entity")
+
+    def _manager(self, store: MemoryStore) -> MemoryManager:
+        return MemoryManager(store, embedder=self._embedder, embedding_executor=self._executor)
+
+    @cached_property
+    def _embedder(self) -> EmbeddingAdapter | None:
+        return open_embedder(self.embedder) if isinstance(self.embedder, str) else self.embedder
+
+    @cached_property
+    def _executor(self) -> EmbeddingExecutor:
+        return self.embedding_executor or InlineEmbeddingExecutor()
+
+
+_: type[AgentMemory] = Memory

@@ -1,0 +1,310 @@
+"""Memories for programs: save, search, list, change and delete them, and see to those that are not embedded yet."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from helix_agents.domain.errors import (
+    DefinitionError,
+    InvalidInputError,
+    InvalidPageError,
+    ModelError,
+    UnsupportedBackendError,
+)
+from helix_agents.domain.ids import SessionId, check_id
+from helix_agents.domain.memories import (
+    EntityId,
+    MemoryEmbedding,
+    MemoryEntity,
+    MemoryId,
+    MemoryRecord,
+    NearMemory,
+    SavedMemory,
+    SaveMemory,
+    UpdateMemory,
+)
+from helix_agents.domain.memory_search import MemoryHit, put_together, unit_vector
+from helix_agents.domain.memory_words import words_of
+from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
+from helix_agents.engine.log import log_exception
+from helix_agents.memory.executors import EmbeddingExecutor, InlineEmbeddingExecutor
+from helix_agents.ports.backend import open_backend
+from helix_agents.ports.clock import IdSource
+from helix_agents.ports.embeddings import EmbeddingAdapter, EmbeddingPurpose, open_embedder
+from helix_agents.ports.memory_store import MemoryStore
+from helix_agents.system import RandomIds
+
+LEAST_SIMILARITY = 0.25
+# From each ranking so many more are looked at than are wanted: what is low in one may be high in the other.
+_LOOKED_AT = 3
+_AT_ONCE = 50
+# Of a question, so many characters are looked at, and so many words.
+_READ = 4_000
+_MOST_WORDS = 100
+_IDS: IdSource = RandomIds()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessedMemories:
+    """How many memories were embedded, and how many could not be and stay pending."""
+
+    embedded: int = 0
+    left: int = 0
+
+
+class MemoryManager:
+    """Memories on a store: `async with MemoryManager.open("sqlite:///helix.db") as memories:`.
+
+    Everything is about one entity, such as a user, and sees those of no other. Any number of processes may work at the
+    same time; nothing that was saved is lost.
+
+    Args:
+        store: Where they are kept: `executor.memories`, or `backend.memories`.
+        embedder: What reads their meaning, by name such as `"openai:text-embedding-3-small"`, or an adapter. Without
+            one, they are found by their words.
+        embedding_executor: When that happens; before a save is answered unless given.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore | None,
+        *,
+        embedder: str | EmbeddingAdapter | None = None,
+        embedding_executor: EmbeddingExecutor | None = None,
+    ) -> None:
+        if store is None:
+            cure = "open the executor by a URL, or give it memories=…"
+            raise DefinitionError("MemoryManager", f"this executor has no place for memories; {cure}.")
+        if not callable(getattr(store, "save_memory", None)):
+            raise DefinitionError("MemoryManager", f"{store!r} is no store of memories; give it executor.memories.")
+        self.store = store
+        self.embedder = open_embedder(embedder) if isinstance(embedder, str) else embedder
+        self._owns_embedder = isinstance(embedder, str)
+        self._executor = embedding_executor or InlineEmbeddingExecutor()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        url: str,
+        *,
+        namespace: str = "",
+        embedder: str | EmbeddingAdapter | None = None,
+        embedding_executor: EmbeddingExecutor | None = None,
+    ) -> "AsyncGenerator[MemoryManager]":
+        """The memories on the backend that a URL names, closed with the block.
+
+        Raises:
+            UnsupportedBackendError: that backend has no place for memories.
+        """
+        async with await open_backend(url, namespace=namespace) as backend:
+            if backend.memories is None:
+                raise UnsupportedBackendError(url.partition("://")[0], "memories")
+            manager = cls(backend.memories, embedder=embedder, embedding_executor=embedding_executor)
+            try:
+                yield manager
+            finally:
+                await manager.shutdown()
+
+    async def save(
+        self,
+        entity: EntityId,
+        text: str,
+        *,
+        source: str = "program",
+        metadata: Mapping[str, Any] | None = None,
+        session_id: SessionId | None = None,
+        memory_id: MemoryId | None = None,
+    ) -> SavedMemory:
+        """Keep a memory. The same text from the same source is kept once; under a `memory_id` that is there already, it
+        takes the place of what was there. It is stored when this returns, whatever the embedder does.
+
+        Raises:
+            InvalidIdError, InvalidInputError, UnstorableValueError: it cannot be kept; says why.
+        """
+        request = SaveMemory(
+            id=memory_id if memory_id is not None else _IDS.new("mem"),
+            entity=entity,
+            source=source,
+            text=text,
+            metadata=dict(metadata or {}),
+            session_id=session_id,
+        )
+        saved = await self.store.save_memory(request)
+        return msgspec.structs.replace(saved, memory=await self._embedded(saved.memory))
+
+    async def search(
+        self,
+        entity: EntityId,
+        question: str,
+        *,
+        sources: Sequence[str] | None = None,
+        limit: int = 10,
+        min_similarity: float = LEAST_SIMILARITY,
+    ) -> tuple[MemoryHit, ...]:
+        """The memories that answer a question best, by words that both have and by their meaning. Those that are not
+        embedded yet are found by their words, and so are all where the embedder does not answer.
+
+        Raises:
+            InvalidIdError, InvalidInputError, InvalidPageError: nothing can be looked for like this.
+        """
+        check_id(entity, "entity")
+        if not isinstance(question, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInputError("question", f"it is of type {type(question).__name__}, and has to be text")
+        if not 1 <= limit <= MAX_LIMIT:
+            raise InvalidPageError(0, limit, MAX_LIMIT)
+        if not question.strip():
+            return ()
+        # A page that somebody pastes says in its first lines what it is about, and in its last ones what they want.
+        asked = question if len(question) <= _READ else f"{question[: _READ // 2]} {question[-_READ // 2 :]}"
+        worded, near = await asyncio.gather(
+            self.store.search_words(entity, words_of(asked)[-_MOST_WORDS:], sources=sources, limit=limit * _LOOKED_AT),
+            self._near(entity, asked, sources, limit * _LOOKED_AT),
+        )
+        return put_together(worded, near, limit, min_similarity)
+
+    async def find(self, entity: EntityId, memory_id: MemoryId) -> MemoryRecord | None:
+        """A memory of this entity."""
+        return await self.store.find_memory(entity, memory_id)
+
+    async def list_memories(
+        self,
+        entity: EntityId,
+        *,
+        sources: Sequence[str] | None = None,
+        offset: int = 0,
+        limit: int = DEFAULT_LIMIT,
+    ) -> Page[MemoryRecord]:
+        """Memories of an entity, the newest first."""
+        return await self.store.list_memories(entity, sources=sources, offset=offset, limit=limit)
+
+    async def update(
+        self,
+        entity: EntityId,
+        memory_id: MemoryId,
+        *,
+        text: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        expected_version: int | None = None,
+    ) -> MemoryRecord:
+        """Change a memory; with `expected_version`, only if nobody else did since that was read.
+
+        Raises:
+            MemoryNotFoundError: the entity has no such memory.
+            MemoryChangedError: somebody else was first.
+            InvalidInputError, UnstorableValueError: it cannot be kept; says why.
+        """
+        request = UpdateMemory(
+            entity=entity,
+            id=memory_id,
+            text=text,
+            metadata=None if metadata is None else dict(metadata),
+            expected_version=expected_version,
+        )
+        return await self._embedded(await self.store.update_memory(request))
+
+    async def delete(self, entity: EntityId, *memory_ids: MemoryId) -> int:
+        """Delete memories of an entity by their ids, with words and vectors; answers how many there were."""
+        return await self.store.delete_memories(entity, ids=memory_ids)
+
+    async def delete_all(self, entity: EntityId, *, sources: Sequence[str] | None = None) -> int:
+        """Delete everything that is remembered of an entity, or what came from some sources; answers how many went."""
+        return await self.store.delete_memories(entity, sources=sources)
+
+    async def list_entities(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[MemoryEntity]:
+        """Whom there are memories of, by entity and source, with how many."""
+        return await self.store.list_entities(offset=offset, limit=limit)
+
+    async def process_unembedded_memories(
+        self, *, older_than_ms: int = 0, only_pending: bool = False
+    ) -> ProcessedMemories:
+        """Embed what this embedder has not read yet: memories whose process died, those saved while the embedder was
+        down, and, unless `only_pending`, those that another embedder has read. Many processes may do so at once.
+
+        Raises:
+            DefinitionError: there is no embedder.
+        """
+        if self.embedder is None:
+            raise DefinitionError("MemoryManager", "it has no embedder to do that with; give it embedder=….")
+        before = self.store.now_ms() - older_than_ms if older_than_ms else None
+        other = None if only_pending else self.embedder.name
+        embedded = left = 0
+        after: tuple[EntityId, MemoryId] | None = None
+        while batch := await self.store.list_unembedded(other, after=after, before_ms=before, limit=_AT_ONCE):
+            after = batch[-1].entity, batch[-1].id
+            done = await self._embed_batch(batch)
+            embedded += done
+            left += len(batch) - done
+            if not done:
+                # It does not answer at all; whoever comes later finds the rest.
+                break
+        return ProcessedMemories(embedded=embedded, left=left)
+
+    async def shutdown(self) -> None:
+        """Finish what is under way, and let go of an embedder that was opened here by its name."""
+        await self._executor.shutdown()
+        close = getattr(self.embedder, "close", None) if self._owns_embedder else None
+        if close is not None:
+            await close()
+
+    async def _embedded(self, memory: MemoryRecord) -> MemoryRecord:
+        """Have a memory embedded that is not; the memory as far as that came."""
+        embedder = self.embedder
+        if embedder is None or memory.embedded_by == embedder.name:
+            return memory
+        done: list[str] = []
+
+        async def embed() -> None:
+            if await self._embed_batch((memory,)):
+                done.append(embedder.name)
+
+        await self._executor.submit(embed)
+        return msgspec.structs.replace(memory, embedded_by=done[0]) if done else memory
+
+    async def _embed_batch(self, memories: Sequence[MemoryRecord]) -> int:
+        """Embed memories; of a batch that is refused, each by itself. Answers how many were."""
+        try:
+            vectors = await self._embed([each.text for each in memories], "document")
+        except Exception as problem:
+            log_exception("memory.not_embedded", problem, memories=len(memories))
+            worth_each = isinstance(problem, ModelError) and not problem.retryable and len(memories) > 1
+            return sum([await self._embed_batch((each,)) for each in memories]) if worth_each else 0
+        assert self.embedder is not None
+        for memory, vector in zip(memories, vectors, strict=True):
+            await self.store.put_embedding(
+                MemoryEmbedding(
+                    entity=memory.entity,
+                    id=memory.id,
+                    version=memory.version,
+                    embedded_by=self.embedder.name,
+                    vector=vector,
+                )
+            )
+        return len(memories)
+
+    async def _near(
+        self, entity: EntityId, question: str, sources: Sequence[str] | None, limit: int
+    ) -> tuple[NearMemory, ...]:
+        if self.embedder is None:
+            return ()
+        try:
+            [vector] = await self._embed([question], "query")
+        except Exception as problem:
+            # Words find it all the same.
+            log_exception("memory.embedder_failed", problem, embedder=self.embedder.name)
+            return ()
+        return await self.store.search_meaning(entity, vector, self.embedder.name, sources=sources, limit=limit)
+
+    async def _embed(self, texts: Sequence[str], purpose: EmbeddingPurpose) -> list[bytes]:
+        assert self.embedder is not None
+        vectors = await self.embedder.embed(texts, purpose=purpose)
+        if len(vectors) != len(texts) or not all(len(each) for each in vectors):
+            raise ModelError(self.embedder.name, f"it gave {len(vectors)} vectors for {len(texts)} texts")
+        if not all(math.isfinite(value) for each in vectors for value in each):
+            raise ModelError(self.embedder.name, "it gave a vector with a value that is no number")
+        return [unit_vector(each) for each in vectors]

@@ -1,0 +1,50 @@
+"""The models that runs of this process ask: opened once, by name, and closed with the executor."""
+
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.fallback_model import FallbackModel
+from helix_agents.agent.registry import AgentRegistry
+from helix_agents.engine.log import log_exception
+from helix_agents.ports.llm import LLMAdapter
+from helix_agents.ports.models import open_model
+
+
+class Models:
+    """Every model that was asked for by its name here."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, LLMAdapter] = {}
+
+    def adapter_of(self, model: str | LLMAdapter) -> LLMAdapter:
+        """The adapter behind a model, whose others are opened too where it has some to fall back to.
+
+        Raises:
+            UnknownModelError, MissingExtraError: it cannot be opened here.
+        """
+        if isinstance(model, str):
+            adapter = self._opened.get(model)
+            if adapter is None:
+                adapter = self._opened[model] = open_model(model)
+            return adapter
+        return model.opened(self.adapter_of) if isinstance(model, FallbackModel) else model
+
+    def open_all_of(self, agent: AnyAgent) -> None:
+        """Open whatever an agent and its sub-agents ask.
+
+        Raises:
+            UnknownModelError, MissingExtraError: one of them cannot be opened here.
+        """
+        for each in AgentRegistry([agent]).everyone():
+            for model in each.models:
+                self.adapter_of(model)
+
+    async def close(self) -> None:
+        """Close each; one that cannot be closed is logged, and the others are closed all the same."""
+        for model in self._opened.values():
+            close = getattr(model, "close", None)
+            if close is None:
+                continue
+            try:
+                await close()
+            except Exception as problem:
+                # Anybody may write an adapter.
+                log_exception("model.not_closed", problem, model=model.name)

@@ -1,0 +1,161 @@
+"""What an AG-UI client sends: its whole history, of which only what came after the agent's last words is news."""
+
+from typing import Any, Literal, cast
+
+import msgspec
+
+from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.records import JSON, Record
+from helix_agents.server.bodies import ApprovalResponse, Id, NewSessionId, SubmitBody, ToolResult, checked_url, said
+from helix_agents.server.errors import invalid
+
+MOST_PARTS = 256
+CANCELLED = "The user cancelled this."
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a user says to one interrupt."""
+
+    interrupt_id: Id
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+
+class RunAgentInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The request of an AG-UI client. Tools and context that it brings along are not looked at: an agent here says
+    itself which tools its clients run."""
+
+    thread_id: NewSessionId
+    run_id: Id
+    messages: list[dict[str, Any]]
+    state: Any = None
+    resume: list[Resumed] | None = None
+    protocol_version: str | None = None
+    forwarded_props: Any = None
+
+    @property
+    def first_state(self) -> dict[str, JSON] | None:
+        """The state of a new session, if the client says anything of it."""
+        state: object = self.state
+        return cast("dict[str, JSON]", state) or None if isinstance(state, dict) else None
+
+    @property
+    def if_running(self) -> Any:
+        """What the client wants where a turn goes on (`forwardedProps.ifRunning`)."""
+        props = self.forwarded_props
+        return cast("dict[str, Any]", props).get("ifRunning", "reject") if isinstance(props, dict) else "reject"
+
+
+class News(Record):
+    """What a request says that the server may not know: results of tools of the client, and a message."""
+
+    results: tuple[ToolResult, ...] = ()
+    message: UserMessage | None = None
+
+
+def news_of(body: RunAgentInput) -> News:
+    """What came after the last words of the agent.
+
+    Raises:
+        RefusedError: it is nothing that a client sends.
+    """
+    results: list[ToolResult] = []
+    message: UserMessage | None = None
+    for each in reversed(body.messages):
+        match each:
+            case {"role": "tool", "toolCallId": str() as call_id}:
+                results.append(_result(call_id, each))
+            case {"role": "user", "id": str() as message_id, "content": content}:
+                if message is None:
+                    message = said(UserMessage(content=_content(content), id=message_id))
+            case {"role": "user" | "tool"}:
+                raise invalid("A message of the user needs an id and content, one of a tool its toolCallId.")
+            case {"role": "assistant"}:
+                break
+            case _:
+                pass
+        if message is not None and results:
+            # Results before a message of the user belong to an answer that is over.
+            break
+    return News(results=tuple(reversed(results)), message=message)
+
+
+def _result(call_id: str, message: dict[str, Any]) -> ToolResult:
+    error = message.get("error")
+    if isinstance(error, str) and error:
+        return ToolResult(tool_call_id=call_id, error=error)
+    content = message.get("content")
+    if isinstance(content, str):
+        try:
+            return ToolResult(tool_call_id=call_id, result=msgspec.json.decode(content))
+        except msgspec.DecodeError:
+            return ToolResult(tool_call_id=call_id, result=content)
+    return ToolResult(tool_call_id=call_id, result=content)
+
+
+def answer_to(row: PendingCall, given: Resumed) -> SubmitBody:
+    """What somebody says to a call that waits, as the engine takes it.
+
+    Raises:
+        RefusedError: it is no answer to such a call.
+    """
+    call_id, payload = row.tool_call_id, given.payload
+    if row.approval_id is None:
+        if given.status == "cancelled":
+            return ToolResult(tool_call_id=call_id, error=CANCELLED)
+        return ToolResult(tool_call_id=call_id, result=payload)
+    if given.status == "cancelled":
+        return _decision(row.approval_id, call_id, False, CANCELLED)
+    match payload:
+        case bool():
+            return _decision(row.approval_id, call_id, payload)
+        case {"approved": bool() as approved, **rest}:
+            reason = rest.get("reason")
+            edited = cast("JSON", rest.get("editedInput"))
+            return _decision(row.approval_id, call_id, approved, reason if isinstance(reason, str) else None, edited)
+        case _:
+            raise invalid("The payload for an approval is true, false, or an object with approved.")
+
+
+def _decision(
+    approval_id: str, call_id: str, approved: bool, reason: str | None = None, edited: JSON = None
+) -> ApprovalResponse:
+    return ApprovalResponse(
+        tool_call_id=call_id, approval_id=approval_id, approved=approved, reason=reason, edited_input=edited
+    )
+
+
+def _content(given: Any) -> str | tuple[Part, ...]:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list):
+        raise invalid("The content of a message is a text, or a list of parts.")
+    return tuple(_part(part) for part in cast("list[Any]", given)[:MOST_PARTS])
+
+
+def _part(given: Any) -> Part:
+    match given:
+        case {"type": "text", "text": str() as text}:
+            return Text(text=text)
+        case {
+            "type": "image" | "audio" | "video" | "document" as kind,
+            "source": {"type": "url", "value": str() as url, **rest},
+        }:
+            media_type = rest.get("mimeType")
+            return _file(kind, checked_url(url), media_type if isinstance(media_type, str) else None)
+        case {
+            "type": "image" | "audio" | "video" | "document" as kind,
+            "source": {"type": "data", "value": str() as data, "mimeType": str() as media_type},
+        }:
+            return _file(kind, f"data:{media_type};base64,{data}", media_type)
+        case {"source": {"type": "file"}}:
+            raise invalid("A file at a provider cannot be sent through here; send its URL or its bytes.")
+        case _:
+            raise invalid("A part of a message is a text, or a file with a source.")
+
+
+def _file(kind: str, url: str, media_type: str | None) -> Part:
+    if kind == "image":
+        return Image(url=url, media_type=media_type)
+    return File(url=url, media_type=media_type or "application/octet-stream")

@@ -1,0 +1,284 @@
+"""The chunk log as AG-UI events: a pure translation, one run of the client at a time.
+
+Messages have the same ids whether they come whole, from the transcript, or bit by bit, from the chunks after it: a page
+that comes back in the middle ends with the same messages as one that was there from the beginning.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from helix_agents.domain.chunks import (
+    Custom,
+    StatePatch,
+    StepCommitted,
+    StreamChunk,
+    SubagentEnd,
+    SubagentStart,
+    TextDelta,
+    ThinkingChunk,
+    ToolArgStreamDelta,
+    ToolArgStreamEnd,
+    ToolArgStreamStart,
+    ToolEnd,
+    ToolError,
+    ToolStart,
+)
+from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.messages import AssistantMessage, File, Image, Message, Part, Text, ToolMessage, UserMessage
+from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.records import JSON, encode
+from helix_agents.ports.llm import FINISH_TOOL
+
+Event: TypeAlias = dict[str, Any]
+
+DECISION_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}, "editedInput": {}},
+    "required": ["approved"],
+}
+
+
+class AGUIStream:
+    """Translates what a session says from now on."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+        self._reasoning: str | None = None
+        self._blocks = 0
+        self._begun: set[ToolCallId] = set()
+        self._open: set[ToolCallId] = set()
+        self._children: dict[SessionId, str] = {}
+
+    def feed(self, chunk: StreamChunk) -> list[Event]:
+        """The events that one more chunk makes. Of a child's work the page is told that it goes on; its own words are
+        in the native stream."""
+        if chunk.parent_tool_call_id is not None:
+            return []
+        message_id = f"{chunk.run_id}.{chunk.step}"
+        match chunk:
+            case TextDelta(delta=delta):
+                return self._say(message_id, delta)
+            case ThinkingChunk(content=content, is_complete=ends):
+                return self._think(message_id, content, ends=ends)
+            case ToolArgStreamStart(tool_call_id=call_id, tool_name=name):
+                return self._begin_call(message_id, call_id, name)
+            case ToolArgStreamDelta(tool_call_id=call_id, delta=delta) if call_id in self._open:
+                return [{"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": delta}]
+            case ToolArgStreamEnd(tool_call_id=call_id):
+                return self._end_call(call_id)
+            case ToolStart(tool_call_id=call_id, tool_name=name, arguments=given) if call_id not in self._begun:
+                begun = self._begin_call(message_id, call_id, name)
+                arguments = {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": encode(given).decode()}
+                return [*begun, arguments, *self._end_call(call_id)] if begun else []
+            case ToolEnd(tool_call_id=call_id, tool_name=name, result=result):
+                return self._settle(call_id, name, shown(result))
+            case ToolError(tool_call_id=call_id, tool_name=name, error=error):
+                return self._settle(call_id, name, error)
+            case StepCommitted():
+                return self.close()
+            case StatePatch(patch=patch):
+                return [{"type": "STATE_DELTA", "delta": patch}]
+            case Custom(name=name, data=data):
+                return [{"type": "CUSTOM", "name": name, "value": data}]
+            case SubagentStart(child_session_id=child, child_agent_type=agent, tool_call_id=call_id):
+                return self._begin_child(child, agent, call_id)
+            case SubagentEnd(child_session_id=child, child_agent_type=agent, tool_call_id=call_id, status=status):
+                return [*self._begin_child(child, agent, call_id), self._end_child(child, status)]
+            case _:
+                return []
+
+    def close(self) -> list[Event]:
+        """End what is still open: a client refuses an end of the run before that."""
+        events = self._end_reasoning()
+        if self._text is not None:
+            events.append({"type": "TEXT_MESSAGE_END", "messageId": self._text})
+            self._text = None
+        for call_id in sorted(self._open):
+            events += self._end_call(call_id)
+        self._blocks = 0
+        return events
+
+    def suspend(self, waiting: Sequence[PendingCall]) -> list[Event]:
+        """The run waits: so do the children that are at work, for what is asked below."""
+        events = self.close()
+        for child in tuple(self._children):
+            below = [interrupt_id(row) for row in waiting if row.session_id != row.root_session_id]
+            del self._children[child]
+            outcome = {"type": "suspended", "interruptIds": below}
+            events.append({"type": "SUBAGENT_FINISHED", "subagentRunId": child, "outcome": outcome})
+        return events
+
+    def stop(self) -> list[Event]:
+        """The run is over, and so is whatever worked for it."""
+        events = self.close()
+        return [*events, *(self._end_child(child, "stopped") for child in tuple(self._children))]
+
+    def _say(self, message_id: str, delta: str) -> list[Event]:
+        events = self._end_reasoning()
+        if self._text != message_id:
+            events += self.close()
+            self._text = message_id
+            events.append({"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": "assistant"})
+        if delta:
+            events.append({"type": "TEXT_MESSAGE_CONTENT", "messageId": message_id, "delta": delta})
+        return events
+
+    def _think(self, message_id: str, content: str, *, ends: bool) -> list[Event]:
+        events: list[Event] = []
+        if self._reasoning is None:
+            self._blocks += 1
+            self._reasoning = reasoning_id(message_id, self._blocks)
+            events = [
+                {"type": "REASONING_START", "messageId": self._reasoning},
+                {"type": "REASONING_MESSAGE_START", "messageId": self._reasoning, "role": "reasoning"},
+            ]
+        if content:
+            events.append({"type": "REASONING_MESSAGE_CONTENT", "messageId": self._reasoning, "delta": content})
+        return [*events, *self._end_reasoning()] if ends else events
+
+    def _end_reasoning(self) -> list[Event]:
+        if self._reasoning is None:
+            return []
+        message_id, self._reasoning = self._reasoning, None
+        return [{"type": kind, "messageId": message_id} for kind in ("REASONING_MESSAGE_END", "REASONING_END")]
+
+    def _begin_call(self, message_id: str, call_id: ToolCallId, name: str) -> list[Event]:
+        if name == FINISH_TOOL:
+            return []
+        events = self._end_reasoning()
+        if self._text is not None:
+            events.append({"type": "TEXT_MESSAGE_END", "messageId": self._text})
+            self._text = None
+        self._begun.add(call_id)
+        self._open.add(call_id)
+        start = {"type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": name}
+        return [*events, {**start, "parentMessageId": message_id}]
+
+    def _end_call(self, call_id: ToolCallId) -> list[Event]:
+        if call_id not in self._open:
+            return []
+        self._open.discard(call_id)
+        return [{"type": "TOOL_CALL_END", "toolCallId": call_id}]
+
+    def _settle(self, call_id: ToolCallId, name: str, content: str) -> list[Event]:
+        if name == FINISH_TOOL:
+            return []
+        result = {"type": "TOOL_CALL_RESULT", "messageId": result_id(call_id), "toolCallId": call_id}
+        return [*self._end_call(call_id), {**result, "content": content, "role": "tool"}]
+
+    def _begin_child(self, child: SessionId, agent: str, call_id: ToolCallId) -> list[Event]:
+        if child in self._children:
+            return []
+        self._children[child] = agent
+        return [{"type": "SUBAGENT_STARTED", "subagentRunId": child, "name": agent, "parentToolCallId": call_id}]
+
+    def _end_child(self, child: SessionId, status: str) -> Event:
+        agent = self._children.pop(child)
+        if status == "completed":
+            return {"type": "SUBAGENT_FINISHED", "subagentRunId": child, "outcome": {"type": "success"}}
+        return {"type": "SUBAGENT_ERROR", "subagentRunId": child, "message": f"{agent} is {status}.", "code": status}
+
+
+def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """A conversation as the client keeps it. What is hidden from people stays so."""
+    return [each for place, message in enumerate(messages) for each in _messages(message, place)]
+
+
+def _messages(message: Message, place: int) -> list[dict[str, Any]]:
+    match message:
+        case UserMessage(hidden=True):
+            return []
+        case UserMessage(content=content, id=message_id):
+            return [{"id": message_id or f"user_{place}", "role": "user", "content": _content(content)}]
+        case AssistantMessage():
+            return _reply(message, message.id or f"m{place}")
+        case ToolMessage(tool_name=name) if name == FINISH_TOOL:
+            return []
+        case ToolMessage(tool_call_id=call_id, content=content):
+            text = shown(content)
+            result = {"id": result_id(call_id), "role": "tool", "toolCallId": call_id, "content": text}
+            return [{**result, "error": text} if message.error else result]
+
+
+def _reply(message: AssistantMessage, message_id: str) -> list[dict[str, Any]]:
+    thoughts = [
+        {"id": reasoning_id(message_id, number), "role": "reasoning", "content": block.text}
+        for number, block in enumerate(message.thinking, start=1)
+    ]
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": shown(call.arguments)},
+        }
+        for call in message.tool_calls
+        if call.name != FINISH_TOOL
+    ]
+    if not message.text and not calls:
+        return thoughts
+    reply: dict[str, Any] = {"id": message_id, "role": "assistant"}
+    if message.text:
+        reply["content"] = message.text
+    if calls:
+        reply["toolCalls"] = calls
+    return [*thoughts, reply]
+
+
+def _content(content: str | tuple[Part, ...]) -> Any:
+    return content if isinstance(content, str) else [_part(part) for part in content]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    match part:
+        case Text(text=text):
+            return {"type": "text", "text": text}
+        case Image(url=url, media_type=media_type):
+            return {"type": "image", "source": _source(url, media_type)}
+        case File(url=url, media_type=media_type):
+            return {"type": "document", "source": _source(url, media_type)}
+
+
+def _source(url: str, media_type: str | None) -> dict[str, Any]:
+    head, found, data = url.partition(";base64,")
+    if found and head.startswith("data:"):
+        return {"type": "data", "value": data, "mimeType": head[len("data:") :]}
+    source = {"type": "url", "value": url}
+    return source if media_type is None else {**source, "mimeType": media_type}
+
+
+def interrupt_id(row: PendingCall) -> str:
+    """By what an answer names a call that waits."""
+    return row.approval_id or row.tool_call_id
+
+
+def interrupt_of(row: PendingCall) -> dict[str, Any]:
+    """A call that waits, as the client shows it to a person."""
+    asked: dict[str, Any] = {
+        "id": interrupt_id(row),
+        "reason": row.reason or row.kind,
+        "toolCallId": row.tool_call_id,
+        "metadata": {"toolName": row.tool_name, "input": row.input, "sessionId": row.session_id},
+    }
+    if row.preview is not None:
+        asked["metadata"]["preview"] = row.preview
+    if row.approval_id is not None:
+        asked |= {"message": f"May {row.tool_name} be run?", "responseSchema": DECISION_SCHEMA}
+    if row.deadline is not None:
+        asked["expiresAt"] = datetime.fromtimestamp(row.deadline / 1000, UTC).isoformat()
+    return asked
+
+
+def result_id(call_id: ToolCallId) -> str:
+    """The id of the message that has the result of a call."""
+    return f"result_{call_id}"
+
+
+def reasoning_id(message_id: str, number: int) -> str:
+    """The id of a stretch of reasoning before a reply."""
+    return f"{message_id}:reasoning-{number}"
+
+
+def shown(value: JSON) -> str:
+    """A value as the text of a message."""
+    return value if isinstance(value, str) else encode(value).decode()

@@ -1,0 +1,100 @@
+// Elements, made in one place. What models and users wrote becomes text nodes: nothing here takes HTML.
+
+/**
+ * An element: `h("a.row", { href: "#/inbox", onclick: go }, "Inbox", count)`.
+ *
+ * Children are elements, texts, or nothing (null, undefined, false). Links lead within the page only.
+ *
+ * @param {string} what a tag, with classes after dots
+ * @param {Object<string, any> | null} [attributes] an `on…` is a listener; true and false switch an attribute
+ * @param {...any} children
+ * @returns {HTMLElement}
+ */
+export function h(what, attributes, ...children) {
+  const [tag, ...classes] = what.split(".");
+  const element = document.createElement(tag || "div");
+  if (classes.length) element.className = classes.join(" ");
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "href" && !String(value).startsWith("#")) throw new Error("a link that leads out of the console");
+    else if (name === "value") element.value = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** Put these into an element, in place of what it has. */
+export function fill(element, ...children) {
+  element.replaceChildren(
+    ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
+  );
+  return element;
+}
+
+/** A button that is off while what it began goes on, so that nothing is asked for twice. */
+export function button(label, onclick, kind = "") {
+  const element = h(`button${kind ? `.${kind}` : ""}`, { type: "button" }, label);
+  element.addEventListener("click", async () => {
+    element.disabled = true;
+    try {
+      await onclick();
+    } finally {
+      element.disabled = false;
+    }
+  });
+  return element;
+}
+
+/** What there is to see when there is nothing to see, and what to do about it. */
+export function empty(title, ...advice) {
+  return h("div.empty", null, h("strong", null, title), ...advice.map((line) => h("p", null, line)));
+}
+
+/** Something went wrong, said where it would have been shown. */
+export function problem(error, again) {
+  return h(
+    "div.problem",
+    { role: "alert" },
+    h("strong", null, error.message || "Something went wrong."),
+    error.detail && error.detail !== error.message ? h("p", null, error.detail) : null,
+    again ? button("Try again", again) : null,
+  );
+}
+
+const FOLDED = 4_000;
+
+/** A value as JSON, laid out; a long one is folded. */
+export function json(value) {
+  const text = value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  const block = h("pre.json", { tabindex: "0" });
+  const show = (shown) => fill(block, typeof value === "string" ? shown : coloured(shown));
+  if (text.length <= FOLDED) {
+    show(text);
+    return block;
+  }
+  show(`${text.slice(0, FOLDED)}…`);
+  const more = h("button.link", { type: "button" }, `Show all ${text.length.toLocaleString()} characters`);
+  more.addEventListener("click", () => {
+    show(text);
+    more.remove();
+  });
+  return h("div", null, block, more);
+}
+
+const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+
+/** The pieces of a JSON text, each as an element that says what it is. */
+function coloured(text) {
+  const pieces = [];
+  let at = 0;
+  for (const found of text.matchAll(TOKEN)) {
+    pieces.push(text.slice(at, found.index));
+    const kind = found[2] !== undefined ? "key" : found[1] !== undefined ? "string" : "literal";
+    pieces.push(h(`span.${kind}`, null, found[1] ?? found[0]), found[2] ?? "");
+    at = found.index + found[0].length;
+  }
+  pieces.push(text.slice(at));
+  return pieces;
+}

@@ -1,0 +1,5 @@
+"""Skills that are files: read from folders while agents run, and fetched into them by a command."""
+
+from helix_agents.skills.folder import SkillFolder
+
+__all__ = ["SkillFolder"]

@@ -1,0 +1,216 @@
+"""Fetches the skills that an entry of a manifest names: from a repository, or from a plugin in a marketplace."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from helix_agents.skills.git import ANYWHERE, ELSEWHERE, Blob, Repository, SourceTrouble
+from helix_agents.skills.manifest import GitSource, LockedEntry, MarketplaceSource, Source, problem_with_pin
+from helix_agents.skills.skill_file import SKILL_FILE, SkillFileError, parse_skill_file
+
+MOST_FILES = 2_000
+MOST_BYTES = 50_000_000
+
+_MARKETPLACE = ".claude-plugin/marketplace.json"
+_PLUGIN = ".claude-plugin/plugin.json"
+_SKILLS = "skills"
+
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """What a source gave: the files of each skill by name, and the commits they are of."""
+
+    commit: str
+    plugin_commit: str | None = None
+    skills: Mapping[str, Files]
+
+    @property
+    def sha256(self) -> str:
+        """One hash over everything."""
+        return hash_of(self.skills)
+
+
+def hash_of(skills: Mapping[str, Files]) -> str:
+    """One hash over skills: over their files in the order of their paths, each by its own hash."""
+    whole = hashlib.sha256()
+    files = {f"{name}/{path}": content for name in skills for path, content in skills[name].items()}
+    for path in sorted(files):
+        whole.update(f"{hashlib.sha256(files[path]).hexdigest()}  {path}\n".encode(errors="surrogateescape"))
+    return whole.hexdigest()
+
+
+def fetch(source: Source, base: Path, locked: LockedEntry | None = None) -> Fetched:
+    """What a source gives, at the commits of a lock if there is one; paths in addresses begin at `base`.
+
+    Raises:
+        SourceTrouble: it does not give it, or gives what may not be taken.
+        DefinitionError: git is not installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="helix-skills-", ignore_cleanup_errors=True) as folder:
+        repository = Repository(Path(folder) / "git", base)
+        sha = source.sha if locked is None else locked.commit
+        commit = repository.fetch(source.url, ref=source.ref, sha=sha, protocols=ANYWHERE)
+        tree = _Tree(repository, commit)
+        if isinstance(source, GitSource):
+            skills = _skills_in(tree, [_plain(source.skills_dir)])
+            return Fetched(commit=commit, skills=_chosen(tree, skills, source.include))
+        return _fetch_plugin(tree, source, None if locked is None else locked.plugin_commit)
+
+
+class _Tree:
+    """The files of a commit."""
+
+    def __init__(self, repository: Repository, commit: str) -> None:
+        self.repository = repository
+        self.commit = commit
+        self.blobs = {blob.path: blob for blob in repository.list_blobs(commit)}
+
+    def read(self, path: str) -> bytes | None:
+        blob = self.blobs.get(path)
+        return None if blob is None or not blob.is_file else self.repository.read([blob])[0]
+
+    def read_json(self, path: str) -> dict[str, Any] | None:
+        raw = self.read(path)
+        if raw is None:
+            return None
+        try:
+            found: object = json.loads(raw)
+        except ValueError as problem:
+            raise SourceTrouble(f"its {path} is no JSON: {problem}") from problem
+        if not isinstance(found, dict):
+            raise SourceTrouble(f"its {path} is no JSON object")
+        return cast("dict[str, Any]", found)
+
+    def below(self, folder: str) -> list[Blob]:
+        return [blob for path, blob in self.blobs.items() if not folder or path.startswith(f"{folder}/")]
+
+
+def _fetch_plugin(market: _Tree, source: MarketplaceSource, plugin_commit: str | None) -> Fetched:
+    listed = market.read_json(_MARKETPLACE)
+    if listed is None:
+        raise SourceTrouble(f"it is no marketplace: it has no {_MARKETPLACE}")
+    plugins = {str(each.get("name")): each for each in _dicts(listed.get("plugins"))}
+    plugin = plugins.get(source.plugin)
+    if plugin is None:
+        raise SourceTrouble(f"it lists no plugin {source.plugin!r}; there are: {', '.join(sorted(plugins)) or 'none'}")
+    given = plugin.get("source")
+    if isinstance(given, str):
+        metadata = listed.get("metadata")
+        roots = cast("dict[str, Any]", metadata).get("pluginRoot") if isinstance(metadata, dict) else None
+        is_short = isinstance(roots, str) and not given.startswith(".")
+        tree, root = market, _plain(f"{roots}/{given}" if is_short else given)
+    else:
+        tree, root = _elsewhere(market, source, given, plugin_commit)
+    own = tree.read_json(_joined(root, _PLUGIN)) or {}
+    told = [*_paths(plugin.get(_SKILLS)), *_paths(own.get(_SKILLS))]
+    folders = [_joined(root, _plain(path)) for path in told]
+    # A plugin has its skills in `skills`, and where it says besides; one that is not strict, only where the list says.
+    if not told or plugin.get("strict", True):
+        folders.insert(0, _joined(root, _SKILLS))
+    skills = _skills_in(tree, folders)
+    return Fetched(
+        commit=market.commit,
+        plugin_commit=None if tree is market else tree.commit,
+        skills=_chosen(tree, skills, source.include),
+    )
+
+
+def _elsewhere(market: _Tree, source: MarketplaceSource, given: object, locked: str | None) -> tuple[_Tree, str]:
+    """A plugin in a repository of its own, which the marketplace names."""
+    place = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    kind, url = place.get("source"), place.get("url")
+    if kind == "github":
+        url = f"https://github.com/{place.get('repo')}.git"
+    elif kind not in ("url", "git-subdir"):
+        raise SourceTrouble(f"its plugin {source.plugin!r} is not in a git repository, but: {json.dumps(given)[:200]}")
+    ref, sha = place.get("ref"), place.get("sha")
+    is_told = isinstance(url, str) and isinstance(ref, str | None) and isinstance(sha, str | None)
+    problem = problem_with_pin(str(url), ref, sha) if is_told else "its address is none"
+    if problem is not None:
+        raise SourceTrouble(f"its plugin {source.plugin!r} cannot be fetched: {problem}")
+    # A list from elsewhere must not make us look into repositories of this machine, unless it is of this machine.
+    protocols = ANYWHERE if _is_local(source.url) else ELSEWHERE
+    commit = market.repository.fetch(str(url), ref=ref, sha=locked or sha, protocols=protocols)
+    path = place.get("path") if kind == "git-subdir" else "."
+    return _Tree(market.repository, commit), _plain(str(path))
+
+
+def _is_local(url: str) -> bool:
+    """Whether an address is a path; one like git@host:path is none."""
+    return url.startswith("file://") or ("://" not in url and ":" not in url.partition("/")[0])
+
+
+def _skills_in(tree: _Tree, folders: Sequence[str]) -> dict[str, str]:
+    """The folders of skills by name: a folder that is one, or all those in it that are."""
+    found: dict[str, str] = {}
+    for folder in folders:
+        inner = {path.removeprefix(f"{folder}/" if folder else "").split("/")[0] for path in _paths_below(tree, folder)}
+        places = [folder] if _joined(folder, SKILL_FILE) in tree.blobs else [_joined(folder, each) for each in inner]
+        for place in sorted(places):
+            raw = tree.read(_joined(place, SKILL_FILE))
+            if raw is None:
+                continue
+            try:
+                name = parse_skill_file(raw).name
+            except SkillFileError as problem:
+                raise SourceTrouble(f"{_joined(place, SKILL_FILE)} is no skill: {problem}") from problem
+            if found.setdefault(name, place) != place:
+                raise SourceTrouble(f"{found[name] or '.'} and {place} both hold a skill {name!r}")
+    return found
+
+
+def _paths_below(tree: _Tree, folder: str) -> list[str]:
+    return [blob.path for blob in tree.below(folder)]
+
+
+def _chosen(tree: _Tree, skills: Mapping[str, str], include: Sequence[str]) -> dict[str, Files]:
+    unknown = sorted({*include} - {*skills})
+    if unknown or not skills:
+        wanted = f"no skill {unknown[0]!r}" if unknown else "no skills there"
+        raise SourceTrouble(f"it has {wanted}; it has: {', '.join(sorted(skills)) or 'none'}")
+    return {name: _files_of(tree, skills[name]) for name in sorted(include or skills)}
+
+
+def _files_of(tree: _Tree, folder: str) -> Files:
+    """Every file of a skill but hidden ones, by its path in it."""
+    taken: dict[str, Blob] = {}
+    for blob in tree.below(folder):
+        path = blob.path.removeprefix(f"{folder}/" if folder else "")
+        parts = path.split("/")
+        if any(part.startswith(".") and part.strip(".") for part in parts):
+            continue
+        if not blob.is_file:
+            raise SourceTrouble(f"{blob.path} is a link, or a repository in a repository; neither is fetched")
+        if any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
+            raise SourceTrouble(f"{blob.path!r} is no path that stays in its folder")
+        taken[path] = blob
+    if len(taken) > MOST_FILES or sum(blob.size for blob in taken.values()) > MOST_BYTES:
+        raise SourceTrouble(f"{folder or '.'} has more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")
+    return dict(zip(taken, tree.repository.read(list(taken.values())), strict=True))
+
+
+def _plain(path: str) -> str:
+    plain = PurePosixPath(path)
+    if plain.is_absolute() or ".." in plain.parts:
+        raise SourceTrouble(f"{path!r} leads out of the repository")
+    return "" if str(plain) == "." else str(plain)
+
+
+def _joined(folder: str, path: str) -> str:
+    return "/".join(each for each in (folder, path) if each)
+
+
+def _paths(given: object) -> list[str]:
+    several = cast("list[object]", given) if isinstance(given, list) else [given]
+    return [each for each in several if isinstance(each, str)]
+
+
+def _dicts(given: object) -> list[dict[str, Any]]:
+    several = cast("list[object]", given) if isinstance(given, list) else []
+    return [cast("dict[str, Any]", each) for each in several if isinstance(each, dict)]

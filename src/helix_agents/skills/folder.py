@@ -1,0 +1,209 @@
+"""Skills in folders: each is a folder of its own with a `SKILL.md`, and with whatever files that speaks of."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from helix_agents.agent.failures import ToolFailed
+from helix_agents.agent.skills import inside
+from helix_agents.domain.errors import DefinitionError
+from helix_agents.engine.log import log_event
+from helix_agents.ports.skills import LineRange, LoadedSkill, SkillInfo, SkillProvider
+from helix_agents.skills.skill_file import MOST_BYTES, SKILL_FILE, SkillFile, SkillFileError, parse_skill_file
+from helix_agents.system import beside_the_caller
+
+MOST_FILES = 1_000
+MOST_BYTES_OF_A_FILE = 10_000_000
+
+
+class _Stamp(NamedTuple):
+    """Changes with every change of a file."""
+
+    inode: int
+    size: int
+    modified: int
+    changed: int
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was in a file when it was looked at; None where that was no skill."""
+
+    stamp: _Stamp
+    skill: SkillFile | None
+
+
+class SkillFolder:
+    """The skills in some folders: `Agent(skills=SkillFolder("skills"))`.
+
+    A skill is a folder `NAME` with a file `SKILL.md`, in one of the given folders or in a folder in one of those. What
+    is no skill is left out and logged, once; of two with the same name, that of the folder given last counts. Folders
+    are looked at when a run begins and when a model reads a skill, on a thread, so every change in them is seen by the
+    next run. Nothing outside a skill's own folder is read, whatever a path or a link says.
+
+    Args:
+        roots: The folders, from the module that defines this on; wherever the process is started, they are the same.
+
+    Raises:
+        DefinitionError: no folder is named.
+    """
+
+    def __init__(self, *roots: str | Path) -> None:
+        given = cast("tuple[object, ...]", roots)
+        if not given or not all(isinstance(each, str | Path) and str(each) for each in given):
+            raise DefinitionError("SkillFolder", 'name the folders: SkillFolder("skills").')
+        self.roots = tuple(beside_the_caller(__name__) / root for root in roots)
+        self._read: dict[Path, _Read] = {}
+
+    def __repr__(self) -> str:
+        return f"<skills in {', '.join(map(str, self.roots))}>"
+
+    async def list_skills(self) -> Sequence[SkillInfo]:
+        """Every skill that is there now.
+
+        Raises:
+            OSError: one of the folders cannot be read.
+        """
+        found = await asyncio.to_thread(self._scan)
+        return [SkillInfo(name=skill.name, description=skill.description) for _, skill in found.values()]
+
+    async def get_skill(self, name: str) -> LoadedSkill | None:
+        """The text of a skill as it is now; None if there is no such skill."""
+        return await asyncio.to_thread(self._load, name)
+
+    async def read_resource(self, name: str, path: str, range: LineRange | None = None) -> str | None:
+        """A file of a skill, or some lines of it; None for whatever is no file inside its folder.
+
+        Raises:
+            ToolFailed: it is no text, or more than anybody reads.
+        """
+        return await asyncio.to_thread(self._open, name, path, range)
+
+    def _scan(self) -> dict[str, tuple[Path, SkillFile]]:
+        """The skills by name, with their folders; only files that have changed are read."""
+        seen: dict[Path, _Read] = {}
+        found: dict[str, tuple[Path, SkillFile]] = {}
+        for root in self.roots:
+            for folder in _candidates(root):
+                skill = self._look(folder, seen)
+                if skill is not None:
+                    found[skill.name] = (folder, skill)
+        self._read = seen
+        return found
+
+    def _look(self, folder: Path, seen: dict[Path, _Read]) -> SkillFile | None:
+        file = folder / SKILL_FILE
+        try:
+            stamp = _stamp(file)
+        except OSError:
+            # It went away a moment ago.
+            return None
+        read = self._read.get(file)
+        if read is None or read.stamp != stamp:
+            read = _Read(stamp, _skill_in(folder))
+        seen[file] = read
+        return read.skill
+
+    def _load(self, name: str) -> LoadedSkill | None:
+        found = self._scan().get(name)
+        if found is None:
+            return None
+        folder, skill = found
+        files = tuple(sorted(_files_in(folder)))
+        return LoadedSkill(name=skill.name, description=skill.description, body=skill.body, files=files)
+
+    def _open(self, name: str, path: str, range: LineRange | None) -> str | None:
+        found, plain = self._scan().get(name), inside(path)
+        file = None if found is None or plain is None else _within(found[0], plain)
+        if file is None:
+            return None
+        text = _text_of(file, path)
+        return text if range is None else range.of(text)
+
+
+_: type[SkillProvider] = SkillFolder
+
+
+def _candidates(root: Path) -> Iterator[Path]:
+    """The folders that should hold a skill.
+
+    Raises:
+        OSError: the root cannot be read.
+    """
+    for folder in _folders_in(root):
+        if (folder / SKILL_FILE).exists():
+            yield folder
+            continue
+        try:
+            yield from (each for each in _folders_in(folder) if (each / SKILL_FILE).exists())
+        except OSError as problem:
+            _left_out(folder, problem)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    with os.scandir(folder) as entries:
+        names = sorted(each.name for each in entries if each.is_dir() and not each.name.startswith("."))
+    return [folder / name for name in names]
+
+
+def _stamp(file: Path) -> _Stamp:
+    status = file.stat()
+    return _Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _skill_in(folder: Path) -> SkillFile | None:
+    """The skill in a folder; what is wrong with one is logged."""
+    try:
+        file = _within(folder, SKILL_FILE)
+        if file is None:
+            raise SkillFileError("it is no file of this folder, but leads elsewhere")
+        with file.open("rb") as opened:
+            skill = parse_skill_file(opened.read(MOST_BYTES + 1))
+        if skill.name != folder.name:
+            raise SkillFileError(f"its name is {skill.name!r}, and its folder is {folder.name!r}; name both alike")
+    except (SkillFileError, OSError) as problem:
+        _left_out(folder / SKILL_FILE, problem)
+        return None
+    return skill
+
+
+def _left_out(path: Path, problem: Exception) -> None:
+    reason = problem.strerror if isinstance(problem, OSError) else str(problem)
+    log_event("skills.left_out", level=logging.WARNING, path=str(path), reason=reason)
+
+
+def _within(folder: Path, path: str) -> Path | None:
+    """A file inside a folder; None for one that is not there, or elsewhere by way of a link."""
+    real, file = os.path.realpath(folder), os.path.realpath(folder / path)
+    is_inside = os.path.commonpath((real, file)) == real
+    return Path(file) if is_inside and os.path.isfile(file) else None
+
+
+def _files_in(folder: Path) -> Iterator[str]:
+    """The paths of the files of a skill, hidden ones apart; of very many, the first that come."""
+    count = 0
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        for name in sorted(files):
+            path = Path(where, name).relative_to(folder).as_posix()
+            if name.startswith(".") or path == SKILL_FILE or _within(folder, path) is None:
+                continue
+            yield path
+            count += 1
+            if count == MOST_FILES:
+                return
+
+
+def _text_of(file: Path, path: str) -> str:
+    with file.open("rb") as opened:
+        raw = opened.read(MOST_BYTES_OF_A_FILE + 1)
+    if len(raw) > MOST_BYTES_OF_A_FILE:
+        raise ToolFailed(f"The file {path!r} has more than {MOST_BYTES_OF_A_FILE:,} bytes, and is not read.")
+    try:
+        return raw.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as problem:
+        raise ToolFailed(f"The file {path!r} is no text that can be read: it is not UTF-8.") from problem

@@ -1,0 +1,105 @@
+"""Messages that wait outlive the process that sent them, and of many that look one begins each."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.domain.queued import QueuedTurn
+from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.testing.contracts.executor.stage import Gate, PieceGate, completed, lines, within
+from helix_agents.testing.workers import Processes
+from tests.recovery import queue_jobs
+from tests.recovery.deaths import settings_on
+from tests.recovery.queue_jobs import MESSAGES, SESSION
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with Processes(preload=[queue_jobs.MODULE, "helix_agents.backends.sqlite"]) as processes:
+        yield processes
+
+
+async def test_what_waits_behind_a_turn_whose_process_is_killed_is_answered_by_others_once_and_in_order(
+    tmp_path: Path, processes: Processes
+):
+    url = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
+    [killed] = await processes.run(f"{queue_jobs.MODULE}:leave", [{"url": url}])
+    assert killed.was_killed, killed.error
+    went_on = await processes.run(f"{queue_jobs.MODULE}:take_up", [{"url": url}] * 4)
+    assert [each.error for each in went_on] == [None] * 4
+    async with await open_backend(url) as parts:
+        runs = (await parts.state.list_runs(SESSION)).items[::-1]
+        assert [run.attempt for run in runs] == [2, 1, 1, 1]
+        said = lines(stored.message for stored in await parts.state.load_transcript(SESSION))
+        assert [line for line in said if line.startswith("user")] == [f"user: {text}" for text in MESSAGES]
+        assert [line for line in said if line == "assistant: Yes."] == ["assistant: Yes."] * 4
+        assert await parts.state.list_queues() == ()
+
+
+def clerk(gate: PieceGate) -> AnyAgent:
+    return Agent(name="clerk", model=ScriptedModel(lambda request: f"{len(request.messages)}", pace=gate))
+
+
+async def test_the_same_message_sent_twice_never_waits_for_the_turn_that_it_began(monkeypatch: pytest.MonkeyPatch):
+    """One caller saw the turn before it going and was slow to queue; the other found the session free."""
+    words, slow = PieceGate(1), Gate()
+    agent = clerk(words)
+    async with await open_backend("memory://sent-twice") as parts, Executor(**settings_on(parts, agent)) as helix:
+        queue_turn = parts.state.queue_turn
+
+        async def held(turn: QueuedTurn) -> QueuedTurn | None:
+            await slow.wait()
+            return await queue_turn(turn)
+
+        monkeypatch.setattr(parts.state, "queue_turn", held)
+
+        def send() -> Coroutine[Any, Any, RunHandle[str]]:
+            return helix.execute(agent, "Two", SESSION, idempotency_key="two", if_running="enqueue")
+
+        first = await helix.execute(agent, "One", SESSION)
+        await words.until_reached()
+        late = asyncio.create_task(send())
+        await slow.until_reached()
+        words.opened.set()
+        await completed(first)
+        begun = await send()
+        slow.opened.set()
+        again = await within(late)
+        assert (again.run_id, again.was_queued, begun.was_queued) == (begun.run_id, False, False)
+        assert await completed(again) == await completed(begun) == "3"
+        assert await helix.sessions.queued(SESSION) == ()
+        assert await completed(await helix.execute(agent, "Three", SESSION, if_running="enqueue")) == "5"
+
+
+async def test_a_turn_that_comes_while_its_queue_is_found_empty_begins(monkeypatch: pytest.MonkeyPatch):
+    words, look = PieceGate(1), Gate()
+    agent = clerk(words)
+    async with await open_backend("memory://found-empty") as parts, Executor(**settings_on(parts, agent)) as helix:
+        list_queued = parts.state.list_queued
+
+        async def held(session_id: str) -> tuple[QueuedTurn, ...]:
+            found = await list_queued(session_id)
+            if not found:
+                await look.wait()
+            return found
+
+        monkeypatch.setattr(parts.state, "list_queued", held)
+        await helix.execute(agent, "One", SESSION)
+        await words.until_reached()
+        await helix.execute(agent, "Two", SESSION, if_running="enqueue")
+        words.opened.set()
+        await look.until_reached()
+        slow = PieceGate(1)
+        helix.agents.replace(agent := clerk(slow))
+        await helix.execute(agent, "Three", SESSION)
+        await slow.until_reached()
+        fourth = await helix.execute(agent, "Four", SESSION, if_running="enqueue")
+        look.opened.set()
+        slow.opened.set()
+        assert await completed(fourth) == "7"

@@ -1,0 +1,131 @@
+"""Which skills are fetched, from where, and which are refused."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helix_agents.domain.errors import DefinitionError, HelixError, SkillSourceError
+from helix_agents.skills import git as git_program
+from helix_agents.skills.syncing import EntryReport, sync_skills
+from tests.skills.repository import Repository, files_in, skill, write
+
+
+def sync(place: Path) -> list[EntryReport]:
+    return list(sync_skills(place / "helix.skills.json"))
+
+
+def test_plugins_of_a_marketplace_are_fetched_wherever_they_are(
+    place: Path, served: Repository, tmp_path: Path
+) -> None:
+    (tmp_path / "market").mkdir()
+    market = Repository(tmp_path / "market")
+    plugins = [
+        {"name": "listed", "source": "./", "strict": False, "skills": ["./more/whales"]},
+        {"name": "usual", "source": "kelp"},
+        {"name": "apart", "source": {"source": "url", "url": served.url, "ref": "v1"}},
+        {"name": "package", "source": {"source": "npm", "package": "x"}},
+        {"name": "odd", "source": {"source": "url", "url": "ext::sh -c true"}},
+        {"name": "out", "source": "../out"},
+    ]
+    market.commit(
+        {
+            ".claude-plugin/marketplace.json": json.dumps({"metadata": {"pluginRoot": "./own"}, "plugins": plugins}),
+            "more/whales/SKILL.md": skill("whales"),
+            "skills/not-listed/SKILL.md": skill("not-listed"),
+            "own/kelp/skills/kelp/SKILL.md": skill("kelp"),
+            "own/kelp/.claude-plugin/plugin.json": json.dumps({"skills": "./extra"}),
+            "own/kelp/extra/algae/SKILL.md": skill("algae"),
+        }
+    )
+    entry = {"type": "marketplace", "url": str(market.bare)}
+    write(place, **{name: {**entry, "plugin": name} for name in ("listed", "usual", "apart")})
+    sync(place)
+    assert [path for path in files_in(place / "skills") if path.endswith("SKILL.md")] == [
+        "apart/boats/SKILL.md",
+        "apart/tides/SKILL.md",
+        "listed/whales/SKILL.md",
+        "usual/algae/SKILL.md",
+        "usual/kelp/SKILL.md",
+    ]
+    locked = json.loads((place / "helix.skills.lock").read_bytes())["entries"]
+    assert locked["apart"]["plugin_commit"] == served.git("rev-parse", "v1")
+    for plugin, reason in (
+        ("package", "is not in a git repository"),
+        ("odd", "is no address of a git repository"),
+        ("out", "leads out of the repository"),
+        ("whale", "it lists no plugin 'whale'; there are: apart, listed, odd, out, package, usual"),
+    ):
+        write(place, it={**entry, "plugin": plugin})
+        (place / "helix.skills.lock").unlink(missing_ok=True)
+        with pytest.raises(SkillSourceError, match=f"^Skills 'it' cannot be fetched: .*{re.escape(reason)}"):
+            sync(place)
+
+
+def test_what_would_leave_its_folder_is_not_fetched(place: Path, served: Repository) -> None:
+    (served.clone / "skills/tides/secrets").symlink_to("/etc")
+    served.push()
+    write(place, sea={"type": "git", "url": served.url})
+    with pytest.raises(SkillSourceError, match=r"skills/tides/secrets is a link.*neither is fetched"):
+        sync(place)
+    assert sorted(files_in(place)) == ["helix.skills.json"]
+    # Of a skill that is not wanted, nothing matters.
+    write(place, sea={"type": "git", "url": served.url, "include": ["boats"]})
+    sync(place)
+    lock = place / "helix.skills.lock"
+    leads_out = lock.read_text().replace('"sea"', '"../../here"')
+    for text in (leads_out, '{"format": "helix-skills-lock/1", "entries": 7}', "{}", "[", '{"format": "x/9"}'):
+        lock.write_text(text)
+        with pytest.raises(DefinitionError, match=r"[Dd]elete it, and sync"):
+            sync(place)
+    assert sorted(files_in(place / "skills")) == ["sea/boats/SKILL.md"]
+
+
+def test_what_a_list_from_elsewhere_names_is_not_looked_for_on_this_machine(served: Repository, tmp_path: Path) -> None:
+    git = git_program.Repository(tmp_path / "git", tmp_path)
+    assert len(git.fetch(served.url, ref=None, sha=None, protocols=git_program.ANYWHERE)) == 40
+    for url in (served.url, str(served.bare)):
+        with pytest.raises(git_program.SourceTrouble, match="transport 'file' not allowed"):
+            git.fetch(url, ref=None, sha=None, protocols=git_program.ELSEWHERE)
+
+
+def test_what_cannot_be_fetched_is_told(place: Path, served: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(kind: type[HelixError], **entries: dict[str, Any]) -> str:
+        write(place, **entries)
+        with pytest.raises(kind) as caught:
+            sync(place)
+        return str(caught.value)
+
+    with pytest.raises(DefinitionError, match="there is no such file; write one"):
+        sync(place)
+    sea: dict[str, Any] = {"type": "git", "url": served.url}
+    for wrong, teaches in (
+        ({"reff": "v1"}, "Object contains unknown field `reff`"),
+        ({"type": "svn"}, "Invalid value 'svn'"),
+        ({"skills_dir": "../x"}, "no path inside the repository"),
+        ({"sha": "abc123"}, "no full id of a commit"),
+        ({"ref": "+main:main"}, "no name of a branch or a tag"),
+        ({"url": "--upload-pack=x"}, "no address of a git repository"),
+        ({"include": ["Tides"]}, "'Tides' in include is no name of a skill"),
+    ):
+        assert teaches in refused(DefinitionError, sea={**sea, **wrong})
+    assert "characters a-z, 0-9 and -" in refused(DefinitionError, Sea=sea)
+    secret = refused(DefinitionError, sea={**sea, "url": "https://ann:hunter2@example.com/x.git"})
+    assert ("credential helper" in secret, "hunter2" in secret) == (True, False)
+    for wrong, teaches in (
+        ({"ref": "v9"}, "couldn't find remote ref v9"),
+        ({"sha": "0" * 40}, f"it has no commit {'0' * 40}"),
+        ({"include": ["whales"]}, "it has no skill 'whales'; it has: boats, tides"),
+        ({"skills_dir": "docs"}, "it has no skills there"),
+    ):
+        assert teaches in refused(SkillSourceError, sea={**sea, **wrong})
+    market = {"type": "marketplace", "url": served.url, "plugin": "x"}
+    assert "it has no .claude-plugin/marketplace.json" in refused(SkillSourceError, sea=market)
+    (place / "skills/sea").mkdir(parents=True)
+    (place / "skills/sea/SKILL.md").write_text(skill("sea"))
+    assert "there is something that was not fetched" in refused(DefinitionError, sea=sea)
+    assert "'lake' has a skill 'boats', too" in refused(SkillSourceError, lake=sea, pond=sea)
+    monkeypatch.setenv("PATH", str(place))
+    assert refused(DefinitionError, ocean=sea) == "git: the program is not installed, and fetches skills; install it."
