@@ -24,7 +24,7 @@ def errors_page() -> str:
         "whether the same call may be tried again. They are grouped by who has to act, and live in",
         "`helix_agents.domain.errors`. Those of the state capabilities are on [their page](state-capabilities.md).",
     ]
-    groups = [group for group in errors.HelixError.__subclasses__() if group.__module__ == errors.__name__]
+    groups = [group for group in errors.HelixError.__subclasses__() if group.__module__.startswith(errors.__name__)]
     for group in groups:
         lines += ["", f"## {group.__name__}", "", first_paragraph(group), ""]
         lines += ["| code | error | means | try again |", "|---|---|---|---|"]

@@ -55,7 +55,7 @@ def test_a_name_is_loaded_when_it_is_first_used(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(HOMES, "HelixError", "helix_agents.domain.errors")
     helix_agents.__dict__.pop("HelixError", None)
     try:
-        assert helix_agents.HelixError.__module__ == "helix_agents.domain.errors"
+        assert helix_agents.HelixError.__module__ == "helix_agents.domain.errors.root"
         assert "HelixError" in vars(helix_agents)
     finally:
         helix_agents.__dict__.pop("HelixError", None)

@@ -1,0 +1,316 @@
+"""Every error a user of this library can meet, grouped by who has to act.
+
+HelixError
+├── CallerError                    change the call
+│   ├── InvalidIdError
+│   ├── InvalidPageError
+│   ├── UnstorableValueError
+│   ├── InvalidInputError
+│   ├── SessionNotFoundError
+│   ├── SessionAlreadyExistsError
+│   ├── RunNotFoundError
+│   ├── RunAlreadyExistsError
+│   ├── CheckpointNotFoundError
+│   ├── MemoryNotFoundError
+│   ├── ModeIsWriteOnceError
+│   ├── NotARootSessionError
+│   ├── AgentMismatchError
+│   ├── NothingToResumeError
+│   ├── NothingToRetryError
+│   ├── StillWaitingError
+│   ├── RunNotCompletedError
+│   ├── QueueFullError
+│   ├── QueuedTurnDroppedError
+│   ├── ExecutorClosedError
+│   ├── OtherEventLoopError
+│   ├── InvalidWriteError
+│   ├── InvalidStateError
+│   ├── ToolInputError             the caller is the model
+│   ├── ToolOutputError
+│   ├── StateSizeExceededError
+│   ├── ChunkTooLargeError
+│   ├── WeakPassphraseError
+│   └── StreamFailedError          the run behind the stream failed
+├── ConflictError                  somebody else was first: read again, decide again
+│   ├── AgentAlreadyRunningError
+│   ├── QueuedTurnGoneError
+│   ├── StaleStateError
+│   ├── MemoryChangedError
+│   ├── RunConflictError
+│   ├── SupersededError
+│   ├── LockHeldError
+│   └── LockLostError
+├── SetupError                     fix the configuration or the installation
+│   ├── DefinitionError
+│   ├── UnknownAgentError
+│   ├── StateSchemaChangedError
+│   ├── UnknownBackendError
+│   ├── UnsupportedBackendError
+│   ├── UnknownModelError
+│   ├── InvalidStoreUrlError
+│   ├── MissingExtraError
+│   ├── DBOSInUseError
+│   ├── IncompleteStoreError
+│   ├── UnsafeSQLiteError
+│   ├── ForeignFileError           the file holds what another application keeps
+│   ├── UnsafeRedisError
+│   ├── SchemaTooOldError
+│   ├── SchemaTooNewError
+│   └── RecordTooNewError
+├── ModelError                     the model or its provider did not answer as needed
+│   ├── ModelOverloadedError       rate limits and overload: worth asking again
+│   ├── ModelUnavailableError      network, time-outs, server errors: worth asking again
+│   ├── ModelRefusedError          the provider refused the request as it is
+│   └── ContextTooLongError        the history no longer fits
+├── VaultError                     an operator looks after the vault and its backups
+│   ├── VaultNotInitialisedError
+│   ├── VaultAlreadyExistsError
+│   ├── VaultLockedError
+│   ├── VaultDamagedError
+│   ├── VaultFileError             the file system refused: space, permissions, a folder that is not there
+│   ├── WrongPassphraseError
+│   ├── AuditBrokenError           the audit log is no chain any more
+│   ├── BackupDamagedError
+│   ├── BackupKeyMismatchError
+│   ├── BackupTooNewError
+│   └── PathRefusedError           a link, a file that is there already, a place outside the allowed folders
+├── SkillsError                    look after whoever provides skills
+│   ├── SkillsUnavailableError     nobody says which there are: worth asking again
+│   └── SkillSourceError           where they are fetched from does not give them
+├── RuntimeUnavailableError        look after the durable engine
+├── RemoteAgentError               look after the service behind a remote sub-agent
+│   ├── RemoteUnavailableError     it does not answer: worth asking again
+│   ├── RemoteRefusedError         it refused the request as it is
+│   ├── RemoteProtocolError        it answered what no agent server says
+│   ├── RemoteSubAgentLostError    nobody knows what became of the sub-agent
+│   └── RemoteSubAgentClientToolUnsupportedError
+├── MCPServerError                 look after the MCP server behind tools
+│   ├── MCPUnavailableError        it does not answer: worth asking again
+│   ├── MCPRefusedError            it refused the request as it is
+│   └── MCPProtocolError           it answered what no MCP server says
+└── StoreError                     look after the store
+    ├── StoreUnavailableError
+    │   ├── StoreNotOpenedError    it is not there, or not for this process
+    │   └── StoreReplacedError     its file was deleted, moved or replaced while it was open
+    ├── StoreFullError
+    ├── StoreReadOnlyError
+    ├── StoreCorruptError
+    ├── SessionCorruptError
+    └── StoreClosedError
+
+Fields travel in `args`, so every error survives pickling; `code` is stable and safe to match on.
+"""
+
+from helix_agents.domain.errors.callers import (
+    AgentMismatchError,
+    CallerError,
+    CheckpointNotFoundError,
+    ChunkTooLargeError,
+    ExecutorClosedError,
+    InvalidIdError,
+    InvalidInputError,
+    InvalidPageError,
+    InvalidStateError,
+    InvalidWriteError,
+    MemoryNotFoundError,
+    ModeIsWriteOnceError,
+    NotARootSessionError,
+    NothingToResumeError,
+    NothingToRetryError,
+    OtherEventLoopError,
+    QueuedTurnDroppedError,
+    QueueFullError,
+    RunAlreadyExistsError,
+    RunNotCompletedError,
+    RunNotFoundError,
+    SessionAlreadyExistsError,
+    SessionNotFoundError,
+    StateSizeExceededError,
+    StillWaitingError,
+    StreamFailedError,
+    ToolInputError,
+    ToolOutputError,
+    UnstorableValueError,
+    WeakPassphraseError,
+)
+from helix_agents.domain.errors.configuration import (
+    DBOSInUseError,
+    DefinitionError,
+    ForeignFileError,
+    IncompleteStoreError,
+    InvalidStoreUrlError,
+    MissingExtraError,
+    RecordTooNewError,
+    SchemaTooNewError,
+    SchemaTooOldError,
+    SetupError,
+    StateSchemaChangedError,
+    UnknownAgentError,
+    UnknownBackendError,
+    UnknownModelError,
+    UnsafeRedisError,
+    UnsafeSQLiteError,
+    UnsupportedBackendError,
+)
+from helix_agents.domain.errors.conflicts import (
+    AgentAlreadyRunningError,
+    ConflictError,
+    LockHeldError,
+    LockLostError,
+    MemoryChangedError,
+    QueuedTurnGoneError,
+    RunConflictError,
+    StaleStateError,
+    SupersededError,
+)
+from helix_agents.domain.errors.models import (
+    ContextTooLongError,
+    ModelError,
+    ModelOverloadedError,
+    ModelRefusedError,
+    ModelUnavailableError,
+)
+from helix_agents.domain.errors.root import (
+    HelixError,
+)
+from helix_agents.domain.errors.services import (
+    MCPProtocolError,
+    MCPRefusedError,
+    MCPServerError,
+    MCPUnavailableError,
+    RemoteAgentError,
+    RemoteProtocolError,
+    RemoteRefusedError,
+    RemoteSubAgentClientToolUnsupportedError,
+    RemoteSubAgentLostError,
+    RemoteUnavailableError,
+    RuntimeUnavailableError,
+    SkillsError,
+    SkillSourceError,
+    SkillsUnavailableError,
+)
+from helix_agents.domain.errors.stores import (
+    SessionCorruptError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreNotOpenedError,
+    StoreReadOnlyError,
+    StoreReplacedError,
+    StoreUnavailableError,
+)
+from helix_agents.domain.errors.vault import (
+    AuditBrokenError,
+    BackupDamagedError,
+    BackupKeyMismatchError,
+    BackupTooNewError,
+    PathRefusedError,
+    VaultAlreadyExistsError,
+    VaultDamagedError,
+    VaultError,
+    VaultFileError,
+    VaultLockedError,
+    VaultNotInitialisedError,
+    WrongPassphraseError,
+)
+
+__all__ = [
+    "AgentAlreadyRunningError",
+    "AgentMismatchError",
+    "AuditBrokenError",
+    "BackupDamagedError",
+    "BackupKeyMismatchError",
+    "BackupTooNewError",
+    "CallerError",
+    "CheckpointNotFoundError",
+    "ChunkTooLargeError",
+    "ConflictError",
+    "ContextTooLongError",
+    "DBOSInUseError",
+    "DefinitionError",
+    "ExecutorClosedError",
+    "ForeignFileError",
+    "HelixError",
+    "IncompleteStoreError",
+    "InvalidIdError",
+    "InvalidInputError",
+    "InvalidPageError",
+    "InvalidStateError",
+    "InvalidStoreUrlError",
+    "InvalidWriteError",
+    "LockHeldError",
+    "LockLostError",
+    "MCPProtocolError",
+    "MCPRefusedError",
+    "MCPServerError",
+    "MCPUnavailableError",
+    "MemoryChangedError",
+    "MemoryNotFoundError",
+    "MissingExtraError",
+    "ModeIsWriteOnceError",
+    "ModelError",
+    "ModelOverloadedError",
+    "ModelRefusedError",
+    "ModelUnavailableError",
+    "NotARootSessionError",
+    "NothingToResumeError",
+    "NothingToRetryError",
+    "OtherEventLoopError",
+    "PathRefusedError",
+    "QueueFullError",
+    "QueuedTurnDroppedError",
+    "QueuedTurnGoneError",
+    "RecordTooNewError",
+    "RemoteAgentError",
+    "RemoteProtocolError",
+    "RemoteRefusedError",
+    "RemoteSubAgentClientToolUnsupportedError",
+    "RemoteSubAgentLostError",
+    "RemoteUnavailableError",
+    "RunAlreadyExistsError",
+    "RunConflictError",
+    "RunNotCompletedError",
+    "RunNotFoundError",
+    "RuntimeUnavailableError",
+    "SchemaTooNewError",
+    "SchemaTooOldError",
+    "SessionAlreadyExistsError",
+    "SessionCorruptError",
+    "SessionNotFoundError",
+    "SetupError",
+    "SkillSourceError",
+    "SkillsError",
+    "SkillsUnavailableError",
+    "StaleStateError",
+    "StateSchemaChangedError",
+    "StateSizeExceededError",
+    "StillWaitingError",
+    "StoreClosedError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreFullError",
+    "StoreNotOpenedError",
+    "StoreReadOnlyError",
+    "StoreReplacedError",
+    "StoreUnavailableError",
+    "StreamFailedError",
+    "SupersededError",
+    "ToolInputError",
+    "ToolOutputError",
+    "UnknownAgentError",
+    "UnknownBackendError",
+    "UnknownModelError",
+    "UnsafeRedisError",
+    "UnsafeSQLiteError",
+    "UnstorableValueError",
+    "UnsupportedBackendError",
+    "VaultAlreadyExistsError",
+    "VaultDamagedError",
+    "VaultError",
+    "VaultFileError",
+    "VaultLockedError",
+    "VaultNotInitialisedError",
+    "WeakPassphraseError",
+    "WrongPassphraseError",
+]
