@@ -122,6 +122,8 @@ async def write_end(scope: RunScope, end: SubagentEnd) -> None:
     except ChunkTooLargeError:
         # The result is in the transcript all the same.
         await scope.writer.write(msgspec.structs.replace(end, result=None))
+    # Who gave a child up may be stopped before that is committed, and lets go of it once more.
+    scope.take_ends_told((end,))
 
 
 async def let_go(scope: RunScope, child_id: SessionId, reason: str = "interrupted") -> bool:
