@@ -123,7 +123,7 @@ async def test_a_message_goes_on_with_what_a_stop_held_though_its_process_could_
             queue_turn = parts.state.queue_turn
 
             async def away(session_id: str) -> tuple[QueuedTurn, ...]:
-                raise StoreUnavailableError("it is away")
+                raise StoreUnavailableError("memory", "it is away")
 
             async def queue_and_leave(turn: QueuedTurn) -> QueuedTurn | None:
                 stored = await queue_turn(turn)
