@@ -306,8 +306,7 @@ class _CompanionCall:
             if run.status in SUSPENDED and await self._has_answer(child):
                 await self._check_can_go_on(ref)
                 root, owner = self._scope.session.root_session_id, self._scope.run.owner
-                for begun in await resume_detached(services, root, owner, companion=child):
-                    services.drive_detached(begun)
+                await resume_detached(services, root, owner, companion=child)
             elif run.status != "running" and await self._store.get_current_run(child) == run:
                 # Else it went on between the two looks, and has another run by now.
                 return await self._result(child, run.run_id)

@@ -553,10 +553,7 @@ class ExecutorCore:
 
     async def _resume_companions(self, root: SessionId) -> int:
         """Drive companions of a tree that have the answer they waited for; says how many."""
-        runs = await resume_detached(self._services, root, self._runtime.owner)
-        for run in runs:
-            self._runtime.drive_detached(run)
-        return len(runs)
+        return await resume_detached(self._services, root, self._runtime.owner)
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
         session = await self._services.store.load_state(check_id(session_id))

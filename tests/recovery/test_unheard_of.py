@@ -1,0 +1,96 @@
+"""Callers go away and answers get lost at any moment: what this process has begun or claimed, it drives all the same."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any
+
+import pytest
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.companions import PersistentAgent
+from helix_agents.domain.commits import RunStartCommitted, StartRun
+from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.pending import ToolAnswer
+from helix_agents.domain.runs import RunRecord
+from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.in_process import Executor
+from helix_agents.testing import ScriptedModel, call, reply
+from helix_agents.testing.contracts.executor.stage import Gate
+from helix_agents.testing.recording import StopAt
+from tests.recovery.deaths import die_at, settings_on
+
+SESSION = "s-1"
+
+
+@pytest.mark.parametrize("look", [Executor.recover, Executor.sweep])
+async def test_a_run_is_driven_whose_claimer_was_cancelled(
+    look: Callable[[Executor], Coroutine[Any, Any, object]], monkeypatch: pytest.MonkeyPatch
+):
+    """While this process lives, nobody else finds a run that it has claimed."""
+    agent = Agent(name="talker", model=ScriptedModel(["Said."]))
+    async with await open_backend(f"memory://claimer-{look.__name__}") as parts, asyncio.timeout(20):
+        left = await die_at(StopAt(effect=1, side="before"), parts, agent, SESSION)
+        claim, answer = parts.state.claim_run, Gate()
+
+        async def claim_slowly(*args: Any, **options: Any) -> RunRecord:
+            run = await claim(*args, **options)
+            await answer.wait()
+            return run
+
+        monkeypatch.setattr(parts.state, "claim_run", claim_slowly)
+        async with Executor(**settings_on(parts, agent)) as helix:
+            looking = asyncio.create_task(look(helix))
+            await answer.until_reached()
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+            answer.opened.set()
+            run = await helix.get_handle(agent, SESSION)
+            assert run is not None
+            assert run.run_id == left.run_id
+            assert await run.output() == "Said."
+
+
+@client_tool
+def locate(city: str) -> str:
+    """Where the client is."""
+    raise NotImplementedError
+
+
+async def test_companions_with_their_answers_go_on_though_the_store_did_not_say_that_it_began_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    eager = Agent(
+        name="eager",
+        description="Asks.",
+        model=ScriptedModel([call("locate", {"city": "Rome"}), "Found."]),
+        tools=[locate],
+    )
+    spawn = call("companion__spawnAgent", {"agent": "eager", "initialMessage": "Ask."})
+    boss = Agent(
+        name="boss",
+        model=ScriptedModel([reply(calls=[spawn, spawn]), "Sent off."]),
+        persistent_agents=[PersistentAgent(eager, mode="non_blocking")],
+    )
+    async with await open_backend("memory://unheard") as parts, asyncio.timeout(20):
+        async with Executor(**settings_on(parts, boss)) as helix:
+            assert await (await helix.execute(boss, "Go.", SESSION)).output() == "Sent off."
+            await helix.idle()
+            for waiting in (await helix.list_pending()).items:
+                await helix.submit_tool_result(SESSION, waiting.tool_call_id, ToolAnswer(result="here"))
+            start_run, starts = parts.state.start_run, count(1)
+
+            async def start_unheard(start: StartRun) -> RunStartCommitted:
+                started = await start_run(start)
+                if next(starts) == 2:
+                    raise StoreUnavailableError("memory", "it is away")
+                return started
+
+            monkeypatch.setattr(parts.state, "start_run", start_unheard)
+            await helix.resume(boss, SESSION)
+            await helix.idle()
+        for ref in await parts.state.get_sub_session_refs(SESSION):
+            run = await parts.state.get_current_run(ref.sub_session_id)
+            assert run is not None
+            assert (run.status, run.output) == ("completed", "Found.")
