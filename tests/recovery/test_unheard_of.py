@@ -10,15 +10,17 @@ import pytest
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.companions import PersistentAgent
+from helix_agents.domain.chunks import TextDelta
 from helix_agents.domain.commits import RunStartCommitted, StartRun
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import RunRecord
 from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.executor import handle
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call, reply
-from helix_agents.testing.contracts.executor.stage import Gate
-from helix_agents.testing.recording import StopAt
+from helix_agents.testing.contracts.executor.stage import Gate, PieceGate
+from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 from tests.recovery.deaths import die_at, settings_on
 
 SESSION = "s-1"
@@ -94,3 +96,34 @@ async def test_companions_with_their_answers_go_on_though_the_store_did_not_say_
             run = await parts.state.get_current_run(ref.sub_session_id)
             assert run is not None
             assert (run.status, run.output) == ("completed", "Found.")
+
+
+async def test_a_reader_of_a_run_whose_process_died_before_its_stream_ended_comes_to_an_end_though_the_store_was_away(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    words = PieceGate(1)
+    agent = Agent(name="talker", model=ScriptedModel(["Said."], pace=words))
+    monkeypatch.setattr(handle, "LOOK_FOR_END", 0.01)
+    async with await open_backend("memory://") as parts, await open_backend("memory://") as apart, asyncio.timeout(20):
+        # Streams that do not share the store's commits end after them.
+        settings = {**settings_on(parts, agent), "streams": apart.streams}
+        at = StopAt(kind="commit", effect=1, side="after")
+        async with (
+            RecordingExecutor(recorder=Recorder(at), **settings) as dying,
+            Executor(**settings) as second,
+        ):
+            await dying.execute(agent, "Go.", SESSION)
+            await words.until_reached()
+            run = await second.get_handle(agent, SESSION)
+            assert run is not None
+            get_run, looks = parts.state.get_run, count()
+
+            async def get_run_or_not(run_id: str) -> RunRecord | None:
+                if next(looks) == 2:
+                    raise StoreUnavailableError("memory", "it is away")
+                return await get_run(run_id)
+
+            monkeypatch.setattr(parts.state, "get_run", get_run_or_not)
+            words.opened.set()
+            said = [chunk.delta async for chunk in run.stream() if isinstance(chunk, TextDelta)]
+        assert "".join(said) == "Said."
