@@ -391,7 +391,6 @@ class Talk:
         """What happened since is not taken back, but the model may ask for it anew."""
         self.books.go_back()
         self.sent.clear()
-        self.allowed.clear()
 
     async def _two_at_once(self, helix: Executor, number: int) -> None:
         for each in await self._waiting(helix):

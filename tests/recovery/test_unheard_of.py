@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import RunRecord
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.executor import handle
-from helix_agents.runtimes.in_process import Executor
+from helix_agents.runtimes.in_process import Executor, drivers
 from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.contracts.executor.stage import Gate, PieceGate
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
@@ -127,3 +127,31 @@ async def test_a_reader_of_a_run_whose_process_died_before_its_stream_ended_come
             words.opened.set()
             said = [chunk.delta async for chunk in run.stream() if isinstance(chunk, TextDelta)]
         assert "".join(said) == "Said."
+
+
+async def test_a_companion_is_driven_that_was_begun_unheard_of_by_a_run_that_is_stopped_then(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(drivers, "backoff", lambda: repeat(0.0))
+    eager = Agent(name="eager", description="Works.", model=ScriptedModel(["Done."]))
+    spawn = call("companion__spawnAgent", {"agent": "eager", "initialMessage": "Work."})
+    keeps = [PersistentAgent(eager, mode="non_blocking")]
+    boss = Agent(name="boss", model=ScriptedModel([spawn, "Sent off."]), persistent_agents=keeps)
+    async with await open_backend("memory://begun-unheard") as parts, asyncio.timeout(20):
+        start_run, starts = parts.state.start_run, count(1)
+
+        async def start_unheard(start: StartRun) -> RunStartCommitted:
+            started = await start_run(start)
+            if next(starts) == 2:
+                await parts.state.set_interrupt_flag(SESSION, "enough")
+                raise StoreUnavailableError("memory", "it is away")
+            return started
+
+        monkeypatch.setattr(parts.state, "start_run", start_unheard)
+        async with Executor(**settings_on(parts, boss)) as helix:
+            await (await helix.execute(boss, "Go.", SESSION)).result()
+            await helix.idle()
+            (ref,) = await parts.state.get_sub_session_refs(SESSION)
+            companion = await parts.state.get_current_run(ref.sub_session_id)
+            assert companion is not None
+            assert companion.status != "running"

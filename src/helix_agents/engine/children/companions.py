@@ -21,7 +21,7 @@ from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, CreateSession, SessionState, StopKind
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
 from helix_agents.domain.writes import NO_WRITES, apply_writes, difference
-from helix_agents.engine.children.detached import resume_detached
+from helix_agents.engine.children.detached import begin_detached, resume_detached
 from helix_agents.engine.children.errands import companion_run_id
 from helix_agents.engine.children.letting_go import child_id_of, let_go
 from helix_agents.engine.children.sub_agents import (
@@ -218,7 +218,8 @@ class _CompanionCall:
         if agent.mode == "blocking":
             # Driven by its parent's run; any other stands on its own, and so outlives it.
             owned = msgspec.structs.replace(owned, parent_run_id=self._scope.run.run_id, workflow_id=None)
-        return (await self._store.start_run(owned)).run
+            return (await self._store.start_run(owned)).run
+        return await begin_detached(self._scope.services, owned)
 
     async def _started(
         self, agent: PersistentAgent, name: str, run: RunRecord, before: SubSessionRef | None

@@ -128,7 +128,7 @@ async def _resume(services: Services, session: SessionState, run: RunRecord, own
     try:
         writes = services.present_state(agent, session.custom_state, session.agent_version).writes
         present = msgspec.structs.replace(start, agent_version=agent.version, writes=writes)
-        return await _begin(services, present)
+        return await begin_detached(services, present)
     except ConflictError:
         return None
     except StateSchemaChangedError as problem:
@@ -137,9 +137,13 @@ async def _resume(services: Services, session: SessionState, run: RunRecord, own
         return None
 
 
-async def _begin(services: Services, start: StartRun) -> RunRecord:
-    """Begin a run, and be sure of it: while this process lives, nobody else finds one that carries its lease, so a
-    start whose answer was lost is sent again until the store answers."""
+async def begin_detached(services: Services, start: StartRun) -> RunRecord:
+    """Begin a run that stands on its own, and be sure of it: while this process lives, nobody else finds one that
+    carries its lease, so a start whose answer was lost is sent again until the store answers.
+
+    Raises:
+        ConflictError: somebody else was first.
+    """
     wait = _FIRST_WAIT
     while True:
         try:
