@@ -9,10 +9,11 @@ import pytest
 
 from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.agent.agent import AnyAgent
+from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.executor.handle import RunHandle
-from helix_agents.testing.contracts.executor.stage import Gate, PieceGate, completed, lines, within
+from helix_agents.testing.contracts.executor.stage import Gate, PieceGate, completed, interrupted, lines, within
 from helix_agents.testing.workers import Processes
 from tests.recovery import queue_jobs
 from tests.recovery.deaths import settings_on
@@ -103,3 +104,39 @@ async def test_a_turn_that_comes_while_its_queue_is_found_empty_begins(monkeypat
         look.opened.set()
         slow.opened.set()
         assert await completed(fourth) == "7"
+
+
+async def test_a_message_goes_on_with_what_a_stop_held_though_its_process_could_not_look(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """That somebody went on is in the store with the message, so that any process begins what waits."""
+    words = PieceGate(1)
+    agent = clerk(words)
+    async with await open_backend("memory://could-not-look") as parts:
+        async with Executor(**settings_on(parts, agent)) as helix:
+            first = await helix.execute(agent, "One", SESSION)
+            await words.until_reached()
+            await helix.execute(agent, "Two", SESSION, if_running="enqueue")
+            await helix.interrupt(SESSION)
+            await interrupted(first)
+            await helix.idle()
+            queue_turn = parts.state.queue_turn
+
+            async def away(session_id: str) -> tuple[QueuedTurn, ...]:
+                raise StoreUnavailableError("memory", "it is away")
+
+            async def queue_and_leave(turn: QueuedTurn) -> QueuedTurn | None:
+                stored = await queue_turn(turn)
+                monkeypatch.setattr(parts.state, "list_queued", away)
+                return stored
+
+            monkeypatch.setattr(parts.state, "queue_turn", queue_and_leave)
+            third = await helix.execute(agent, "Three", SESSION, if_running="enqueue")
+            assert third.was_queued
+        monkeypatch.undo()
+        async with Executor(**settings_on(parts, clerk(PieceGate(9)))) as other:
+            assert (await other.sweep()).dequeued == 1
+            await other.idle()
+            assert await other.sessions.queued(SESSION) == ()
+            said = lines(stored.message for stored in await parts.state.load_transcript(SESSION))
+            assert [line for line in said if line.startswith("user")] == ["user: One", "user: Two", "user: Three"]

@@ -14,7 +14,11 @@ MOST_QUEUED = 100
 
 class QueuedTurn(Record):
     """A turn that begins when those before it are over. Its run has its id from the first, so that it begins once,
-    whoever begins it, and whoever sent it finds it."""
+    whoever begins it, and whoever sent it finds it.
+
+    One that was sent after a stop, which holds what waits, goes on: the stop of that run, `after_stop_of`, holds nothing
+    any more. A stop of a later one does.
+    """
 
     session_id: SessionId
     run_id: RunId
@@ -22,6 +26,7 @@ class QueuedTurn(Record):
     state: dict[str, JSON] | None = None
     expires_in_ms: int | None = None
     queued_at: int = 0
+    after_stop_of: RunId | None = None
 
 
 def run_id_for(session_id: SessionId, key: str) -> RunId:

@@ -527,7 +527,10 @@ def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
 
 
 def _end_told_by(chunk: EndOfCall) -> bytes:
-    told = chunk.error if isinstance(chunk, ToolError) else chunk.result if isinstance(chunk, ToolEnd) else None
+    if isinstance(chunk, SubagentEnd):
+        # Calls go by the same ids again after a rewind; the children that are made for them do not.
+        return encode([type(chunk).__name__, chunk.child_session_id])
+    told = chunk.error if isinstance(chunk, ToolError) else chunk.result
     return encode([type(chunk).__name__, chunk.tool_call_id, told])
 
 

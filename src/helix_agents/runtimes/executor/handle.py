@@ -182,14 +182,19 @@ class RunHandle(Generic[OutputT]):
         A living process does so within a moment, hence the second look. A run that was over before the reader came has
         had its moment; most readers of one have left before it is looked at.
         """
-        looks_over = 0
+        looks_over, wait = 0, LOOK_FOR_END
         if self._run.status != "running" and self._driver is None:
-            await self._services.sleep(A_MOMENT)
-            looks_over = 2
-        while looks_over < 2:
-            await self._services.sleep(LOOK_FOR_END)
+            looks_over, wait = 1, A_MOMENT
+        while True:
+            await self._services.sleep(wait)
+            wait = LOOK_FOR_END
             with suppress(HelixError):
                 looks_over += await self._is_over()
+                if looks_over > 1:
+                    await self._end_stream()
+                    return
+
+    async def _end_stream(self) -> None:
         run = await self._services.store.get_run(self.run_id)
         if run is not None:
             await repair_stream(self._services, run)

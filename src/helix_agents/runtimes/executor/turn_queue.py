@@ -60,23 +60,20 @@ class TurnQueue:
         self._in_background = in_background
         self._attended: set[SessionId] = set()
         self._held: set[SessionId] = set()
-        self._wanted: dict[SessionId, bool] = {}
+        self._wanted: set[SessionId] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._behind: set[SessionId] = set()
         self._looked = asyncio.Event()
         self._news = asyncio.Event()
         self.problems: dict[SessionId, HelixError] = {}
 
-    async def put(self, turn: QueuedTurn, *, goes_on: bool) -> QueuedTurn | None:
-        """Have a turn wait; durable when this answers. With `goes_on`, what a stop held begins with it.
-
-        None where it has nothing to wait for, or began meanwhile.
-        """
+    async def put(self, turn: QueuedTurn) -> QueuedTurn | None:
+        """Have a turn wait; durable when this answers. None where it has nothing to wait for, or began meanwhile."""
         self._loop = asyncio.get_running_loop()
         stored = await self._services.store.queue_turn(turn)
         if stored is not None:
             log_event("turn.queued", session_id=stored.session_id, run_id=stored.run_id)
-            self._attend(stored.session_id, held_too=goes_on)
+            self._attend(stored.session_id)
         return stored
 
     def goes_on(self, session_id: SessionId, *, after_a_pause: bool = False) -> None:
@@ -118,10 +115,10 @@ class TurnQueue:
             async with asyncio.timeout(LOOK_AGAIN):
                 await news.wait()
 
-    def _attend(self, session_id: SessionId, *, held_too: bool = False) -> None:
+    def _attend(self, session_id: SessionId) -> None:
         """Look at a session from now on; where somebody does, one more look is made, as the last may have missed it."""
         self._held.discard(session_id)
-        self._wanted[session_id] = self._wanted.get(session_id, False) or held_too
+        self._wanted.add(session_id)
         if session_id not in self._attended:
             self._attended.add(session_id)
             self._in_background(self._see_through(session_id))
@@ -131,7 +128,8 @@ class TurnQueue:
         try:
             found: Look = "busy"
             while found in ("begun", "busy") or session_id in self._wanted:
-                found = await self._look(session_id, held_too=self._wanted.pop(session_id, False))
+                self._wanted.discard(session_id)
+                found = await self._look(session_id)
                 self._has_looked(session_id)
                 if found in ("begun", "busy"):
                     await self._until_over(session_id)
@@ -151,7 +149,7 @@ class TurnQueue:
         self._looked.set()
         self._looked = asyncio.Event()
 
-    async def _look(self, session_id: SessionId, *, held_too: bool = False) -> Look:
+    async def _look(self, session_id: SessionId) -> Look:
         """Begin the first turn that waits in a session, if it can begin now."""
         store = self._services.store
         try:
@@ -161,7 +159,7 @@ class TurnQueue:
             agent = self._services.agents.find((await store.load_state(session_id)).agent_type)
             if agent is None or self._leaves(agent):
                 return "held"
-            start = await plan_queued(self._services, agent, waiting[0], held_too=held_too)
+            start = await plan_queued(self._services, agent, waiting)
             if start is None:
                 return "held"
             await self._begin(agent, start)

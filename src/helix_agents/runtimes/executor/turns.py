@@ -15,7 +15,7 @@ from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.queued import run_id_for
 from helix_agents.domain.runs import RunRecord
-from helix_agents.engine.requests.start_plans import NewSession, began_with, plan_execute, queued_turn, waits_behind
+from helix_agents.engine.requests.start_plans import NewSession, began_with, plan_execute, queued_turn, waiting_turn
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.usage_store import UsageStore
@@ -149,14 +149,14 @@ class Turns:
             known = None if key is None else await services.store.get_run(turn.run_id)
             if known is not None:
                 return self._handle_of(agent, known)
-            before = await waits_behind(services, agent, session_id)
-            if before is None:
+            waiting = await waiting_turn(services, agent, turn)
+            if waiting is None:
                 # Somebody else may be first, perhaps with the same call.
                 with suppress(ConflictError, SessionAlreadyExistsError):
                     start = await self._planned(agent, wanted, turn.run_id)
                     return await self._begin(agent, start, hooks=None, model=None)
                 continue
-            stored = await self._queue.put(turn, goes_on=before == "others")
+            stored = await self._queue.put(waiting)
             if stored is not None:
                 return QueuedRunHandle(
                     services, agent, stored, usage=self._usage, queue=self._queue, handle_of=self._handle_of
