@@ -2,6 +2,8 @@
 
 import hashlib
 
+from msgspec.structs import replace
+
 from helix_agents.domain.errors import QueueFullError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
@@ -33,6 +35,11 @@ def run_id_for(session_id: SessionId, key: str) -> RunId:
     """The id of the run that a message with this key begins; it tells a repeated call for ever."""
     digest = hashlib.sha256(f"{session_id}\x1f{key}".encode()).hexdigest()
     return f"run_{digest[:26]}"
+
+
+def sent_again(stored: QueuedTurn, turn: QueuedTurn) -> QueuedTurn:
+    """A turn that waits, after it was sent once more: it stays as it is, but who sends it after a stop goes on."""
+    return stored if turn.after_stop_of is None else replace(stored, after_stop_of=turn.after_stop_of)
 
 
 def keeps_others_waiting(run: RunRecord | None) -> bool:

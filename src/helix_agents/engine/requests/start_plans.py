@@ -40,6 +40,7 @@ from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import StepWrites, difference
 from helix_agents.engine.children.detached import untold_at
 from helix_agents.engine.children.sub_agents import answered_below
+from helix_agents.engine.requests.cleanup import EXPIRED
 from helix_agents.engine.requests.settling import carry_out_late_abort
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.ledger import known_of_open_calls
@@ -177,8 +178,9 @@ async def plan_execute(
     *,
     expires_in_ms: int | None = None,
     run_id: RunId | None = None,
+    queued: bool = False,
 ) -> StartRun:
-    """Begin a turn with these messages, whatever the session did before.
+    """Begin a turn with these messages, whatever the session did before; one that is `queued` leaves its queue for it.
 
     Raises:
         AgentAlreadyRunningError: the session is busy.
@@ -195,7 +197,9 @@ async def plan_execute(
         raise SessionAlreadyExistsError(session_id)
     _check_agent(agent, standing.session)
     writes = await _checked_state(services, agent, standing, new.state)
-    return await _next_turn(services, agent, standing, expires_at, messages, writes=writes, run_id=run_id)
+    return await _next_turn(
+        services, agent, standing, expires_at, messages, writes=writes, run_id=run_id, queued=queued
+    )
 
 
 async def waiting_turn(services: Services, agent: AnyAgent, turn: QueuedTurn) -> QueuedTurn | None:
@@ -261,8 +265,8 @@ async def plan_queued(services: Services, agent: AnyAgent, waiting: Sequence[Que
 
 
 def _is_held(session: SessionState, waiting: Iterable[QueuedTurn]) -> bool:
-    """Whether somebody stopped what the session did, and nobody went on since."""
-    is_stopped = session.status in ("interrupted", "paused") or session.failure_reason == CANCELLED
+    """Whether somebody stopped what the session did, or its time was over, and nobody went on since."""
+    is_stopped = session.status in ("interrupted", "paused") or session.failure_reason in (CANCELLED, EXPIRED)
     return is_stopped and all(turn.after_stop_of != session.current_run_id for turn in waiting)
 
 

@@ -18,7 +18,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import InterruptOutcome
+from helix_agents.domain.sessions import InterruptOutcome, NothingRunning, StopKind
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.requests.stopping import stop_session
@@ -159,16 +159,22 @@ class RunHandle(Generic[OutputT]):
 
     async def interrupt(self, reason: str | None = None) -> InterruptOutcome:
         """Ask the run to stop soon, keeping what it did; one that waits is settled, after its companions had time to
-        stop. Resume goes on."""
-        return await stop_session(self._services, self.session_id, "interrupt", reason)
+        stop. Resume goes on. One that others followed is over, and they are left alone."""
+        return await self._stop("interrupt", reason)
 
     async def abort(self, reason: str | None = None) -> InterruptOutcome:
         """Fail the run for good."""
-        return await stop_session(self._services, self.session_id, "abort", reason)
+        return await self._stop("abort", reason)
 
     async def usage(self) -> UsageRollup:
         """What the session and everything below it used so far."""
         return await self._usage.get_usage_rollup(self.session_id)
+
+    async def _stop(self, kind: StopKind, reason: str | None) -> InterruptOutcome:
+        current = await self._services.store.get_current_run(self.session_id)
+        if current is not None and current.run_id != self.run_id:
+            return NothingRunning()
+        return await stop_session(self._services, self.session_id, kind, reason)
 
     def _begins_a_later_one(self, chunk: StreamChunk) -> bool:
         """Whether the session's next run begins with this chunk: a slow reader may come to it without seeing an end."""

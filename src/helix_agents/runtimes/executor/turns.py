@@ -1,6 +1,5 @@
 """How a turn begins in a session that may be busy: now or not at all, after the turns before it, or instead of them."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +9,12 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import AgentAlreadyRunningError, ConflictError, SessionAlreadyExistsError
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    ConflictError,
+    SessionAlreadyExistsError,
+    SessionNotFoundError,
+)
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.queued import run_id_for
@@ -19,7 +23,7 @@ from helix_agents.engine.requests.start_plans import NewSession, began_with, pla
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.usage_store import UsageStore
-from helix_agents.runtimes.executor.handle import A_MOMENT, RunHandle
+from helix_agents.runtimes.executor.handle import A_MOMENT, LOOK_AGAIN, RunHandle
 from helix_agents.runtimes.executor.turn_queue import QueuedRunHandle, TurnQueue
 
 
@@ -101,7 +105,8 @@ class Turns:
             AgentAlreadyRunningError, ConflictError, SessionAlreadyExistsError: somebody else was faster.
         """
         try:
-            start = await self._planned(agent, wanted)
+            waits = await self._waits(wanted)
+            start = await self._planned(agent, wanted, waits, queued=waits is not None)
             return await self._begin(agent, start, hooks=hooks, model=model)
         except (ConflictError, SessionAlreadyExistsError):
             # It may have been the same call that was faster.
@@ -120,14 +125,17 @@ class Turns:
     ) -> RunHandle[OutputT]:
         """Stop what goes on, each run once, and begin after it."""
         stopped: RunId | None = None
+        wait = A_MOMENT
         while True:
             try:
                 return await self.now(agent, wanted, hooks=hooks, model=model)
-            except AgentAlreadyRunningError as busy:
-                if busy.run_id != stopped:
+            except ConflictError as lost:
+                # Whoever was first goes on, or is over already.
+                if isinstance(lost, AgentAlreadyRunningError) and lost.run_id != stopped:
                     await self._stop(wanted.session_id)
-                    stopped = busy.run_id
-                await asyncio.sleep(A_MOMENT)
+                    stopped = lost.run_id
+                await self._services.sleep(wait)
+                wait = min(wait * 2, LOOK_AGAIN)
 
     async def after_others(self, agent: Agent[Any, OutputT, Any], wanted: WantedTurn) -> RunHandle[OutputT]:
         """Begin it now, or have it wait behind those that came before.
@@ -162,8 +170,24 @@ class Turns:
                     services, agent, stored, usage=self._usage, queue=self._queue, handle_of=self._handle_of
                 )
 
+    async def _waits(self, wanted: WantedTurn) -> RunId | None:
+        """The run that the same call is to be, if that has it wait in the queue: whoever says it again means that one,
+        and it leaves the queue for whatever is to happen to it now."""
+        if wanted.key is None:
+            return None
+        run_id = run_id_for(wanted.session_id, wanted.key)
+        with suppress(SessionNotFoundError):
+            waiting = await self._services.store.list_queued(wanted.session_id)
+            return run_id if any(turn.run_id == run_id for turn in waiting) else None
+        return None
+
     async def _planned(
-        self, agent: Agent[Any, OutputT, Any], wanted: WantedTurn, run_id: RunId | None = None
+        self,
+        agent: Agent[Any, OutputT, Any],
+        wanted: WantedTurn,
+        run_id: RunId | None = None,
+        *,
+        queued: bool = False,
     ) -> StartRun:
         return await plan_execute(
             self._services,
@@ -173,4 +197,5 @@ class Turns:
             wanted.new,
             expires_in_ms=wanted.expires_in_ms,
             run_id=run_id,
+            queued=queued,
         )
