@@ -2,6 +2,7 @@
 
 import hashlib
 
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import QueueFullError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
@@ -21,6 +22,7 @@ class QueuedTurn(Record):
     messages: tuple[UserMessage, ...]
     state: dict[str, JSON] | None = None
     expires_in_ms: int | None = None
+    budget: Budget | None = None
     queued_at: int = 0
 
 

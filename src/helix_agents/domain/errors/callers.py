@@ -369,3 +369,26 @@ class WeakPassphraseError(CallerError):
 
     def __str__(self) -> str:
         return f"This passphrase is refused: {self.reason}. A few random words make a good one."
+
+
+class BudgetExhaustedError(CallerError):
+    """What the models of a turn may use is used up."""
+
+    code = "budget_exhausted"
+    retryable = True
+    agent: str
+    limit: str
+    allowed: float
+    used: float
+    scope: str
+
+    def __str__(self) -> str:
+        whose = " by it and its sub-agents" if self.scope == "tree" else ""
+        return (
+            f"The budget of {self.agent!r} is spent: {_amount(self.limit, self.used)} of "
+            f"{_amount(self.limit, self.allowed)} used{whose}. A retry continues with a fresh budget."
+        )
+
+
+def _amount(limit: str, amount: float) -> str:
+    return f"${amount:,.6g}" if limit == "cost_usd" else f"{amount:,.0f} {limit.replace('_', ' ')}"
