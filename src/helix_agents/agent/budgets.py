@@ -40,7 +40,12 @@ def check_prices(models: Iterable[str | LLMAdapter], prices: Prices | None, subj
     """
     for model in models:
         name = model if isinstance(model, str) else model.name
-        if price_of(name, TokenCount(), prices) is None:
+        try:
+            known = price_of(name, TokenCount(), prices)
+        except Exception as problem:
+            reason = f"prices of {spender!r} raised {type(problem).__name__} for model {name!r}: {problem}"
+            raise DefinitionError(subject, f"{reason}; say None where a price is not known.") from problem
+        if known is None:
             raise DefinitionError(
                 subject,
                 f"its budget is in dollars, and nobody knows what model {name!r} of {spender!r} costs; give that agent "

@@ -1,5 +1,6 @@
 """What a call of a model costs: who prices it is found by the prefix of the model's name, as the model itself is."""
 
+import math
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
@@ -14,12 +15,18 @@ Prices: TypeAlias = Callable[[str, TokenCount], float | None]
 
 
 def price_of(model: str, tokens: TokenCount, prices: Prices | None = None) -> float | None:
-    """What a call costs: as `prices` says, else as whoever has the prices of this provider; None if nobody knows."""
-    said = None if prices is None else prices(model, tokens)
-    if said is not None:
-        return said
-    listed = _list_of(model.partition(":")[0])
-    return None if listed is None else listed(model, tokens)
+    """What a call costs: as `prices` says, else as whoever has the prices of this provider; None if nobody knows.
+
+    Raises:
+        TypeError, Exception: `prices` said what is no price, or raised.
+    """
+    said: object = None if prices is None else prices(model, tokens)
+    if said is None:
+        listed = _list_of(model.partition(":")[0])
+        return None if listed is None else listed(model, tokens)
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said < math.inf:
+        raise TypeError(f"{said!r} is no number of dollars")
+    return said
 
 
 @cache

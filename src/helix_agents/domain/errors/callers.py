@@ -384,11 +384,7 @@ class BudgetExhaustedError(CallerError):
 
     def __str__(self) -> str:
         whose = " by it and its sub-agents" if self.scope == "tree" else ""
-        return (
-            f"The budget of {self.agent!r} is spent: {_amount(self.limit, self.used)} of "
-            f"{_amount(self.limit, self.allowed)} used{whose}. A retry continues with a fresh budget."
-        )
-
-
-def _amount(limit: str, amount: float) -> str:
-    return f"${amount:,.6g}" if limit == "cost_usd" else f"{amount:,.0f} {limit.replace('_', ' ')}"
+        amounts = f"{self.used:,.0f} of {self.allowed:,.0f} {self.limit.replace('_', ' ')}"
+        if self.limit == "cost_usd":
+            amounts = f"${self.used:,.6g} of ${self.allowed:,.6g}"
+        return f"The budget of {self.agent!r} is spent: {amounts} used{whose}. A retry continues with a fresh budget."

@@ -14,6 +14,7 @@ from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.family import answer_to, children, delegate, lead, told
+from helix_agents.testing.contracts.executor.household import boss, helper, send, spawn
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,
@@ -69,7 +70,7 @@ class BudgetsContract(ScenarioContract):
         agent = _seeker(*_looks(4), budget=Budget(tokens=250))
         result = await failed(await helix.execute(agent, "Seek", SESSION))
         assert (result.code, result.retryable, _model(agent).asked) == ("budget_exhausted", True, 3)
-        assert "300 tokens of 250 tokens used" in result.error
+        assert "300 of 250 tokens used" in result.error
         assert (await spoken(helix))[-1] == "result look#call_3_1: nothing"
         await _assert_counted(helix, agent)
         assert await completed(await helix.retry(agent, SESSION)) == "Done."
@@ -113,7 +114,7 @@ class BudgetsContract(ScenarioContract):
             await other.submit_tool_result(SESSION, pending.tool_call_id, ToolAnswer(result="at sea"))
             result = await failed(await other.resume(agent, SESSION))
             assert (result.code, _model(agent).asked) == ("budget_exhausted", 2)
-            assert "2 model calls of 2 model calls used" in result.error
+            assert "2 of 2 model calls used" in result.error
             # A retry has as much again, and what comes after it is without a limit.
             assert (await failed(await other.retry(agent, SESSION))).code == "budget_exhausted"
             assert _model(agent).asked == 4
@@ -165,6 +166,23 @@ class BudgetsContract(ScenarioContract):
                 await _assert_counted(helix, agent)
         async with open_executor() as helix:
             assert (await helix.sessions.get(SESSION)).status == "completed"
+
+    async def test_a_companion_that_is_waited_for_spends_from_the_budget_with_each_consult(
+        self, helix: Executor
+    ) -> None:
+        script = [
+            reply(calls=[spawn(name="ann"), spawn(name="bob")], usage=HUNDRED),
+            reply(calls=[send("ann", "Again")], usage=HUNDRED),
+            reply("Thanks.", usage=HUNDRED),
+        ]
+        expert = helper(*_looks(1), *_looks(1), tools=[look])
+        head = boss(*script, keeps=expert, budget=Budget(tokens=900))
+        assert await completed(await helix.execute(head, "Seek", SESSION)) == "Thanks."
+        await _assert_counted(helix, head)
+        small = replace(head, budget=Budget(tokens=600))
+        result = await failed(await helix.execute(small, "Seek", "s-2"))
+        assert "600 of 600 tokens" in result.error
+        await _assert_counted(helix, small, "s-2")
 
     async def test_a_summary_is_paid_from_the_budget(self, helix: Executor) -> None:
         summariser = ScriptedModel(lambda _: reply("They look.", usage=HUNDRED), name="summariser")
