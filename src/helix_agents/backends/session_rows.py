@@ -167,6 +167,7 @@ def record_of(row: SessionColumns) -> SessionState:
         workspace_ref=detail.workspace_ref,
         budget=detail.budget,
         spent=detail.spent,
+        queued_at=detail.queued_at,
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

@@ -156,7 +156,7 @@ class StartRun(Record):
     `budget` is what its caller gave for the turn. What the turn spent is counted anew, unless it keeps its steps.
 
     With `queued` the run is one that waited in the session's queue: it leaves the queue with its start, and is refused
-    where somebody took it from there.
+    where somebody took it from there. `queued_at` is since when it waited.
     """
 
     session_id: SessionId
@@ -188,6 +188,7 @@ class StartRun(Record):
     ref_updates: tuple[SubSessionRefUpdate, ...] = ()
     stream: StreamClaim | None = None
     queued: bool = False
+    queued_at: int | None = None
     budget: Budget | None = None
 
 

@@ -130,6 +130,7 @@ def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
         resumed=given.resumed,
         budget=given.budget,
         spent=given.spent,
+        queued_at=given.queued_at,
     )
 
 
@@ -216,6 +217,7 @@ def started(
         resumed=start.count_resume,
         budget=start.budget,
         spent=session.spent if start.keep_step_count else None,
+        queued_at=start.queued_at,
         output=None,
         error=None,
         failure_reason=None,

@@ -112,7 +112,8 @@ class SessionState(Record):
 
     `resumed` says that its current run goes on with what an earlier one left. Its state is of `agent_version`; of which
     it was before, `earlier_versions` say, oldest first, for whoever goes back to it. `budget` is what the caller of its
-    turn gave for it, `spent` what the turn used, which is counted only where there is a budget.
+    turn gave for it, `spent` what the turn used, which is counted only where there is a budget. `queued_at` is when
+    the turn was asked for that had to wait in the queue.
 
     Pending calls, ownership, completed markers and the interrupt flag are rows of their own that others may write
     at any time: `load_state` assembles them here and `save_state` ignores them.
@@ -156,6 +157,7 @@ class SessionState(Record):
     workspace_ref: WorkspaceRef | None = None
     budget: Budget | None = None
     spent: Spent | None = None
+    queued_at: int | None = None
     created_at: int = 0
     updated_at: int = 0
 
@@ -177,6 +179,7 @@ class SessionDetail(Record):
     resumed: bool = False
     budget: Budget | None = None
     spent: Spent | None = None
+    queued_at: int | None = None
 
     @classmethod
     def of(cls, state: SessionState) -> "SessionDetail":
@@ -195,6 +198,7 @@ class SessionDetail(Record):
             resumed=state.resumed,
             budget=state.budget,
             spent=state.spent,
+            queued_at=state.queued_at,
         )
 
 

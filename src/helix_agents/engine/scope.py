@@ -554,6 +554,7 @@ def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
         parent_span_id=None if context is None else context.parent_span_id,
         previous_run_id=run.previous_run_id,
         errand=errand_of_run(session, run),
+        queued_at=session.queued_at,
     )
 
 

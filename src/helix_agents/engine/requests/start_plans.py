@@ -269,6 +269,7 @@ async def plan_queued(services: Services, agent: AnyAgent, turn: QueuedTurn, *, 
         run_id=turn.run_id,
         budget=turn.budget,
         queued=True,
+        queued_at=turn.queued_at,
     )
 
 
