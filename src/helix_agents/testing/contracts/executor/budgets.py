@@ -151,6 +151,41 @@ class BudgetsContract(ScenarioContract):
         await _assert_counted(helix, head)
         assert await completed(await helix.retry(head, SESSION)) == "Both gave up."
 
+    async def test_whoever_works_far_below_spends_from_the_budget_at_the_top_also_after_a_crash(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        def head() -> AnyAgent:
+            works = reply(calls=[call("work")], usage=HUNDRED)
+            below = _seeker(*_looks(1)[:1], works, *_looks(20), name="leaf", tools=[look, work])
+            for name in ("middle", "top"):
+                budget = Budget(model_calls=6) if name == "top" else None
+                script = [reply(calls=[delegate(below.name)], usage=HUNDRED), reply("Done.", usage=HUNDRED)]
+                about = {"name": name, "description": "Passes it on.", "budget": budget}
+                below = scripted(script, about, tools=[below.as_tool()])
+            return below
+
+        async with open_executor(grace=0) as dying:
+            await dying.execute(head(), "Go", SESSION)
+            await gate.until_reached()
+        gate.opened.set()
+        agent = head()
+        async with open_executor(agents=[agent]) as other:
+            await other.recover()
+            handle = await other.get_handle(agent, SESSION)
+            assert handle is not None
+            result = await failed(handle)
+            assert (result.code, "6 of 6 model calls" in result.error) == ("budget_exhausted", True)
+            await _assert_counted(other, agent)
+            assert await completed(await other.retry(agent, SESSION)) == "Done."
+
     async def test_everything_below_is_counted_once_however_deep_it_is_and_however_often_it_waits(
         self, open_executor: OpenExecutor
     ) -> None:
