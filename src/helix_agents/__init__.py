@@ -226,6 +226,7 @@ __all__ = [
     "Backend",
     "BackgroundEmbeddingExecutor",
     "BranchPoint",
+    "Budget",
     "CapabilityError",
     "Checkpoint",
     "Compaction",

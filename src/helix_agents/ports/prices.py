@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from helix_agents.domain.usage import TokenCount
 
@@ -20,7 +20,8 @@ def price_of(model: str, tokens: TokenCount, prices: Prices | None = None) -> fl
     Raises:
         TypeError, Exception: `prices` said what is no price, or raised.
     """
-    said: object = None if prices is None else prices(model, tokens)
+    # Nothing looks at what a function of a user's says.
+    said: Any = None if prices is None else prices(model, tokens)
     if said is None:
         listed = _list_of(model.partition(":")[0])
         return None if listed is None else listed(model, tokens)

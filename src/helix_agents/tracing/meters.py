@@ -1,5 +1,4 @@
-"""How much models use, how long things take and how runs end, as histograms and counters: the two that the GenAI
-conventions name, and a few of our own."""
+"""What models use, how long things take and how runs end: the metrics of the GenAI conventions, and our own."""
 
 from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider

@@ -72,7 +72,7 @@ async def _asks_around(model: str, tokens: TokenCount) -> float:
 def test_prices_come_from_the_list_of_the_provider_layer() -> None:
     assert price_of("openai:gpt-5", MILLION) == pytest.approx(0.4 * 1.25 + 0.4 * 0.125 + 0.2 * 10)
     assert price_of("openai-chat:gpt-5", MILLION) == price_of("openai:gpt-5", MILLION)
-    assert price_of("anthropic:claude-sonnet-4-5", TokenCount(prompt=1_000_000)) > 0
+    assert price_of("anthropic:claude-sonnet-4-5", MILLION) is not None
     assert price_of("google:gemini-2.5-pro", MILLION) is not None
     assert price_of("openai:nobody-knows-me", MILLION) is None
     assert price_of("elsewhere:gpt-5", MILLION) is None
