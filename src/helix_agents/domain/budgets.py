@@ -1,7 +1,7 @@
 """How much the models of a turn may use, and how much of it was used so far."""
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -81,7 +81,7 @@ class Spent(Record):
         return Spent(since=self.since, own=self.own, below=sum(self.at_work.values(), self.below))
 
 
-class Exhausted(Record):
+class Exhausted(NamedTuple):
     """A limit of a budget that was reached, and how much was used."""
 
     limit: Limit
@@ -98,7 +98,7 @@ def exhausted(budget: Budget, used: Spending) -> Exhausted | None:
     )
     return next(
         (
-            Exhausted(limit=limit, allowed=allowed, used=spent)
+            Exhausted(limit, allowed, spent)
             for limit, allowed, spent in limits
             if allowed is not None and spent >= allowed
         ),

@@ -6,7 +6,6 @@ they are, and the commit of that step takes it over. So nobody adds up more than
 """
 
 from collections.abc import Iterable
-from typing import Literal
 
 from helix_agents.agent.failures import Contained, ControlFlow
 from helix_agents.domain.budgets import Budget, Spending, Spent, exhausted, model_calls
@@ -100,9 +99,8 @@ async def _at_desk(scope: RunScope) -> Spent:
 
 
 async def _leave_word(above: RunScope, spent: Spent) -> None:
-    place, total = above.open_step, spent.total
-    if above.spending_below.get(spent.since) != total:
-        await above.note(place.step, f"{SPENDING}{spent.since}", Note(round=place.round, spending=total))
+    place = above.open_step
+    await above.note(place.step, f"{SPENDING}{spent.since}", Note(round=place.round, spending=spent.total))
 
 
 def _whose(name: str) -> RunId:
@@ -114,5 +112,4 @@ def _check(budget: Budget, used: Spending, scope: RunScope) -> None:
         raise PriceUnknownError(scope.agent.name, used.unpriced)
     spent = exhausted(budget, used)
     if spent is not None:
-        counted: Literal["run", "tree"] = budget.scope
-        raise BudgetExhaustedError(scope.agent.name, spent.limit, spent.allowed, spent.used, counted)
+        raise BudgetExhaustedError(scope.agent.name, spent.limit, spent.allowed, spent.used, budget.scope)
