@@ -4,6 +4,7 @@ import hashlib
 
 from msgspec.structs import replace
 
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import QueueFullError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
@@ -18,8 +19,8 @@ class QueuedTurn(Record):
     """A turn that begins when those before it are over. Its run has its id from the first, so that it begins once,
     whoever begins it, and whoever sent it finds it.
 
-    One that was sent after a stop, which holds what waits, goes on: the stop of that run, `after_stop_of`, holds nothing
-    any more. A stop of a later one does.
+    A stop holds what waits. One that was sent after it goes on: the stop of that run, `after_stop_of`, holds nothing any
+    more. A stop of a later one does.
     """
 
     session_id: SessionId
@@ -27,6 +28,7 @@ class QueuedTurn(Record):
     messages: tuple[UserMessage, ...]
     state: dict[str, JSON] | None = None
     expires_in_ms: int | None = None
+    budget: Budget | None = None
     queued_at: int = 0
     after_stop_of: RunId | None = None
 

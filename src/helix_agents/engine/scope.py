@@ -21,6 +21,7 @@ from helix_agents.agent.hook_events import HookEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.surroundings import Surroundings
+from helix_agents.domain.budgets import Spending
 from helix_agents.domain.chunks import ChunkHeader, Custom, StreamChunk, SubagentEnd, ToolEnd, ToolError
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import ChunkTooLargeError
@@ -35,7 +36,7 @@ from helix_agents.domain.traces import trace_of
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
 from helix_agents.engine.children.errands import errand_of_run
-from helix_agents.engine.desk import Desk, Failure, Note, RestingReply
+from helix_agents.engine.desk import SPENDING, Desk, Failure, Note, RestingReply
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.call_ids import CallIds
@@ -59,6 +60,13 @@ class OfHooks(NamedTuple):
 
     writes: StepWrites = NO_WRITES
     usage: tuple[UsageEntry, ...] = ()
+
+
+class OpenStep(NamedTuple):
+    """The step that a run is in, and how often it was looked at since its model replied."""
+
+    step: int
+    round: int
 
 
 class Notes:
@@ -87,6 +95,8 @@ class RunScope:
     brought its stream to rest, too. `shown` is what the model is shown of the transcript where that is not all of it:
     summaries stand for a part of it, what was told of skills stands in the instructions, and what another user was told
     is left out. `told_with_reply` are the notices that rest with the reply to which they were told; others have a note.
+    `budgets` are what the agent and the caller of the turn gave it; where it `shares_budget`, its sub-agents spend from
+    one of them, too.
     """
 
     def __init__(
@@ -121,6 +131,10 @@ class RunScope:
         self.deps = deps
         self.parent = parent
         self.delegated_by = delegated_by
+        self.budgets = tuple(each for each in (agent.budget, session.budget) if each is not None)
+        self.shares_budget = any(budget.scope == "tree" for budget in self.budgets)
+        self.spends_from_above: bool = parent is not None and (parent.shares_budget or parent.spends_from_above)
+        self.counts_spending = bool(self.budgets) or self.spends_from_above
         self.depth: int = _depth_above(session) if parent is None else parent.depth + 1
         is_child = session.parent_session_id is not None
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
@@ -198,6 +212,24 @@ class RunScope:
     def noted_usage(self) -> tuple[UsageEntry, ...]:
         """What hooks counted that ran between two commits."""
         return tuple(entry for note in self._notes.values() for entry in note.usage)
+
+    @property
+    def spending_below(self) -> dict[RunId, Spending]:
+        """What sub-agents of this step used, as far as they left word here."""
+        noted = ((name, note.spending) for name, note in self._notes.items())
+        return {name.removeprefix(SPENDING): spending for name, spending in noted if spending is not None}
+
+    @property
+    def counts_dollars(self) -> bool:
+        """Whether somebody wants to know what models cost."""
+        above = self.parent is not None and self.spends_from_above and self.parent.counts_dollars
+        return above or any(budget.cost_usd is not None for budget in self.budgets)
+
+    @property
+    def open_step(self) -> OpenStep:
+        """Where the run stands since its last commit."""
+        held = self.session.suspension_context
+        return OpenStep(self.session.step_count + 1, 0) if held is None else OpenStep(held.step, held.round + 1)
 
     async def note(self, step: int, name: str, note: Note) -> None:
         """Keep something for the next commit, wherever it is made; under the same name it replaces what was there."""
@@ -523,6 +555,7 @@ def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
         parent_span_id=None if context is None else context.parent_span_id,
         previous_run_id=run.previous_run_id,
         errand=errand_of_run(session, run),
+        queued_at=session.queued_at,
     )
 
 

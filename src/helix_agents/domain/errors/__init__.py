@@ -21,6 +21,7 @@ HelixError
 │   ├── RunNotCompletedError
 │   ├── QueueFullError
 │   ├── QueuedTurnDroppedError
+│   ├── BudgetExhaustedError       a retry continues with a fresh budget
 │   ├── ExecutorClosedError
 │   ├── OtherEventLoopError
 │   ├── InvalidWriteError
@@ -42,6 +43,7 @@ HelixError
 │   └── LockLostError
 ├── SetupError                     fix the configuration or the installation
 │   ├── DefinitionError
+│   ├── PriceUnknownError
 │   ├── UnknownAgentError
 │   ├── StateSchemaChangedError
 │   ├── UnknownBackendError
@@ -103,6 +105,7 @@ Fields travel in `args`, so every error survives pickling; `code` is stable and 
 
 from helix_agents.domain.errors.callers import (
     AgentMismatchError,
+    BudgetExhaustedError,
     CallerError,
     CheckpointNotFoundError,
     ChunkTooLargeError,
@@ -140,6 +143,7 @@ from helix_agents.domain.errors.configuration import (
     IncompleteStoreError,
     InvalidStoreUrlError,
     MissingExtraError,
+    PriceUnknownError,
     RecordTooNewError,
     SchemaTooNewError,
     SchemaTooOldError,
@@ -222,6 +226,7 @@ __all__ = [
     "BackupDamagedError",
     "BackupKeyMismatchError",
     "BackupTooNewError",
+    "BudgetExhaustedError",
     "CallerError",
     "CheckpointNotFoundError",
     "ChunkTooLargeError",
@@ -258,6 +263,7 @@ __all__ = [
     "NothingToRetryError",
     "OtherEventLoopError",
     "PathRefusedError",
+    "PriceUnknownError",
     "QueueFullError",
     "QueuedTurnDroppedError",
     "QueuedTurnGoneError",

@@ -41,6 +41,7 @@ from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.answers import tool_is_gone
 from helix_agents.engine.steps.executing import announce, open_call, settle, tell_before
 from helix_agents.engine.steps.salvage import StepEnd, end_of_last_step, salvage, salvaged_state
+from helix_agents.engine.steps.spending import tell_spending
 
 # Companions are spoken to in the round after the commit that announced them.
 _FIRST_ROUND = 1
@@ -284,6 +285,9 @@ class _CompanionCall:
         run = await self._store.get_run(run_id)
         session = await self._store.load_state(child)
         assert run is not None
+        if run.parent_run_id is not None:
+            # One that stands on its own spends from its own budget.
+            await tell_spending(self._scope, session)
         if _is_at_work(run):
             return await self._waiting(session)
         if self._scope.stop.requested.is_set() and run.status in ("interrupted", "failed"):

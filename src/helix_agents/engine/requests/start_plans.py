@@ -9,6 +9,7 @@ import msgspec
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.tools import Wakeup
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
@@ -179,6 +180,7 @@ async def plan_execute(
     expires_in_ms: int | None = None,
     run_id: RunId | None = None,
     queued: bool = False,
+    budget: Budget | None = None,
 ) -> StartRun:
     """Begin a turn with these messages, whatever the session did before; one that is `queued` leaves its queue for it.
 
@@ -191,14 +193,14 @@ async def plan_execute(
     standing = await read_standing(services, session_id)
     expires_at = _expiry(services, agent, expires_in_ms)
     if standing is None:
-        start = _first_turn(services, agent, session_id, messages, new, expires_at, run_id)
+        start = _first_turn(services, agent, session_id, messages, new, expires_at, run_id, budget)
         return start if new.branch is None else await _on_branch(services, agent, start, new.branch, new.state)
     if new.required or new.branch is not None:
         raise SessionAlreadyExistsError(session_id)
     _check_agent(agent, standing.session)
     writes = await _checked_state(services, agent, standing, new.state)
     return await _next_turn(
-        services, agent, standing, expires_at, messages, writes=writes, run_id=run_id, queued=queued
+        services, agent, standing, expires_at, messages, writes=writes, run_id=run_id, queued=queued, budget=budget
     )
 
 
@@ -230,6 +232,7 @@ def queued_turn(
     state: Any,
     expires_in_ms: int | None,
     run_id: RunId | None,
+    budget: Budget | None,
 ) -> QueuedTurn:
     """A turn that is to wait, with everything that whoever begins it needs."""
     return QueuedTurn(
@@ -238,6 +241,7 @@ def queued_turn(
         messages=messages,
         state=None if state is None else _given_state(agent, state),
         expires_in_ms=expires_in_ms,
+        budget=budget,
     )
 
 
@@ -260,7 +264,16 @@ async def plan_queued(services: Services, agent: AnyAgent, waiting: Sequence[Que
     writes = await _checked_state(services, agent, standing, turn.state)
     expires_at = _expiry(services, agent, turn.expires_in_ms)
     return await _next_turn(
-        services, agent, standing, expires_at, turn.messages, writes=writes, run_id=turn.run_id, queued=True
+        services,
+        agent,
+        standing,
+        expires_at,
+        turn.messages,
+        writes=writes,
+        run_id=turn.run_id,
+        budget=turn.budget,
+        queued=True,
+        queued_at=turn.queued_at,
     )
 
 
@@ -328,6 +341,7 @@ async def plan_resume(
             rewind_to=checkpoint_id,
             append_messages=messages,
             count_resume=True,
+            budget=session.budget,
             ref_updates=await untold_at(services.store, session_id, checkpoint_id),
         )
     writes = await _checked_state(services, agent, standing)
@@ -340,7 +354,8 @@ async def plan_resume(
         return dead
     healed = await _healed(services, standing)
     follow = messages or ((_CONTINUE,) if await _ends_in_reply(services, session_id, healed) else ())
-    return _start(services, standing, common, append_messages=(*healed, *follow), writes=writes, count_resume=True)
+    fields: dict[str, Any] = {"writes": writes, "count_resume": True, "budget": session.budget}
+    return _start(services, standing, common, append_messages=(*healed, *follow), **fields)
 
 
 async def plan_rewind(services: Services, session_id: SessionId, checkpoint_id: CheckpointId) -> StartRun:
@@ -360,8 +375,10 @@ async def plan_rewind(services: Services, session_id: SessionId, checkpoint_id: 
     )
 
 
-async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId) -> StartRun:
-    """Go on from the last commit of a run that failed, with a fresh budget.
+async def plan_retry(
+    services: Services, agent: AnyAgent, session_id: SessionId, *, budget: Budget | None = None
+) -> StartRun:
+    """Go on from the last commit of a run that failed, with a fresh budget: this one, or one like the run had.
 
     Raises:
         SessionNotFoundError, AgentAlreadyRunningError, AgentMismatchError, NothingToRetryError,
@@ -375,7 +392,7 @@ async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId)
     common = await _common(services, agent, standing, _expiry(services, agent, None))
     healed = await _healed(services, standing)
     writes = await _checked_state(services, agent, standing)
-    return _start(services, standing, common, append_messages=healed, writes=writes)
+    return _start(services, standing, common, append_messages=healed, writes=writes, budget=budget or session.budget)
 
 
 async def _next_turn(
@@ -412,6 +429,7 @@ def _first_turn(
     new: NewSession,
     expires_at: int | None,
     run_id: RunId | None,
+    budget: Budget | None,
 ) -> StartRun:
     run_id = run_id or services.ids.new("run")
     return StartRun(
@@ -431,6 +449,7 @@ def _first_turn(
         append_messages=messages,
         stream=services.claim_stream(session_id, agent.name),
         workflow_id=services.name_workflow(agent.name, session_id, 1),
+        budget=budget,
     )
 
 
@@ -499,6 +518,7 @@ def _resume_suspended(
         drop_unanswered=abandons,
         writes=writes,
         count_resume=True,
+        budget=session.budget,
     )
 
 

@@ -24,6 +24,7 @@ from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import REMEMBERING, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
 
@@ -92,6 +93,7 @@ async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
     step, round_ = work.batch.step, work.batch.round
     context = scope.context(step, scope.draft(), Notes())
     lessons = _Lessons(scope, step, memory)
+    await check_budgets(scope, work.reply)
     begun = scope.services.clock.now_ms()
     with scope.stop.cutting():
         once = scope.step_id(step)

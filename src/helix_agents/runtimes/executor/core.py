@@ -12,6 +12,7 @@ from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
 from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
@@ -68,6 +69,7 @@ from helix_agents.runtimes.executor.inputs import (
     IfRunning,
     Input,
     check_agent,
+    check_budget_of_call,
     check_if_running,
     check_of_one_call,
     check_resume,
@@ -227,6 +229,7 @@ class ExecutorCore:
         idempotency_key: str | None = None,
         only_new: bool = False,
         if_running: IfRunning = "reject",
+        budget: Budget | None = None,
         hooks: SomeHooks = None,
         model: str | LLMAdapter | None = None,
     ) -> RunHandle[OutputT]:
@@ -241,6 +244,9 @@ class ExecutorCore:
         handle waits with it. With `"interrupt"` the turn that goes on is stopped, keeping what it did, and this one
         begins after it.
 
+        A `budget` is kept beside that of the agent, in whichever process the turn goes on; it is the turn's own, and
+        the next one is without it.
+
         Raises:
             AgentAlreadyRunningError: the session has a turn that is going on.
             QueueFullError: too many wait already.
@@ -250,10 +256,12 @@ class ExecutorCore:
             SessionAlreadyExistsError: it was to be a new one, or a branch, and is there already.
             StateSchemaChangedError: its stored state no longer fits the agent.
             UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
+            DefinitionError: the budget is none, or in dollars where a model has no price.
             ExecutorClosedError, OtherEventLoopError: this process begins nothing any more, or not in this event loop.
         """
         self._know(agent)
         check_if_running(if_running, hooks, model)
+        check_budget_of_call(agent, budget)
         if branch is not None:
             check_id(branch.from_session_id)
         new = NewSession(
@@ -270,6 +278,7 @@ class ExecutorCore:
             new=new,
             expires_in_ms=optional_milliseconds(expires_in, "execute", "expires_in"),
             key=None if only_new else idempotency_key,
+            budget=budget,
         )
         begun = await self._turns.begun(agent, wanted)
         if begun is not None:
@@ -331,18 +340,21 @@ class ExecutorCore:
         agent: Agent[Any, OutputT, Any],
         session_id: SessionId,
         *,
+        budget: Budget | None = None,
         hooks: SomeHooks = None,
         model: str | LLMAdapter | None = None,
     ) -> RunHandle[OutputT]:
-        """Go on from the last commit of a run that failed, with a fresh budget.
+        """Go on from the last commit of a run that failed, with fresh steps and a fresh budget: the agent's, and beside
+        it this one, or else one like that which the turn was begun with.
 
         Raises:
             SessionNotFoundError, NotARootSessionError, AgentAlreadyRunningError, AgentMismatchError,
             NothingToRetryError, StateSchemaChangedError, InvalidInputError, UnknownModelError, MissingExtraError,
-            ExecutorClosedError: it cannot.
+            DefinitionError, ExecutorClosedError: it cannot.
         """
         self._know(agent)
-        start = await plan_retry(self._services, agent, check_id(session_id))
+        check_budget_of_call(agent, budget)
+        start = await plan_retry(self._services, agent, check_id(session_id), budget=budget)
         return await self._begin(agent, start, hooks=hooks, model=model)
 
     async def rewind(self, session_id: SessionId, checkpoint_id: CheckpointId) -> SessionState:

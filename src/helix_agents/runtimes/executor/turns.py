@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
@@ -36,6 +37,7 @@ class WantedTurn:
     new: NewSession
     expires_in_ms: int | None
     key: str | None
+    budget: Budget | None
 
 
 class Begin(Protocol):
@@ -152,6 +154,7 @@ class Turns:
             state=wanted.new.state,
             expires_in_ms=wanted.expires_in_ms,
             run_id=None if key is None else run_id_for(session_id, key),
+            budget=wanted.budget,
         )
         while True:
             known = None if key is None else await services.store.get_run(turn.run_id)
@@ -198,4 +201,5 @@ class Turns:
             expires_in_ms=wanted.expires_in_ms,
             run_id=run_id,
             queued=queued,
+            budget=wanted.budget,
         )

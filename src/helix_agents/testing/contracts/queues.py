@@ -39,6 +39,7 @@ class QueuesContract(StoreContract):
         await start(store)
         assert await store.list_queued(SESSION) == ()
         first = await store.queue_turn(queued("r-9", "Später, bitte", state={"n": [1, None]}, expires_in_ms=5))
+        assert first is not None
         assert first == replace(queued("r-9", "Später, bitte", state={"n": [1, None]}, expires_in_ms=5),
                                 queued_at=clock.now_ms())  # fmt: skip
         clock.advance(1)
