@@ -13,7 +13,7 @@ from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import AgentAlreadyRunningError, ConflictError, SessionAlreadyExistsError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.queued import run_id_for
+from helix_agents.domain.queued import QueuedTurn, run_id_for
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.requests.start_plans import NewSession, began_with, plan_execute, queued_turn, waits_behind
 from helix_agents.engine.services import Services
@@ -158,9 +158,20 @@ class Turns:
                 continue
             stored = await self._queue.put(turn, goes_on=before == "others")
             if stored is not None:
-                return QueuedRunHandle(
-                    services, agent, stored, usage=self._usage, queue=self._queue, handle_of=self._handle_of
-                )
+                return self._queued_handle(agent, stored)
+
+    async def waiting(
+        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId
+    ) -> RunHandle[OutputT] | None:
+        """A turn that waits in the session's queue, whoever put it there."""
+        queued = await self._services.store.list_queued(session_id)
+        turn = next((each for each in queued if each.run_id == run_id), None)
+        return None if turn is None else self._queued_handle(agent, turn)
+
+    def _queued_handle(self, agent: Agent[Any, OutputT, Any], turn: QueuedTurn) -> RunHandle[OutputT]:
+        return QueuedRunHandle(
+            self._services, agent, turn, usage=self._usage, queue=self._queue, handle_of=self._handle_of
+        )
 
     async def _planned(
         self, agent: Agent[Any, OutputT, Any], wanted: WantedTurn, run_id: RunId | None = None
