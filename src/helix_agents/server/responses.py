@@ -347,11 +347,7 @@ class Entry:
         answered = {row.tool_call_id for _, row in asked}
         missing = [row for row in conversation.rows if row.state == "waiting" and row.tool_call_id not in answered]
         if missing:
-            what, named = ("approval", missing[0].approval_id) if missing[0].approval_id else ("output", None)
-            raise BadParameterError(
-                "input",
-                f"No {what} found for function call {named or missing[0].tool_call_id} ({missing[0].tool_name}).",
-            )
+            raise _unanswered(missing[0])
         for given, row in asked:
             await self._submit(conversation.session_id, given, row)
         return await self._resume(conversation.session_id)
@@ -428,6 +424,12 @@ def _nothing_asked(given: CallOutput | Decision) -> RefusedError:
     else:
         detail = f"No tool call found for function call output with call_id {given.call_id[:80]!r}."
     return BadParameterError(given.param, detail)
+
+
+def _unanswered(row: PendingCall) -> RefusedError:
+    if row.approval_id is not None:
+        return BadParameterError("input", f"No approval response found for approval request {row.approval_id}.")
+    return BadParameterError("input", f"No tool output found for function call {row.tool_call_id}.")
 
 
 def _answered(given: CallOutput | Decision, code: str) -> RefusedError:

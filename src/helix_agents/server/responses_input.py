@@ -31,6 +31,10 @@ NOT_LOOKED_AT = (
 """Notes to a provider, which change nothing here."""
 
 
+# Made here and not when it is asked, as it reads the machine's lists.
+_BY_NAME = mimetypes.MimeTypes()
+
+
 class BadParameterError(RefusedError):
     """A request that is refused for one of its fields."""
 
@@ -211,8 +215,13 @@ def _content(given: Any, param: str) -> str | tuple[Part, ...]:
         return given
     if not isinstance(given, list):
         raise BadParameterError(f"{param}.content", "The content of a message is a text, or a list of parts.")
-    parts = cast("list[Any]", given)
-    return tuple(_part(part, f"{param}.content[{place}]") for place, part in enumerate(parts))
+    given_parts = cast("list[Any]", given)
+    parts = tuple(_part(part, f"{param}.content[{place}]") for place, part in enumerate(given_parts))
+    match parts:
+        case (Text(text=text),):
+            return text
+        case _:
+            return parts
 
 
 def _part(given: Any, param: str) -> Part:
@@ -244,4 +253,4 @@ def _name_of(given: dict[str, Any]) -> str | None:
 
 
 def _media_type(name: str) -> str:
-    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return _BY_NAME.guess_type(name)[0] or "application/octet-stream"

@@ -8,7 +8,7 @@ the same one twice. What a reader saw of it is closed as incomplete, and comes a
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from helix_agents.domain.chunks import (
     Output,
@@ -26,8 +26,10 @@ from helix_agents.domain.chunks import (
     ToolError,
     ToolStart,
 )
+from helix_agents.domain.errors import SessionCorruptError
 from helix_agents.domain.ids import ToolCallId
-from helix_agents.domain.records import JSON
+from helix_agents.domain.messages import says_nothing
+from helix_agents.domain.records import JSON, decode_json
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.server.responses_items import (
     Item,
@@ -155,7 +157,7 @@ class ResponseStream:
             case ToolStart(tool_call_id=call_id, tool_name=name, arguments=given):
                 return self._start_call(call_id, name, given)
             case SubagentStart(tool_call_id=call_id):
-                return self._begin_call(call_id, self._made(call_id))
+                return self._begin_call(call_id, self._made(call_id, chunk.child_agent_type))
             case ToolApprovalRequest():
                 return self._ask_approval(chunk)
             case ToolEnd(tool_call_id=call_id, tool_name=name, result=result):
@@ -254,18 +256,14 @@ class ResponseStream:
     def _start_call(self, call_id: ToolCallId, name: str, given: JSON) -> list[Event]:
         if self._at_client(name):
             return self._ask(call_id, name, given)
-        known = self._known.get(call_id)
-        return self._begin_call(
-            call_id,
-            KnownCall(name=name, arguments=given, approval_id=None if known is None else known.approval_id),
-        )
+        return self._begin_call(call_id, self._made(call_id, name, given))
 
-    def _made(self, call_id: ToolCallId, name: str = "") -> KnownCall:
+    def _made(self, call_id: ToolCallId, name: str, given: JSON = None) -> KnownCall:
         """A call as the model wrote it, in this run or in one before."""
         if call_id in self._written:
             written, pieces = self._written[call_id]
-            return KnownCall(name=written, arguments="".join(pieces))
-        return self._known.get(call_id, KnownCall(name=name, arguments="{}"))
+            return KnownCall(name=written, arguments=_as_stored("".join(pieces)))
+        return self._known.get(call_id, KnownCall(name=name, arguments=given or {}))
 
     def _begin_call(self, call_id: ToolCallId, call: KnownCall) -> list[Event]:
         if call_id in self._calls or call.name == FINISH_TOOL:
@@ -371,3 +369,14 @@ class ResponseStream:
         self._next = max(self._next, first + len(gone))
         self._blocks, self._said, self._again = 0, "", f"_{chunk.sequence - self._start}"
         return events
+
+
+def _as_stored(arguments: str) -> JSON:
+    """What a model wrote as the arguments of a call, as the transcript has it."""
+    if says_nothing(arguments):
+        return {}
+    try:
+        value = decode_json(arguments)
+    except SessionCorruptError:
+        return arguments
+    return cast("JSON", value) if isinstance(value, dict) else arguments
