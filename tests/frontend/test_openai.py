@@ -1,7 +1,6 @@
 """OpenAI's own client, unmodified, against server processes that share a store and are killed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,10 +16,11 @@ def sdk(site: Site) -> OpenAI:
     return OpenAI(base_url=f"{site.url}/v1", api_key="anybody", max_retries=0)
 
 
-@pytest.fixture
-def sites(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
     """Two instances on one store."""
-    both = (Site(tmp_path), Site(tmp_path))
+    folder = tmp_path_factory.mktemp("sites")
+    both = (Site(folder), Site(folder))
     for site in both:
         site.start()
     yield both
@@ -47,8 +47,17 @@ def history(site: Site, session_id: str) -> list[Any]:
     return [each.get("text", each.get("content")) for each in messages]
 
 
-def test_a_reader_who_was_cut_off_goes_on_exactly_there_on_another_instance(sites: tuple[Site, Site]) -> None:
+def test_what_is_begun_on_one_instance_is_read_on_answered_and_gone_on_with_on_another(
+    sites: tuple[Site, Site],
+) -> None:
     a, b = sites
+    _cut_off_and_answered(a, b)
+    a.close_gate()
+    _killed(a, b)
+
+
+def _cut_off_and_answered(a: Site, b: Site) -> None:
+    """A reader who was cut off goes on exactly there, and what was asked here is answered there."""
     with sdk(a) as on_a, sdk(b) as on_b:
         stream = cast("Any", on_a.responses.create(model="guide", input="line", stream=True, background=True))
         seen = read_until_the_pause(stream)
@@ -71,10 +80,8 @@ def test_a_reader_who_was_cut_off_goes_on_exactly_there_on_another_instance(site
         assert history(a, response.conversation.id) == ["line", LINE, "crew", "", LINE, "Done with crew."]
 
 
-def test_an_instance_that_is_killed_is_gone_on_with_and_nobody_loses_or_doubles_a_word(
-    sites: tuple[Site, Site],
-) -> None:
-    a, b = sites
+def _killed(a: Site, b: Site) -> None:
+    """An instance that is killed is gone on with, and nobody loses or doubles a word."""
     with sdk(a) as on_a, sdk(b) as on_b:
         first = on_a.responses.create(model="guide", input="tides")
         begun: dict[str, Any] = {"model": "guide", "input": "line", "previous_response_id": first.id, "stream": True}

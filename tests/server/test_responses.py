@@ -1,8 +1,10 @@
 """OpenAI's own client, unmodified, against a live server: its responses are runs, its conversations sessions."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import httpx2
@@ -14,10 +16,13 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel
 
 from helix_agents import Agent, Executor, ScriptedModel, ask_human
+from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore
+from helix_agents.backends.in_memory.memory import Memory
 from helix_agents.domain.chunks import StepCommitted, StepDiscarded, StreamChunk, TextDelta
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.llm import FINISH_TOOL, ModelRequest
+from helix_agents.ports.streams import StreamLimits
 from helix_agents.server.app import AgentServer
 from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.limits import ServerLimits
@@ -27,6 +32,7 @@ from tests.server.agents import director, gate, order_of
 from tests.server.live import ANN, BEN, TOKENS, LiveServer, wait_until
 
 AGENT = "director"
+FILE = {"type": "input_file", "file_id": "file-1"}
 
 
 class Report(BaseModel):
@@ -51,8 +57,8 @@ asker = Agent(name="asker", model=ScriptedModel(speak), tools=[ask_human()])
 reporter = Agent(name="reporter", model=ScriptedModel(speak), output=Report)
 
 
-def openai_server(**settings: Any) -> AgentServer:
-    opening = Executor.open("memory://", agents=[director, asker, reporter])
+def openai_server(url: str = "memory://", **settings: Any) -> AgentServer:
+    opening = Executor.open(url, agents=[director, asker, reporter])
     return AgentServer(opening, authenticate=bearer_tokens(TOKENS), **settings)
 
 
@@ -268,9 +274,9 @@ def test_a_step_that_is_done_again_takes_nothing_from_anybody() -> None:
     assert [event for event in saw if event["sequence_number"] >= 5000] == read
     numbers = [event["sequence_number"] for event in saw]
     assert numbers == sorted(set(numbers))
-    void = [event["item"] for event in saw if event["type"] == "response.output_item.done"][0]
+    void = next(event["item"] for event in saw if event["type"] == "response.output_item.done")
     assert (void["status"], void["content"][0]["text"]) == ("incomplete", "Hell")
-    again = [event["item"] for event in read if event["type"] == "response.output_item.done"][0]
+    again = next(event["item"] for event in read if event["type"] == "response.output_item.done")
     assert again["id"] != void["id"]
     assert read[0]["output_index"] > saw[0]["output_index"]
 
@@ -337,6 +343,75 @@ def test_what_was_answered_elsewhere_is_not_answered_again(client: OpenAI, raw: 
     raw.post(f"/chat/{session_of(asked)}/submit-tool-result", json={**decided, "approved": False}).raise_for_status()
     late = refused(lambda: say(client, [approve(asked)], previous_response_id=asked.id))
     assert late["status"] == 409
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Every store that outlives its process."""
+    match request.param:
+        case "postgres":
+            return request.getfixturevalue("postgres_url")
+        case "redis":
+            return request.getfixturevalue("redis_service").new_url()
+        case _:
+            return f"sqlite:///{tmp_path / 'helix.db'}"
+
+
+def test_every_store_knows_what_went_into_a_response_what_came_out_and_what_it_took(stored: str) -> None:
+    with LiveServer(openai_server(stored)) as live, sdk(live) as client, live.client() as raw:
+        first = say(client, "hello", metadata={"n": "1"})
+        asked = say(client, "delegate", metadata={"n": "2"}, previous_response_id=first.id)
+        both = say(client, "both", previous_response_id=say(client, [approve(asked)], previous_response_id=asked.id).id)
+        done = say(client, [approve(both), output(both, "here")], previous_response_id=both.id)
+        session_id = session_of(done)
+        runs = [run["runId"] for run in reversed(raw.get(f"/sessions/{session_id}/runs").json()["items"])]
+        responses = [client.responses.retrieve(f"resp_{run_id}.{session_id}") for run_id in runs]
+        assert [kinds(each) for each in responses] == [
+            ["message"],
+            ["reasoning", "message", "mcp_call", "mcp_approval_request"],
+            ["mcp_call", "message"],
+            ["reasoning", "message", "mcp_call", "mcp_approval_request", "function_call"],
+            ["mcp_call", "message"],
+        ]
+        given = [[item.type for item in client.responses.input_items.list(each.id)] for each in responses]
+        answers = ["function_call_output", "mcp_approval_response"]
+        assert given == [["message"], ["message"], answers[1:], ["message"], answers]
+        # A response that only answers is noted as its turn is.
+        assert [each.metadata for each in responses] == [{"n": "1"}, {"n": "2"}, {"n": "2"}, {}, {}]
+        used = [each.usage.total_tokens for each in responses if each.usage is not None]
+        assert len(used) == 5
+        assert sum(used) == raw.get(f"/sessions/{session_id}/usage").json()["tokens"]["total"]
+
+
+def test_an_older_response_that_was_taken_back_is_not_there_any_more(client: OpenAI, raw: httpx2.Client) -> None:
+    first = say(client, "one")
+    second = say(client, "two", previous_response_id=first.id)
+    points = raw.get(f"/sessions/{session_of(first)}/checkpoints").json()["items"]
+    back = {"sessionId": session_of(first), "checkpointId": points[-1]["checkpointId"]}
+    raw.post("/rewind", json=back).raise_for_status()
+    assert client.responses.retrieve(first.id) == first
+    assert refused(lambda: client.responses.retrieve(second.id))["status"] == 404
+    assert say(client, "three", previous_response_id=first.id).status == "completed"
+
+
+def test_what_the_log_does_not_have_any_more_is_told_whole() -> None:
+    memory = Memory()
+    streams = InMemoryStreamManager(memory, limits=StreamLimits(max_chunks=3))
+    parts: dict[str, Any] = {"state": InMemoryStateStore(memory), "usage": InMemoryUsageStore(memory)}
+
+    @asynccontextmanager
+    async def opening() -> AsyncGenerator[Executor]:
+        async with Executor(agents=[director], streams=streams, **parts) as executor:
+            yield executor
+
+    server = AgentServer(opening(), authenticate=bearer_tokens(TOKENS))
+    with LiveServer(server) as live, sdk(live) as client:
+        response = say(client, "search")
+        told = list(cast("Any", client.responses.retrieve(response.id, stream=True)))
+        done = [event.item for event in told if event.type == "response.output_item.done"]
+        assert (done, told[-1].response) == (response.output, response)
+        (rest,) = cast("Any", client.responses.retrieve(response.id, stream=True, starting_after=2_000))
+        assert (rest.type, rest.response, rest.sequence_number) == ("response.completed", response, 2_001)
 
 
 # -- background, queue, cancel, delete
@@ -484,7 +559,7 @@ def test_nobody_sees_or_touches_what_is_somebody_elses(live: LiveServer, client:
         ({"input": [{"role": "system", "content": "Be brief."}]}, "input[0]", "invalid_value"),
         ({"input": [{"role": "assistant", "content": "I said so."}]}, "input[0]", "invalid_value"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]", "invalid_value"),
-        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0].file_id", "invalid_value"),
+        ({"input": [{"role": "user", "content": [FILE]}]}, "input[0].content[0].file_id", "invalid_value"),
         ({"input": []}, "input", "invalid_value"),
         ({"input": "  "}, None, "validation_error"),
         ({"input": 7}, None, "validation_error"),

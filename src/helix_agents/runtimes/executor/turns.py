@@ -10,7 +10,12 @@ from helix_agents.agent.agent import Agent
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import AgentAlreadyRunningError, ConflictError, SessionAlreadyExistsError
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    ConflictError,
+    SessionAlreadyExistsError,
+    SessionNotFoundError,
+)
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.queued import QueuedTurn, run_id_for
@@ -164,7 +169,10 @@ class Turns:
         self, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId
     ) -> RunHandle[OutputT] | None:
         """A turn that waits in the session's queue, whoever put it there."""
-        queued = await self._services.store.list_queued(session_id)
+        try:
+            queued = await self._services.store.list_queued(session_id)
+        except SessionNotFoundError:
+            return None
         turn = next((each for each in queued if each.run_id == run_id), None)
         return None if turn is None else self._queued_handle(agent, turn)
 
