@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
+import msgspec
+
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import (
     HELD_SINCE,
@@ -350,11 +352,14 @@ async def response_of(
 
 
 async def _usage(executor: AgentExecutor, session_id: SessionId, run: RunRecord) -> dict[str, Any]:
-    """What a run and all that worked for it used."""
-    where = UsageFilter(
-        root_session_id=session_id, source_type="tokens", recorded_from=run.started_at, recorded_to=run.ended_at
-    )
-    tokens = sum((day.tokens for day in await executor.usage_by_day(where)), TokenCount())
+    """What a run used, and in its time all that worked for it: of two runs that meet in one millisecond each has its
+    own."""
+    tokens = await _tokens(executor, UsageFilter(run_id=run.run_id))
+    if await executor.sessions.delegations(session_id):
+        times: dict[str, Any] = {"recorded_from": run.started_at, "recorded_to": run.ended_at}
+        everything = await _tokens(executor, UsageFilter(root_session_id=session_id, **times))
+        itself = await _tokens(executor, UsageFilter(session_id=session_id, **times))
+        tokens += everything - itself
     return {
         "input_tokens": tokens.prompt,
         "input_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": 0},
@@ -362,6 +367,11 @@ async def _usage(executor: AgentExecutor, session_id: SessionId, run: RunRecord)
         "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
         "total_tokens": tokens.total,
     }
+
+
+async def _tokens(executor: AgentExecutor, where: UsageFilter) -> TokenCount:
+    days = await executor.usage_by_day(msgspec.structs.replace(where, source_type="tokens"))
+    return sum((day.tokens for day in days), TokenCount())
 
 
 def _error(reason: str | None) -> dict[str, str]:
