@@ -23,7 +23,7 @@ from helix_agents.domain.errors import (
     NothingToResumeError,
     StillWaitingError,
 )
-from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId, check_id
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import (
     Answer,
@@ -369,11 +369,23 @@ class ExecutorCore:
         check_id(checkpoint_id, "checkpoint id")
         return await rewind(self._services, await plan_rewind(self._services, check_id(session_id), checkpoint_id))
 
-    async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
-        """A handle on the session's current run, whoever drives it; None when it never had one."""
+    async def get_handle(
+        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId | None = None
+    ) -> RunHandle[OutputT] | None:
+        """A handle on the session's current run, or on this one of its runs, whoever drives it, and also one that waits
+        for its turn; None when there is none."""
         check_agent(agent)
-        run = await self._services.store.get_current_run(check_id(session_id))
-        if run is None:
+        store = self._services.store
+        check_id(session_id)
+        if run_id is None:
+            run = await store.get_current_run(session_id)
+        else:
+            # In this order: it may begin between the two looks.
+            waiting = await self._turns.waiting(agent, session_id, run_id)
+            if waiting is not None:
+                return waiting
+            run = await store.get_run(run_id)
+        if run is None or run.session_id != session_id:
             return None
         if self._runtime.find(run.run_id) is None:
             await repair_stream(self._services, run)

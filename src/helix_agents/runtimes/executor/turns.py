@@ -18,7 +18,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.queued import run_id_for
+from helix_agents.domain.queued import QueuedTurn, run_id_for
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.requests.start_plans import NewSession, began_with, plan_execute, queued_turn, waiting_turn
 from helix_agents.engine.services import Services
@@ -169,9 +169,23 @@ class Turns:
                 continue
             stored = await self._queue.put(waiting)
             if stored is not None:
-                return QueuedRunHandle(
-                    services, agent, stored, usage=self._usage, queue=self._queue, handle_of=self._handle_of
-                )
+                return self._queued_handle(agent, stored)
+
+    async def waiting(
+        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId
+    ) -> RunHandle[OutputT] | None:
+        """A turn that waits in the session's queue, whoever put it there."""
+        try:
+            queued = await self._services.store.list_queued(session_id)
+        except SessionNotFoundError:
+            return None
+        turn = next((each for each in queued if each.run_id == run_id), None)
+        return None if turn is None else self._queued_handle(agent, turn)
+
+    def _queued_handle(self, agent: Agent[Any, OutputT, Any], turn: QueuedTurn) -> RunHandle[OutputT]:
+        return QueuedRunHandle(
+            self._services, agent, turn, usage=self._usage, queue=self._queue, handle_of=self._handle_of
+        )
 
     async def _waits(self, wanted: WantedTurn) -> RunId | None:
         """The run that the same call is to be, if that has it wait in the queue: whoever says it again means that one,
